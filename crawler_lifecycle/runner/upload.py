@@ -54,7 +54,7 @@ class Upload:
         self._bundle = Bundle(folder)
         self._over = threading.Event()
         self._deadline = time.monotonic()
-        self._trouble = ""
+        self._incident = ""
         self._result: dict[str, Any] | None = None
         self._opener = urllib.request.build_opener(NoRedirect)
 
@@ -77,7 +77,7 @@ class Upload:
         """Return what the summary says about the files; also when the upload is not over."""
         if self._over.is_set() and self._result is not None:
             return self._result
-        return {"uploaded": False, "why": _cut(OUT_OF_TIME + (f": {self._trouble}" if self._trouble else ""))}
+        return {"uploaded": False, "why": _cut(OUT_OF_TIME + (f": {self._incident}" if self._incident else ""))}
 
     # --- in the thread
 
@@ -110,7 +110,7 @@ class Upload:
                     raise _Never(why)
                 raise _Later(why, wait_s)
             except _Later as error:
-                self._trouble = _cut(str(error))
+                self._incident = _cut(str(error))
                 pause = max(error.wait_s, _PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
                 tries += 1
                 if time.monotonic() + pause >= self._deadline:
@@ -138,7 +138,7 @@ class Upload:
         """Status, beginning of the answer, and how long to wait before another. Raises ``_Later`` and ``_Never``."""
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise _Later(self._trouble or "it took too long")
+            raise _Later(self._incident or "it took too long")
         who = "the gateway" if method == "POST" else "object storage"
         if not url.startswith(("http://", "https://")):
             raise _Never(f"the address of {who} cannot be used: {url[:60]!r} is none of HTTP")

@@ -70,7 +70,7 @@ class S3Bundles:
         key = self._key(run, index, attempt, part)
         where = {"Bucket": self.bucket.name, "Key": key, "ContentLength": size, "ContentMD5": _checked(md5)}
         expires = datetime.now(UTC) + timedelta(seconds=self._ticket_s)
-        with self.bucket.telling("no address can be signed", self.bucket.url(key)):
+        with self.bucket.reporting("no address can be signed", self.bucket.url(key)):
             url = self.bucket.client.generate_presigned_url("put_object", Params=where, ExpiresIn=self._ticket_s)
         return Ticket(str(url), {"Content-Length": str(size), "Content-MD5": md5}, expires)
 
@@ -126,7 +126,7 @@ class S3Bundles:
         from crawler_lifecycle.adapters.archive.s3.errors import code_of
 
         key = self._key(run, index, attempt, part)
-        with self.bucket.telling(_READING, self.bucket.url(key)):
+        with self.bucket.reporting(_READING, self.bucket.url(key)):
             try:
                 body = self.bucket.client.get_object(Bucket=self.bucket.name, Key=key)["Body"]
             except ClientError as error:
@@ -186,7 +186,7 @@ class BundlesPlace:
         self._call("removing an object", lambda s3: s3.delete_object(**self._probe))
 
     def _call(self, what: str, ask: Callable[[Any], object]) -> None:
-        with self.bucket.telling(what):
+        with self.bucket.reporting(what):
             ask(self.bucket.client)
 
     # --- what runs left ------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Launcher:
         name = task_name(deployment.run, task.index, deployment.attempt)
         folder = task_path(self.state, deployment.run, task.index, deployment.attempt)
         try:
-            if (begun := files.told_beside(str(self.state), name).get("uid")) is not None:
+            if (begun := files.reported_beside(str(self.state), name).get("uid")) is not None:
                 return Deployed(task.index, "existing", name, str(begun))  # whatever its crawler made of the folder
             uid, state = self._existing_uid(folder), "existing"
             if uid is None:
@@ -139,7 +139,7 @@ class Launcher:
     def _waits(self, name: str) -> bool:
         """Tell whether a task that has a mark waits for a slot, or for its supervisor."""
         try:
-            if (key := task_of(name)) is None or files.told_beside(str(self.state), name):
+            if (key := task_of(name)) is None or files.reported_beside(str(self.state), name):
                 return False
             folder = task_path(self.state, *key)
             if (folder / files.PROCESS).exists() or (folder / files.END).exists():

@@ -85,7 +85,7 @@ class Reading:
         return self._seen(phase, node=self._node, reason="its folder was removed", started_at=started)
 
     def _beside(self) -> dict[str, object]:
-        return files.told_beside(str(self._folder.path.parents[3]), self._folder.name)
+        return files.reported_beside(str(self._folder.path.parents[3]), self._folder.name)
 
     def _end_appears(self) -> bool:
         """Give a living supervisor the moment it needs to reap and write the end."""
@@ -135,7 +135,7 @@ class Reading:
         if supervised:
             # Hidden by garbage in process.json, or the end cannot be written yet (a full disk): it will be.
             return self._executing("its supervisor has not written the end yet")
-        if self._folder.troubles:
+        if self._folder.incidents:
             message = self._message("Nothing of it runs any more, and its evidence cannot be read")
             return self._with_end(End(reason="Error", message=message))
         return self._seen(Phase.GONE, node=self._node, reason=alone, started_at=self._started())
@@ -254,5 +254,5 @@ class Reading:
 
     def _message(self, text: str | None) -> str | None:
         parts = [text] if text else []
-        parts += [f"set aside: {trouble}" for trouble in self._folder.troubles]
+        parts += [f"set aside: {trouble}" for trouble in self._folder.incidents]
         return "; ".join(parts)[:2000] or None

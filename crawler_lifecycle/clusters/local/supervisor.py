@@ -198,7 +198,7 @@ class Supervisor:
         try:
             record = {**child._asdict(), "group": pid, "started_at": files.utc(self._started)}
             files.replace(self._home, files.PROCESS, record)
-            self._tell_beside(record)
+            self._report_beside(record)
             self._kernel.admit(pid)
             opened = not self._stop_asked()
             if opened:
@@ -432,10 +432,10 @@ class Supervisor:
                     raise
                 time.sleep(1)
         end["message"] = message or "Its folder was removed"
-        self._tell_beside(end if self._removed() else None)
+        self._report_beside(end if self._removed() else None)
         self._mark(liveness_marks.end)
 
-    def _tell_beside(self, told: dict[str, object] | None) -> None:
+    def _report_beside(self, told: dict[str, object] | None) -> None:
         """Outside of our folder, which the crawler may remove: that it began, or its end; ``None``: nothing more."""
         folder, name = os.path.split(str(self._spec.get("started")))
         with contextlib.suppress(OSError):

@@ -98,10 +98,10 @@ def test_one_that_ends_while_it_is_asked_is_no_stranger(
         nameless.wait()
     if then == "there":
         assert found is None
-        assert folder.troubles == [f"{file}: it names a process of something else"]
+        assert folder.incidents == [f"{file}: it names a process of something else"]
     else:
         assert found is not None
-        assert folder.troubles == []
+        assert folder.incidents == []
 
 
 def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> None:

@@ -58,7 +58,7 @@ class S3Archive:
         name = self.bucket.prefix + checked_key(key)
         url, pace = self.bucket.url(name), Pace(progress)
         try:
-            with self.bucket.telling("the archive cannot be written", url):
+            with self.bucket.reporting("the archive cannot be written", url):
                 client = self.bucket.client
                 leftovers = Leftovers(client, self.bucket.name, name, self._quiet_s, pace)
                 leftovers.remove_quiet()
@@ -100,7 +100,7 @@ class S3Archive:
         s3, where = bucket.client, {"Bucket": bucket.name, "Key": f"{bucket.prefix}probe-{uuid.uuid4().hex}"}
 
         def call(what: str, operation: Callable[..., Any], **options: Any) -> Any:
-            with bucket.telling(what):
+            with bucket.reporting(what):
                 return operation(**options)
 
         call("writing an object", s3.put_object, **where, Body=b"probe", ContentType="text/plain")

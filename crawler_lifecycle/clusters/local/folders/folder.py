@@ -94,7 +94,7 @@ def read(folder: Held, name: str) -> dict[str, object] | None:
     return data
 
 
-def told_beside(state: str, name: str) -> dict[str, object]:
+def reported_beside(state: str, name: str) -> dict[str, object]:
     """Return what its supervisor told outside of the task's folder; empty where it told nothing. Raises ``OSError``."""
     try:
         return read(Held(os.path.join(state, STARTED)), name) or {}

@@ -68,7 +68,7 @@ class TaskFolder:
         self.run = run
         self.task = task
         self._held: Held | None = None
-        self.troubles: list[str] = []
+        self.incidents: list[str] = []
 
     # --- files
 
@@ -145,8 +145,8 @@ class TaskFolder:
             return {}
 
     def _note(self, trouble: str) -> None:
-        if trouble not in self.troubles:
-            self.troubles.append(trouble)
+        if trouble not in self.incidents:
+            self.incidents.append(trouble)
 
     def typed(self, data: Mapping[str, object], name: str, kind: type, source: str) -> object | None:
         """A value of exactly this type, or ``None``; another type is noted as garbage."""
@@ -202,7 +202,7 @@ class TaskFolder:
             if not ours and process.can_be_asked():
                 raise ValueError("it names a process of something else")
         except ValueError as trouble:
-            if not any(known.startswith(name) for known in self.troubles):
+            if not any(known.startswith(name) for known in self.incidents):
                 self._note(f"{name}: {trouble}")
             return None
         return process
