@@ -103,8 +103,6 @@ class LocalCluster:
         run_as: str | None = None,
     ) -> None:
         """Raises ``InvalidRequest`` for a user that cannot be had."""
-        if slots < 1:
-            raise ValueError(f"slots: {slots} is not allowed; give 1 or more")
         user = None if run_as is None else RunAs.of(run_as)
         self._state = Path(state_dir).absolute()
         self._clock = clock

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
@@ -224,8 +223,3 @@ def test_the_crawler_sees_the_contract_and_nothing_of_ours(
     on_disk = "".join(path.read_text() for path in bench.folder().glob("*.json"))
     assert "k3y" not in on_disk
     assert "t-1000" not in on_disk
-
-
-def test_a_cluster_needs_a_slot(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="slots"):
-        LocalCluster(tmp_path, slots=0)

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from crawler_lifecycle.adapters.archive.limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
+from crawler_lifecycle.adapters.archive.limits import ArchiveLimits, checked_key
 from crawler_lifecycle.adapters.archive.zip.packing import Pace, Progress, pack
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.retention import UPLOADS
@@ -29,15 +29,13 @@ _READING = "the archive cannot be read"
 class S3Archive:
     """The port ``FileArchive`` below ``s3://bucket/prefix``. May be used by several threads.
 
-    ``files_max`` and ``bytes_max`` bound one archive; what does not fit is left out and named in its manifest.
+    What does not fit into the limits of one archive is left out and named in its manifest.
     Connects at the first use and not before.
     """
 
-    def __init__(
-        self, url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX, quiet_s: float = QUIET_S
-    ) -> None:
+    def __init__(self, url: str, *, quiet_s: float = QUIET_S) -> None:
         self.bucket = Bucket(url, SETTING)
-        self.limits = ArchiveLimits(files_max, bytes_max)
+        self.limits = ArchiveLimits()
         self._quiet_s = quiet_s
 
     def store(
