@@ -85,24 +85,21 @@ class Supervisor:
         self._oom = False
         self._message: str | None = None
 
-    def _has(self, name: str) -> bool:
-        return self._home.has(name)
-
     def _within(self) -> str:
         """A path of the folder that we hold, whatever was put in its place."""
         return f"/proc/self/fd/{self._home.fileno()}"
 
     def _stop_asked(self) -> bool:
-        return alarm.stop_asked or self._has(files.STOP)
+        return alarm.stop_asked or self._home.has(files.STOP)
 
     # --- taking charge
 
     def take_charge(self, expires_at: float) -> int:
         """Become the only supervisor of this task, or say why not. The lock lasts as long as this process."""
         self._lock = self._home.lockable(files.LOCK)
-        if not try_lock(self._lock, seconds=1.0) or self._has(files.PROCESS) or self._has(files.END):
+        if not try_lock(self._lock, seconds=1.0) or self._home.has(files.PROCESS) or self._home.has(files.END):
             return NOT_NEEDED
-        if self._has(files.SUPERVISOR):
+        if self._home.has(files.SUPERVISOR):
             # An earlier supervisor died while it waited. A look may have called the task gone, so it stays gone.
             return NOT_NEEDED
         me = {**Identity.of(os.getpid())._asdict(), "since": files.utc(time.time())}
@@ -162,19 +159,17 @@ class Supervisor:
 
     def _execute(self, slot: int) -> None:
         self._reserve = files.EndReserve(self._within())
+        pid = status = None
+        how: tuple[str, str | None] = ("Cancelled", "It was stopped before its crawler executed")
         try:
             pid = self._start(slot)
         except (_Unstartable, OSError, KeyError, TypeError, ValueError) as error:
-            self._kernel.remove()
-            self._write_end(None, "ContainerCannotRun", f"The crawler could not be started: {error}")
-            return
-        if pid is None:
-            self._kernel.remove()
-            self._write_end(None, "Cancelled", "It was stopped before its crawler executed")
-            return
-        self._watch(pid)
-        status = self._reap(pid)
-        self._write_end(status, *self._reason(status))
+            how = ("ContainerCannotRun", f"The crawler could not be started: {error}")
+        if pid is not None:
+            self._watch(pid)
+            status = self._reap(pid)
+            how = self._reason(status)
+        self._write_end(status, *how)
         self._kernel.remove()
 
     def _start(self, slot: int) -> int | None:
