@@ -32,7 +32,7 @@ class LocalLogs:
         """At most ``limit`` bytes from ``after`` on, or the last ones. Raises ``ClusterUnavailable``."""
         try:
             folder = TaskFolder(self._state, run, task, doubted=True)
-            if not self._is_there(folder):
+            if not folder.exists():
                 return None
             # Asked first: what is written between the two questions is then still read. It is dear, and of no use
             # where more follows.
@@ -44,17 +44,12 @@ class LocalLogs:
                 size = os.fstat(handle).st_size
                 place = max(0, size - limit) if after is None else after if after <= size else 0
                 data = os.pread(file.fileno(), limit, place)
+        except FileNotFoundError:  # nothing was ever deployed here, or its disk is away
+            return None
         except OSError as error:
             raise ClusterUnavailable(f"the log of task {task.task_id} cannot be read: {error.strerror}") from error
         end = place + len(data)
         return LogPart(data, end, ended and end >= size)
-
-    @staticmethod
-    def _is_there(folder: TaskFolder) -> bool:
-        try:
-            return folder.exists()
-        except FileNotFoundError:  # nothing was ever deployed here, or its disk is away
-            return False
 
     @staticmethod
     def _more_follows(folder: TaskFolder, after: int | None, limit: int) -> bool:
