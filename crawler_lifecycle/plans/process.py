@@ -220,10 +220,8 @@ class HostProcess:
     def _end_what_left_it(self) -> None:
         """Kill what has a session of its own."""
         with contextlib.suppress(OSError):  # another system than Linux
-            boot = identity.boot_id()
             for _ in range(_ROUNDS):
-                left = identity.members(None, [self._mark])
-                if not identity.kill_all(left, boot):
+                if not identity.kill_all(identity.members(None, [self._mark])):
                     return
 
     # --- the pipes, for a call
