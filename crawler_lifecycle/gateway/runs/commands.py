@@ -108,30 +108,21 @@ def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
     return rows[0]
 
 
+@dataclass(frozen=True)
 class Commands:
     """Start, stop, resume and look, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
 
-    def __init__(
-        self,
-        acceptance: InitiationStore,
-        additions: AdditionStore,
-        stops: StopStore,
-        runs: RunReader,
-        workflows: Workflows,
-        crawlers: Crawlers,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._acceptance = acceptance
-        self._additions = additions
-        self._stops = stops
-        self._runs = runs
-        self._workflows = workflows
-        self._crawlers = crawlers
-        self._clock = clock
+    acceptance: InitiationStore
+    additions: AdditionStore
+    stops: StopStore
+    runs: RunReader
+    workflows: Workflows
+    crawlers: Crawlers
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def find(self, run_id: int) -> RunRow:
         """The run. Raises ``RunNotFound``."""
-        return await run_in_threadpool(found, self._runs, run_id)
+        return await run_in_threadpool(found, self.runs, run_id)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -145,17 +136,17 @@ class Commands:
             row, fresh = await self._reserve(request, request_id, body, args)
         if row.owner_run_id is None and not row.status.terminal:
             await self._begin(row)
-        return Commanded(row, fresh, self._crawlers.note() if fresh else None)
+        return Commanded(row, fresh, self.crawlers.note() if fresh else None)
 
     async def _reserve(
         self, request: RunRequest, request_id: str, body: StartRun, args: list[dict[str, str]] | None
     ) -> tuple[RunRow, bool]:
         """The stored run, and whether this request made it. Raises ``DuplicateRequest``."""
         while True:
-            known = await run_in_threadpool(self._runs.find_run, request_id)
+            known = await run_in_threadpool(self.runs.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
             try:
-                return await run_in_threadpool(self._acceptance.reserve_run, wanted, request_id, args)
+                return await run_in_threadpool(self.acceptance.reserve_run, wanted, request_id, args)
             except DuplicateRequest:
                 if known is not None:
                     raise
@@ -171,7 +162,7 @@ class Commands:
         token makes no other request of it.
         """
         if known is None:
-            crawler = await self._crawlers.get(body.crawler)
+            crawler = await self.crawlers.get(body.crawler)
             check_json_types(crawler, body)
             await run_in_threadpool(check_tasks, crawler, request.args, request.settings, args)
             return with_limits(request, crawler.limits)
@@ -183,7 +174,7 @@ class Commands:
     async def _begin(self, row: RunRow) -> None:
         try:
             # Another gateway may do the same, and the run may have ended before this start comes to the server.
-            await self._workflows.start(begin_request(row), next_workflow_id(row), row.run_uid, repair=True)
+            await self.workflows.start(begin_request(row), next_workflow_id(row), row.run_uid, repair=True)
         except TemporalUnavailable as error:
             raise unavailable(
                 "temporal_unavailable",
@@ -207,8 +198,8 @@ class Commands:
             return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
         request_id = body.request_id or uuid.uuid4().hex
         stop = StopRequest(request_id, body.requested_by, body.reason, body.force)
-        intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
-        row = await run_in_threadpool(self._stops.record_stop, run_id, intent, request_id)
+        intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
+        row = await run_in_threadpool(self.stops.record_stop, run_id, intent, request_id)
         if row.status.terminal:
             return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = before is None or before.stop is None or row.stop != before.stop
@@ -218,7 +209,7 @@ class Commands:
     async def tell_stop(self, row: RunRow, stop: StopRequest) -> None:
         """Signal the workflow of a run whose stop is recorded; where none is open, start one, which sees the record."""
         for candidate in workflow_ids(row):
-            if await self._workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):
+            if await self.workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):
                 return
         await self.take_over(row)
 
@@ -227,7 +218,7 @@ class Commands:
         now = await self.find(row.run_id)
         # What ends after this is asked is seen by the workflow itself: it repairs, and executes nothing again.
         if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
-            await self._workflows.start(begin_request(now), next_workflow_id(now), now.run_uid, repair=True)
+            await self.workflows.start(begin_request(now), next_workflow_id(now), now.run_uid, repair=True)
 
     # --- child tasks ------------------------------------------------------------------------------------------------
 
@@ -237,20 +228,20 @@ class Commands:
         check_own(row.ref)
         request_id = _own_id(same_id(body.request_id, key))
         args = [texts(task.args) for task in body.tasks]
-        crawler = await self._crawlers.get(row.crawler)
+        crawler = await self.crawlers.get(row.crawler)
         check_json_types(crawler, body)
         own, settings = (_texts(row.request.get(name)) for name in ("args", "settings"))
         await run_in_threadpool(check_tasks, crawler, own, settings, args)
         with mismatch("Idempotency-Key", run_id=run_id):
-            added = await run_in_threadpool(self._additions.add_tasks, run_id, request_id, args)
-        notes = (self._crawlers.note(), await self._wake(row))
+            added = await run_in_threadpool(self.additions.add_tasks, run_id, request_id, args)
+        notes = (self.crawlers.note(), await self._wake(row))
         return AddedTasks(run_id=run_id, tasks=added, note=" ".join(filter(None, notes)) or None)
 
     async def _wake(self, row: RunRow) -> str | None:
         """Have the run's workflow look now; otherwise the sentence about when the tasks are seen."""
         try:
             for candidate in workflow_ids(row):
-                if await self._workflows.look_now(candidate):
+                if await self.workflows.look_now(candidate):
                     return None
         except TemporalUnavailable as error:
             logger.warning("the tasks added to run %d are not told yet: %s", row.run_id, error)
@@ -280,7 +271,7 @@ class Commands:
         except TemporalUnavailable as error:
             detail = f"run {run_id} was not resumed; send this again later. {error}"
             raise unavailable("temporal_unavailable", detail, run_id=run_id) from error
-        row, fresh = await run_in_threadpool(self._acceptance.resume_run, request, workflow_id, row.attempt)
+        row, fresh = await run_in_threadpool(self.acceptance.resume_run, request, workflow_id, row.attempt)
         if row.owner_run_id is None:
             await self._begin(row)
         return Commanded(row, fresh)
@@ -292,14 +283,14 @@ class Commands:
             return wanted
         if not row.status.terminal:
             for candidate in workflow_ids(row):
-                if await self._workflows.is_open(candidate):
+                if await self.workflows.is_open(candidate):
                     detail = (
                         f"run {row.run_id} is {row.status} and its workflow works on it; stop it or wait for its end"
                     )
                     raise Problem(409, "not_in_this_state", detail, run_id=row.run_id)
             return wanted
         former = row.owner_run_id if row.owner_workflow_id == wanted else None
-        if former is not None and await self._workflows.is_open(wanted, former):
+        if former is not None and await self.workflows.is_open(wanted, former):
             # The verdict stands but the former workflow still exports.
             return attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
         return wanted
@@ -311,7 +302,7 @@ class Commands:
             raise Problem(409, "not_in_this_state", f"run {run_id} is {row.status}; that is final", run_id=run_id)
         try:
             for candidate in workflow_ids(row):
-                if await self._workflows.look_now(candidate):
+                if await self.workflows.look_now(candidate):
                     return Commanded(row)
         except TemporalUnavailable as error:
             raise unavailable("temporal_unavailable", str(error), run_id=run_id) from error

@@ -6,6 +6,7 @@ Temporal is away: workers of the role audit see that each webhook has its workfl
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -65,17 +66,17 @@ class AskTest(StrictBody):
     requested_by: Person | None = None
 
 
+@dataclass(frozen=True)
 class WebhookCommands:
     """Change webhooks, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
 
-    def __init__(self, webhooks: WebhookStore, workflows: Workflows, rules: WebhookRules) -> None:
-        self._webhooks = webhooks
-        self._workflows = workflows
-        self._rules = rules
+    webhooks: WebhookStore
+    workflows: Workflows
+    rules: WebhookRules
 
     async def seen(self, name: str) -> WebhookRow | None:
         """The webhook of this name, if there is one."""
-        row = await run_in_threadpool(self._webhooks.get_webhook, name)
+        row = await run_in_threadpool(self.webhooks.get_webhook, name)
         return None if row is None or row.deleted_at is not None else row
 
     async def find(self, name: str) -> WebhookRow:
@@ -90,8 +91,8 @@ class WebhookCommands:
         """Make a webhook, or change its definition. Again the same: nothing more."""
         check_webhook_name(name)
         spec = body.spec()
-        self._rules.check(spec)
-        put = self._webhooks.put_webhook
+        self.rules.check(spec)
+        put = self.webhooks.put_webhook
         row, fresh = await run_in_threadpool(put, name, spec.document(), body.requested_by)
         note = "It is paused: resume it." if row.paused_at is not None else None
         return await self._woken(row, fresh, note)
@@ -99,7 +100,7 @@ class WebhookCommands:
     async def delete(self, name: str) -> Commanded[WebhookRow]:
         """Have nothing told any more; its deliveries stay on record."""
         row = await self.find(name)
-        fresh = await run_in_threadpool(self._webhooks.delete_webhook, name)
+        fresh = await run_in_threadpool(self.webhooks.delete_webhook, name)
         return await self._woken(row, fresh)
 
     async def pause(self, name: str, body: PauseWebhook) -> Commanded[WebhookRow]:
@@ -107,14 +108,14 @@ class WebhookCommands:
         row = await self.find(name)
         if row.paused_at is not None:
             return Commanded(row, fresh=False, note="It was paused already.")
-        return await self._woken(await run_in_threadpool(self._webhooks.pause_webhook, name, body.words()))
+        return await self._woken(await run_in_threadpool(self.webhooks.pause_webhook, name, body.words()))
 
     async def resume(self, name: str, body: ResumeWebhook | None = None) -> Commanded[WebhookRow]:
         """Let it go on, with what happened meanwhile unless that is skipped. One that fails tries again at once."""
         row, body = await self.find(name), body or ResumeWebhook()
         if row.paused_at is None and not body.skip and body.skip_seq is None:
             return await self._woken(row, False, "It was not paused.")
-        resume = self._webhooks.pause_webhook
+        resume = self.webhooks.pause_webhook
         return await self._woken(
             await run_in_threadpool(lambda: resume(name, None, skip=body.skip, skip_seq=body.skip_seq))
         )
@@ -125,11 +126,11 @@ class WebhookCommands:
         Raises ``NotInThisState`` when it was tested behind the event ``seen``.
         """
         row = await self.find(name)
-        event = await run_in_threadpool(self._webhooks.test_webhook, name, requested_by, seen)
+        event = await run_in_threadpool(self.webhooks.test_webhook, name, requested_by, seen)
         if row.paused_at is not None:
             return event, "The webhook is paused: this is told when it is resumed."
-        return event, await told(self._workflows.start_webhook(name), f"webhook {name}", BY_AUDIT)
+        return event, await told(self.workflows.start_webhook(name), f"webhook {name}", BY_AUDIT)
 
     async def _woken(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> Commanded[WebhookRow]:
-        later = await told(self._workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", BY_AUDIT)
+        later = await told(self.workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", BY_AUDIT)
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
