@@ -23,13 +23,7 @@ from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
 from crawler_lifecycle.gateway.runs.recent import AllCrawlerRuns
-from crawler_lifecycle.gateway.runs.routes import (
-    Uploads,
-    add_commands,
-    add_deliveries,
-    add_readers,
-    add_uploads,
-)
+from crawler_lifecycle.gateway.runs.routes import add_commands, add_deliveries, add_readers, add_uploads
 from crawler_lifecycle.gateway.schedules.routes import add_schedules
 from crawler_lifecycle.gateway.scrapyd.jobs import Jobs
 from crawler_lifecycle.gateway.scrapyd.routes import Dialect, add_scrapyd
@@ -88,7 +82,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     store, clock = gateway.store, gateway.clock
     add_commands(app, gateway.commands, clock)
     add_deliveries(app, gateway.deliveries, clock)
-    add_uploads(app, Uploads(store.tasks, gateway.bundles))
+    add_uploads(app, store.tasks, gateway.bundles)
     add_ledger(app, store.corrections, store.overdue, clock)
     add_readers(app, store, gateway.views, gateway.feed)
     add_logs(app, gateway.reader, store.runs, store.tasks)

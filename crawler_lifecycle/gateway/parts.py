@@ -81,8 +81,7 @@ class Gateway:
         self.feed = Feed(store.events, store.runs, self.metrics, clock)
         self.reader = LogReader(store.runs, store.tasks, self.logs, self.metrics)
         self.files = RunFiles(store.tasks, store.exports, self.live_files, self.archive, self.elsewhere)
-        needs, feed = self.needs, self.feed
-        self.health = Health(needs, workflows, feed, store.runs, store.overdue, store.corrections, clock)
+        self.health = Health(self.needs, workflows, self.feed, store, clock)
         self.recent = RecentRuns(store.runs, crawlers, clock)
         self.views = RunViews(store, blocked, clock)
         self.commands = Commands(store.initiation, store.additions, store.stops, store.runs, workflows, crawlers, clock)
@@ -101,7 +100,7 @@ class Gateway:
     def sweep(self, every_s: float) -> Sweep:
         """The sweep for what was accepted and did not reach Temporal."""
         commands = (self.commands, self.manager_commands, self.graph_commands)
-        return Sweep(self.store, self.workflows, *commands, every_s=every_s, clock=self.clock)
+        return Sweep(self.store, self.workflows, *commands, every_s, self.clock)
 
     def tasks(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """Everything that runs while the app does."""

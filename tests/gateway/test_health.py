@@ -28,7 +28,7 @@ def made(world: World, **options: Any) -> Health:
     store, workflows = world.store, cast(Any, world.workflows)
     feed = Feed(store.events, store.runs, Metrics(), world.clock)
     needs = Needs(store.health, workflows)
-    return Health(needs, workflows, feed, store.runs, store.overdue, store.corrections, world.clock, **options)
+    return Health(needs, workflows, feed, store, world.clock, **options)
 
 
 def read(strip: Health) -> dict[str, HealthPart]:
@@ -149,7 +149,7 @@ def test_task_queues_that_take_long_keep_nobody_waiting(world: World, monkeypatc
 def test_a_stream_that_nobody_feeds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def parts(then: Callable[[Feed], None]) -> HealthPart:
         strip = made(world)
-        then(strip._feed)
+        then(strip.feed)
         return next(one for one in (await strip.read()).parts if one.name == "stream")
 
     assert "nobody reads" in asyncio.run(parts(lambda feed: None)).text

@@ -6,7 +6,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.managers.commands import NAME_MODULE, check_read
 from crawler_lifecycle.gateway.managers.requests import Tags
-from crawler_lifecycle.gateway.runs.commands import Commanded, mismatch, told
+from crawler_lifecycle.gateway.runs.commands import Commanded, existing, mismatch, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
 from crawler_lifecycle.ports.graphs import GraphRow, NewGraph
@@ -137,10 +137,7 @@ OPEN = (GraphState.DRAFT, GraphState.EXECUTING)
 
 def found(graphs: GraphStore, key: str) -> GraphRow:
     """The graph. Blocks. Raises ``Problem`` 404."""
-    row = graphs.find_graph(key)
-    if row is None:
-        raise Problem(404, "graph_not_found", f"graph {key[:200]!r} does not exist; GET /v1/graphs lists what there is")
-    return row
+    return existing("graph", key, graphs.find_graph(key))
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ class GraphCommands:
     plans: PlanStore
     workflows: Workflows
     crawlers: Crawlers
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Callable[[], datetime]
 
     async def find(self, key: str) -> GraphRow:
         """The graph. Raises ``Problem`` 404."""

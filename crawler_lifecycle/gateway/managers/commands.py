@@ -14,7 +14,7 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 
 from starlette.concurrency import run_in_threadpool
@@ -22,14 +22,11 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.arguments import check_value
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, effective_settings
-from crawler_lifecycle.domain.errors import (
-    InvalidRequest,
-    TemporalUnavailable,
-)
+from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.managers.jobs import base_of, options_of
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
-from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, mismatch, told
+from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, existing, mismatch, needing_temporal, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_READING, ManagerRow, NewManager, PlanRow
@@ -59,11 +56,7 @@ NO_WORKER = (
 
 def found(managers: ManagerStore, manager_id: int) -> ManagerRow:
     """The manager. Blocks. Raises ``Problem`` 404."""
-    row = managers.get_manager(manager_id)
-    if row is None:
-        detail = f"manager {manager_id} does not exist; GET /v1/managers lists what there is"
-        raise Problem(404, "manager_not_found", detail)
-    return row
+    return existing("manager", manager_id, managers.get_manager(manager_id))
 
 
 def workflow_id_of(row: ManagerRow) -> str:
@@ -78,7 +71,7 @@ class ManagerCommands:
     plans: PlanStore
     workflows: Workflows
     crawlers: Crawlers
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Callable[[], datetime]
 
     async def find(self, manager_id: int) -> ManagerRow:
         """The manager. Raises ``Problem`` 404."""
@@ -181,11 +174,8 @@ class ManagerCommands:
         ended the manager is not closed yet: it goes on with nothing.
         """
         for pause_s in CLOSING_S:
-            try:
+            with needing_temporal(f"manager {row.manager_id} has ended and was not resumed; send this again later."):
                 chain = await self.workflows.start_manager(row.manager_id, workflow_id_of(row))
-            except TemporalUnavailable as error:
-                detail = f"manager {row.manager_id} has ended and was not resumed; send this again later. {error}"
-                raise unavailable("temporal_unavailable", detail) from error
             if chain != row.owner_run_id:
                 return
             await asyncio.sleep(pause_s)

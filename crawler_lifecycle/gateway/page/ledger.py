@@ -13,13 +13,14 @@ from crawler_lifecycle.domain.audits.audit import Unknown
 from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.api.paging import CorrectionFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.ledger import FINDINGS_MAX, WAIT_S, summary_of
 from crawler_lifecycle.gateway.page.parts.forms import Once, Pressed, Told, form, read, tell
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, number, query, span
 from crawler_lifecycle.gateway.runs.answers import WEEK
+from crawler_lifecycle.gateway.runs.commands import needing_temporal
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.recent import CrawlerRuns, RecentRuns
 from crawler_lifecycle.gateway.runs.routes import RunViews
@@ -27,7 +28,6 @@ from crawler_lifecycle.gateway.streams.timeline import task_name
 from crawler_lifecycle.ports.runs import RecentRun
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.web.problems import unavailable
 
 
 class AuditForm(Pressed):
@@ -88,10 +88,8 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
         pressed = read(AuditForm, await form(request))
 
         async def act() -> Told:
-            try:
+            with needing_temporal("no audit was made; press again later."):
                 audit_id, report = await workflows.audit(pressed.repair, WAIT_S, pressed.unknown)
-            except TemporalUnavailable as error:
-                raise unavailable("temporal_unavailable", f"no audit was made; press again later. {error}") from error
             href = "/audit" + query({"audit_id": audit_id})
             if report is None:
                 return Told(audit_id, href, True, "It is going on; its report comes here when a worker has made it.")

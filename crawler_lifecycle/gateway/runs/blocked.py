@@ -119,15 +119,11 @@ class Blocked:
 
     def listed(self, row: RunRow) -> str | None:
         """The reason why this run does not go on, as far as the last query told."""
-        return self._listed(*_names(row))
-
-    def listed_workflow(self, name: str) -> str | None:
-        """The same for the workflow of a manager or a graph."""
-        return self._listed(name)
+        return self.listed_workflow(*_names(row))
 
     async def of_workflow(self, name: str, *, is_open: bool) -> str | None:
         """As ``of``, for the workflow of a manager or a graph that has not ended."""
-        return (await self._explain(name) if is_open else None) or self._listed(name)
+        return (await self._explain(name) if is_open else None) or self.listed_workflow(name)
 
     def webhook(self, row: WebhookRow) -> WebhookRow:
         """The same row, which fails where no workflow carries it."""
@@ -145,7 +141,8 @@ class Blocked:
         lost = (why for name, why in self._lost.items() if name[:-_DUE_LETTERS] == mine)
         return replace(row, trouble=next(lost, row.trouble))
 
-    def _listed(self, *names: str) -> str | None:
+    def listed_workflow(self, *names: str) -> str | None:
+        """The same for the first of these workflows that does not go on."""
         for name in names:
             if name in self._lost:
                 return self._lost[name]

@@ -69,6 +69,15 @@ class Commanded(Generic[Row]):
             response.headers["Idempotency-Replayed"] = "true"
 
 
+def existing(noun: str, key: int | str, row: Row | None) -> Row:
+    """The row of this subject. Raises ``Problem`` 404 where there is none."""
+    if row is None:
+        shown = repr(key[:200]) if isinstance(key, str) else key
+        cure = f"GET /v1/{noun}s lists what there is"
+        raise Problem(404, f"{noun}_not_found", f"{noun} {shown} does not exist; {cure}")
+    return row
+
+
 @contextlib.contextmanager
 def mismatch(field: str, **more: Any) -> Iterator[None]:
     """Something else under an id that is taken is told as what it is."""
@@ -76,6 +85,15 @@ def mismatch(field: str, **more: Any) -> Iterator[None]:
         yield
     except DuplicateRequest as error:
         raise Problem(422, "idempotency_mismatch", f"{field}: {error}", **more) from error
+
+
+@contextlib.contextmanager
+def needing_temporal(detail: str, run_id: int | None = None) -> Iterator[None]:
+    """Raise ``Problem`` 503 with this detail while Temporal is away."""
+    try:
+        yield
+    except TemporalUnavailable as error:
+        raise unavailable("temporal_unavailable", f"{detail} {error}".lstrip(), run_id=run_id) from error
 
 
 async def told(telling: Awaitable[Any], what: str, later: str = LATER) -> str | None:
@@ -172,16 +190,13 @@ class Commands:
         return request
 
     async def _begin(self, row: RunRow) -> None:
-        try:
+        detail = (
+            f"Run {row.run_id} is recorded and starts as soon as Temporal can be reached, without another request; "
+            "sending this one again (a start: under the same Idempotency-Key) is safe."
+        )
+        with needing_temporal(detail, row.run_id):
             # Another gateway may do the same, and the run may have ended before this start comes to the server.
             await self.workflows.start(begin_request(row), next_workflow_id(row), row.run_uid, repair=True)
-        except TemporalUnavailable as error:
-            raise unavailable(
-                "temporal_unavailable",
-                f"Run {row.run_id} is recorded and starts as soon as Temporal can be reached, without another request; "
-                f"sending this one again (a start: under the same Idempotency-Key) is safe. {error}",
-                run_id=row.run_id,
-            ) from error
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
@@ -260,17 +275,9 @@ class Commands:
         if row.status is RunStatus.COMPLETED and not body.rerun:
             detail = f"run {run_id} is COMPLETED; send rerun: true to execute all of it again"
             raise Problem(409, "already_completed", detail, run_id=run_id)
-        request = begin_request(
-            row,
-            rerun=body.rerun,
-            requested_by=body.requested_by,
-            poll_minutes=body.poll_minutes,
-        )
-        try:
+        request = begin_request(row, rerun=body.rerun, requested_by=body.requested_by, poll_minutes=body.poll_minutes)
+        with needing_temporal(f"run {run_id} was not resumed; send this again later.", run_id):
             workflow_id = await self._resume_id(row)
-        except TemporalUnavailable as error:
-            detail = f"run {run_id} was not resumed; send this again later. {error}"
-            raise unavailable("temporal_unavailable", detail, run_id=run_id) from error
         row, fresh = await run_in_threadpool(self.acceptance.resume_run, request, workflow_id, row.attempt)
         if row.owner_run_id is None:
             await self._begin(row)
@@ -300,12 +307,10 @@ class Commands:
         row = await self.find(run_id)
         if row.status.terminal:
             raise Problem(409, "not_in_this_state", f"run {run_id} is {row.status}; that is final", run_id=run_id)
-        try:
+        with needing_temporal("", run_id):
             for candidate in workflow_ids(row):
                 if await self.workflows.look_now(candidate):
                     return Commanded(row)
-        except TemporalUnavailable as error:
-            raise unavailable("temporal_unavailable", str(error), run_id=run_id) from error
         detail = f"run {run_id} has no open workflow that could look; resume it"
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
 

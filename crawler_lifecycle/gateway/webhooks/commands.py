@@ -15,13 +15,12 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import VALUES_MAX, WebhookSpec, check_webhook_name
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, told
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, told
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.store.webhooks import WebhookStore
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.web.problems import Problem
 
 Values = Annotated[list[str], Field(max_length=VALUES_MAX)]
 
@@ -81,11 +80,7 @@ class WebhookCommands:
 
     async def find(self, name: str) -> WebhookRow:
         """The webhook. Raises ``Problem`` 404."""
-        row = await self.seen(name)
-        if row is None:
-            detail = f"webhook {name[:200]!r} does not exist; GET /v1/webhooks lists what there is"
-            raise Problem(404, "webhook_not_found", detail)
-        return row
+        return existing("webhook", name, await self.seen(name))
 
     async def put(self, name: str, body: PutWebhook) -> Commanded[WebhookRow]:
         """Make a webhook, or change its definition. Again the same: nothing more."""

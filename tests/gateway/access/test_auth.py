@@ -281,10 +281,10 @@ def test_new_tokens_are_let_in_by_their_lines(tmp_path: Path) -> None:
     assert token not in lines
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
-    caller, expired = TokenFile.load(file).find(token, datetime.now(UTC))
+    caller, expired = TokenFile(file).find(token, datetime.now(UTC))
     assert caller is not None
     assert (caller.name, caller.role, expired) == ("portal", Role.OPERATE, False)
-    assert TokenFile.load(file).find(other, datetime.now(UTC))[0] is None
+    assert TokenFile(file).find(other, datetime.now(UTC))[0] is None
 
 
 @pytest.mark.parametrize(("name", "role"), [("", "read"), ('a"b', "read"), ("a\nb", "read"), ("ok", "root")])
@@ -322,7 +322,7 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str, told:
     file = tmp_path / "tokens.toml"
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(TokenFileError, match=told) as refused:
-        TokenFile.load(file)
+        TokenFile(file)
     assert str(file) in str(refused.value)
     assert "secret" not in str(refused.value).replace(str(file), "")
 
@@ -330,15 +330,15 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str, told:
 def test_a_file_that_everybody_may_write_or_nobody_can_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     with pytest.raises(TokenFileError, match=r"No such file.*LIFECYCLE_GATEWAY__TOKENS_FILE"):
-        TokenFile.load(file)
+        TokenFile(file)
     with pytest.raises(TokenFileError, match="directory"):
-        TokenFile.load(tmp_path)
+        TokenFile(tmp_path)
     file.write_text(GOOD)
     file.chmod(0o666)
     with pytest.raises(TokenFileError, match="chmod o-w"):
-        TokenFile.load(file)
+        TokenFile(file)
     file.chmod(0o644)
-    TokenFile.load(file)
+    TokenFile(file)
 
 
 def test_a_token_stops_counting_when_it_expires(world: World, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_token_stops_counting_when_it_expires(world: World, tmp_path: Path) ->
     file = tmp_path / "tokens.toml"
     file.write_text(lines + f"expires = {ends.isoformat()}\n")
     headers = {"Authorization": f"Bearer {token}"}
-    with world.client(world.new_app(entrance=Entrance(TokenFile.load(file)))) as door:
+    with world.client(world.new_app(entrance=Entrance(TokenFile(file)))) as door:
         assert door.get("/v1/runs", headers=headers).status_code == 200
         world.clock.forward(3600)
         answer = door.get("/v1/runs", headers=headers)
@@ -499,4 +499,4 @@ def test_an_end_beyond_the_calendar_is_named(tmp_path: Path, expires: str) -> No
     file = tmp_path / "tokens.toml"
     file.write_text(new_token("portal", "read")[1] + f"expires = {expires}\n")
     with pytest.raises(TokenFileError, match=r"line 5: expires: .* is beyond the calendar; give a nearer time"):
-        TokenFile.load(file)
+        TokenFile(file)

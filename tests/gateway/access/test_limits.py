@@ -175,7 +175,7 @@ class Tight:
             lines += more
         file = folder / "tokens.toml"
         file.write_text(lines)
-        entrance = Entrance(TokenFile.load(file), None, quota, named_hosts(()))
+        entrance = Entrance(TokenFile(file), None, quota, named_hosts(()))
         self.app = world.new_app(entrance=entrance)
 
 
@@ -283,16 +283,16 @@ async def test_what_counts_as_a_stream(world: World, tmp_path: Path, path: str, 
     token, lines = new_token("viewer", "read")
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
-    door, seen = _door(world, Entrance(TokenFile.load(file), check=named_hosts(()))), []
+    door, seen = _door(world, Entrance(TokenFile(file), check=named_hosts(()))), []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append((sum(door._limits._streams.values()), sum(door._limits._requests.values())))
+        seen.append((sum(door.limits._streams.values()), sum(door._limits._requests.values())))
 
-    door._app = app
+    door.app = app
     await _call(door, path, {"Authorization": f"Bearer {token}"})
     assert seen == [(1, 0) if is_stream else (0, 1)]
-    assert not door._limits._streams
-    assert not door._limits._requests
+    assert not door.limits._streams
+    assert not door.limits._requests
 
 
 def _door(world: World, entrance: Entrance, monotonic: Callable[[], float] = lambda: 0.0) -> AuthenticationMiddleware:
@@ -325,7 +325,7 @@ async def test_a_token_that_is_taken_back_ends_what_it_opened(world: World, tmp_
         finally:
             ended = True
 
-    door._app = app
+    door.app = app
     async with asyncio.timeout(30):
         if begun:
             sent = await _call(door, "/v1/events", {"Authorization": f"Bearer {token}"})
@@ -334,7 +334,7 @@ async def test_a_token_that_is_taken_back_ends_what_it_opened(world: World, tmp_
             with pytest.raises(Problem, match="the token is unknown"):
                 await _call(door, "/v1/runs", {"Authorization": f"Bearer {token}"})
     assert ended
-    assert not door._limits._streams
+    assert not door.limits._streams
     assert CHECK_S + FRESH_S < 1, "docs/security.md promises it within a second"
 
 

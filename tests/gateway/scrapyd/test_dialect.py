@@ -387,7 +387,7 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def door(world: World, tokens: dict[str, str], tmp_path: Path) -> Iterator[TestClient]:
-    entrance = Entrance(TokenFile.load(tmp_path / "tokens.toml"), b"k" * 32, None, named_hosts(()))
+    entrance = Entrance(TokenFile(tmp_path / "tokens.toml"), b"k" * 32, None, named_hosts(()))
     with world.client(world.new_app(entrance=entrance, scrapyd=PROJECT)) as client:
         yield client
 
@@ -442,7 +442,7 @@ def test_a_crawlers_own_token_may_nothing_of_this(world: World, door: TestClient
 
 def test_too_much_is_told_with_a_pause(world: World, tokens: dict[str, str], tmp_path: Path) -> None:
     quota = Quota(reads_per_s=0.1, writes_per_s=0.1)
-    entrance = Entrance(TokenFile.load(tmp_path / "tokens.toml"), None, quota, named_hosts(()))
+    entrance = Entrance(TokenFile(tmp_path / "tokens.toml"), None, quota, named_hosts(()))
     with world.client(world.new_app(entrance=entrance, scrapyd=PROJECT)) as door:
         headers = basic("x", tokens["operate"])
         for method, path in (("GET", "/listjobs.json"), ("POST", "/schedule.json")):
