@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
-
 from fastapi import FastAPI, Request, Response
 
-from crawler_lifecycle.background import Beside
 from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Operations, caller_name
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
@@ -39,9 +35,8 @@ _UNTOLD = "not available; ask with a token for the reason, or read the log"
 
 def create_app(gateway: Gateway) -> FastAPI:
     """The app of a gateway, open to whom its entrance lets in."""
-    leaving = [gateway.feed.close, gateway.reader.close]
-    app = service("crawler-lifecycle gateway", API_VERSION, describe, lifespan=_lifespan(gateway, leaving))
-    app.state.leaving = leaving
+    app = service("crawler-lifecycle gateway", API_VERSION, describe, lifespan=gateway.lifespan)
+    app.state.leaving = gateway.leaving
     app.state.metrics = gateway.metrics
     _add_api(app, gateway)
     store = gateway.store
@@ -55,27 +50,6 @@ def create_app(gateway: Gateway) -> FastAPI:
     if gateway.scrapyd is not None:
         app.add_middleware(Dialect)
     return app
-
-
-def _lifespan(
-    gateway: Gateway, leaving: Sequence[Callable[[], None]]
-) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
-    """The lifespan of the app: its tasks run beside it, and ``leaving`` are called when it ends."""
-    tasks = gateway.tasks()
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        gateway.reader.open()
-        async with Beside() as beside:
-            for task in tasks:
-                beside.start(task())
-            try:
-                yield
-            finally:
-                for leave in leaving:
-                    leave()
-
-    return lifespan
 
 
 def _add_api(app: FastAPI, gateway: Gateway) -> None:

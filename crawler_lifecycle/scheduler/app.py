@@ -13,7 +13,6 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from crawler_lifecycle.domain.bounds import REASON_MAX, words
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentExpired
 from crawler_lifecycle.observability.metrics import Figures
 from crawler_lifecycle.ports.cluster import Deployer
@@ -84,7 +83,8 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     @app.get("/v1/crawlers", operation_id="listCrawlers")
     def list_crawlers() -> CrawlerList:
         """The crawlers of the catalogue."""
-        return CrawlerList(crawlers=[public(crawler) for crawler in catalogue.all()])
+        # Values of the environment stay here: people do put passwords there.
+        return CrawlerList(crawlers=[asdict(one) | {"env": dict.fromkeys(one.env, "…")} for one in catalogue.all()])
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
@@ -128,13 +128,6 @@ def _known_programs(token: str | None, programs: Check) -> Check:
         return None
 
     return check
-
-
-def public(crawler: CrawlerDefinition) -> dict[str, Any]:
-    """A definition as it may be shown: environment values stay here, since people do put passwords there."""
-    shown = asdict(crawler)
-    shown["env"] = dict.fromkeys(crawler.env, "…")
-    return shown
 
 
 def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> list[Deployed]:

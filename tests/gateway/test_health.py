@@ -108,6 +108,12 @@ def test_all_who_ask_share_one_answer(world: World, monkeypatch: pytest.MonkeyPa
         assert len({id(one) for one in first}) == 1
         assert await strip.read() is first[0]
 
+    async def at_once(needs: Needs) -> None:
+        await asyncio.gather(*(needs() for _ in range(50)))
+
+    asyncio.run(at_once(Needs(world.store.health, cast(Any, world.workflows))))
+    assert asked.pop() == 1
+    assert not asked
     asyncio.run(many(made(world)))
     assert (len(asked), world.workflows.asked_for_queues) == (1, 1)
     strip = made(world, fresh_s=0.0, queues_s=3600.0)

@@ -56,27 +56,24 @@ class _Kept:
     since: datetime | None = None
 
 
+@dataclass(eq=False)
 class Blocked:
     """Knowledge about runs that cannot go on. ``listed`` asks nobody, ``of`` asks Temporal about one run."""
 
-    def __init__(
-        self,
-        store: Store,
-        workflows: Workflows,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
-        every_s: float = 5.0,
-    ) -> None:
-        self._store, self._workflows, self._clock = store, workflows, clock
+    store: Store
+    workflows: Workflows
+    metrics: Metrics
+    clock: Callable[[], datetime]
+    every_s: float
+
+    def __post_init__(self) -> None:
         self._lost: Mapping[str, str] = {}
         self._noted: dict[str, datetime] = {}
-        self._metrics = metrics
-        self._every_s = every_s
         self._known: dict[str, str] = {}
         self._late: set[str] = set()
         self._kept: dict[str, _Kept] = {}
         self._silent_until = 0.0
-        self._loop = Loop("the search for runs that cannot go on", every_s)
+        self._loop = Loop("the search for runs that cannot go on", self.every_s)
 
     async def run(self) -> None:
         """Keep the list until it is cancelled. Raises nothing."""
@@ -85,17 +82,17 @@ class Blocked:
     async def once(self) -> None:
         """One query, and an explanation of what it found. Raises ``TemporalUnavailable``."""
         with suppress(LifecycleError):  # the database is away: readiness tells
-            self._lost = lost_words(await run_in_threadpool(self._store.findings.audit_findings, limit=LOST_MAX))
+            self._lost = lost_words(await run_in_threadpool(self.store.findings.audit_findings, limit=LOST_MAX))
         try:
-            self._known = await self._workflows.problems()
+            self._known = await self.workflows.problems()
         except Exception:
             # Neither "none" nor the number of before would be true.
-            self._metrics.blocked.set(math.nan)
+            self.metrics.blocked.set(math.nan)
             raise
-        self._metrics.blocked.set(len(self._known))
+        self.metrics.blocked.set(len(self._known))
         try:
-            due_before = overdue_before(self._clock())
-            runs = await run_in_threadpool(self._store.overdue.overdue_runs, due_before, limit=EXPLAINED_MAX)
+            due_before = overdue_before(self.clock())
+            runs = await run_in_threadpool(self.store.overdue.overdue_runs, due_before, limit=EXPLAINED_MAX)
         except LifecycleError:  # the database is away: readiness tells
             runs = []
         late = {run.owner_workflow_id or workflow_id(run.crawler, run.request_id): run.run_id for run in runs}
@@ -110,7 +107,7 @@ class Blocked:
         if kept is None or kept.text is None or kept.since is None or self._noted.get(name) == kept.since:
             return
         try:
-            await run_in_threadpool(self._store.troubles.note_blocked, name, run_id, kept.text, kept.since)
+            await run_in_threadpool(self.store.troubles.note_blocked, name, run_id, kept.text, kept.since)
         except LifecycleError:
             return  # the database is away: the next round does it
         if len(self._noted) >= KEPT_MAX:
@@ -169,9 +166,9 @@ class Blocked:
             return None
         try:
             async with asyncio.timeout(PATIENCE_S):
-                found = await self._workflows.problem(name)
+                found = await self.workflows.problem(name)
         except (TimeoutError, TemporalUnavailable):
-            self._silent_until = time.monotonic() + self._every_s  # one reader waits in vain, not each of them
+            self._silent_until = time.monotonic() + self.every_s  # one reader waits in vain, not each of them
             return None
         text = None if found is None else in_words(found)
         if len(self._kept) >= KEPT_MAX:

@@ -34,7 +34,7 @@ from crawler_lifecycle.gateway.schedules.routes import TIME_MAX, Due, DueFilters
 from crawler_lifecycle.ports.schedules import ScheduleRow
 from crawler_lifecycle.subjects import SCHEDULE, Subject
 from crawler_lifecycle.temporal.schedules import AHEAD
-from crawler_lifecycle.web.problems import JsonBody, Problem, check_json
+from crawler_lifecycle.web.problems import JsonBody, Problem, check_json, refused
 
 _PUT, _PAUSE = JsonBody(PutSchedule), JsonBody(PauseSchedule)
 _NUMBERS = ("every_s", "offset_s", "jitter_s", "catch_up_s", "pause_after_failures")
@@ -122,7 +122,7 @@ def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
     more = fields.one_object("request", given["request"]) if "request" in given else {}
     for name in own:
         if name in more:
-            raise fields.refused("request", f"{name}: it has a field of its own above; leave it out here")
+            raise refused("request", f"{name}: it has a field of its own above; leave it out here")
     return {**more, **own}
 
 

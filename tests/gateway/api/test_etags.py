@@ -111,7 +111,7 @@ CHANGES: list[tuple[Callable[[Run], None], set[str]]] = [
 
 
 @pytest.mark.parametrize(("happens", "changed"), CHANGES, ids=[happens.__name__ for happens, _ in CHANGES])
-def test_whatever_changes_an_answer_changes_its_validator(
+def test_changes_change_the_validator(
     client: TestClient, run: Run, happens: Callable[[Run], None], changed: set[str]
 ) -> None:
     def answers() -> dict[str, tuple[str, dict[str, object]]]:

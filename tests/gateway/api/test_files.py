@@ -74,8 +74,7 @@ def test_what_cannot_be_read_here_is_said(world: World, tmp_path: Path) -> None:
 
 def _stored(world: World, tmp_path: Path, run_id: int, archive: FakeArchive, data: bytes | None = None) -> str:
     """The run's files, or these bytes in their place, in an archive that is on record."""
-    row = world.store.runs.get_run(run_id)
-    assert row is not None
+    row = world.run(run_id)
     folder = tmp_path / "packed"
     folder.mkdir()
     (folder / "items.jsonl").write_bytes(b'{"a": 1}\n' * 100_000)

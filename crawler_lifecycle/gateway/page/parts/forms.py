@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeGuard, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.subjects import Action, Subject
-from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json, field_error, of_error
+from crawler_lifecycle.web.problems import ERRORS_MAX, Problem, check_json, field_error, of_error, refused
 
 #: Fields of one form: a selection of 500 and some more.
 FIELDS_MAX = 2000
@@ -198,12 +198,6 @@ class Wrong:
     """Sentences by the name of the field."""
 
 
-def refused(field: str, message: str) -> Problem:
-    """The problem of one field."""
-    error = FieldError(field=field[:100], message=message)
-    return Problem(422, "invalid_request", f"{field[:100]}: {message}", errors=[error])
-
-
 def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) -> dict[str, str]:
     """The typed fields, each once, without those that are empty. A field of ``several`` has one value a line.
 
@@ -288,18 +282,18 @@ def as_assignments(values: object) -> str | None:
 
 def as_words(values: object) -> str | None:
     """The text of ``words``; ``None`` for what cannot be written so."""
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        return None
-    text = shlex.join(values)
-    return text if can_be_typed(values) and len(text) <= _WORDS_MAX else None
+    text = shlex.join(values) if _are_texts(values) else ""
+    return text if text and len(text) <= _WORDS_MAX else None
 
 
 def as_parts(values: object) -> str | None:
     """The text of ``parts``; ``None`` for what cannot be written so."""
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        return None
-    text = ", ".join(values)
-    return text if can_be_typed(values) and parts(text) == values else None
+    text = ", ".join(values) if _are_texts(values) else ""
+    return text if parts(text) == values else None
+
+
+def _are_texts(values: object) -> TypeGuard[list[str]]:
+    return isinstance(values, list) and all(isinstance(one, str) for one in values) and can_be_typed(values)
 
 
 def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = (), rest: str | None = None) -> Wrong:
