@@ -1,4 +1,4 @@
-"""The state of the house, in one strip: what it works with, each with the time of its state. Asked once for all."""
+"""The status bar: the parts that the installation works with, each with the time of its state. Asked once for all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .kept import Kept
 #: Seconds for which an answer is good enough for everybody who asks, and that about the task queues, which is dear.
 FRESH_S, QUEUES_S = 3.0, 15.0
 #: Seconds that a reader waits for news of the task queues.
-QUEUES_PATIENCE_S = 1.0
+QUEUES_WAIT_S = 1.0
 #: Seconds that each of them may take; a stream that was not read for so long stands still.
 READY_TIMEOUT_S, SILENT_S = 3.0, 10.0
 _WEEK = timedelta(days=7)
@@ -94,7 +94,7 @@ async def _check(probe: Awaitable[None]) -> str:
 
 @dataclass(eq=False)
 class Health:
-    """Makes the strip. Whoever reads it within ``FRESH_S`` seconds gets the same one."""
+    """Makes the status bar. Whoever reads it within ``FRESH_S`` seconds gets the same one."""
 
     needs: Callable[[], Awaitable[Mapping[str, str]]]
     workflows: Workflows
@@ -113,9 +113,9 @@ class Health:
         """The state of everything. Raises nothing."""
         return await self._strip.read()
 
-    async def read_within(self, patience_s: float) -> HealthStrip | None:
-        """The same; as of before, or ``None`` before the first time, where it takes longer than ``patience_s``."""
-        return await self._strip.read_within(patience_s)
+    async def read_within(self, seconds: float) -> HealthStrip | None:
+        """The same; as of before, or ``None`` before the first time, where it takes longer than ``seconds``."""
+        return await self._strip.read_within(seconds)
 
     async def _ask(self) -> HealthStrip:
         now = self.clock()
@@ -123,7 +123,7 @@ class Health:
         parts = [_part(name, answer, now) for name, answer in answers.items()]
         if answers.get("temporal") == "ok":
             # It may take seconds to know that a worker is gone.
-            queues = await self._queues.read_within(QUEUES_PATIENCE_S)
+            queues = await self._queues.read_within(QUEUES_WAIT_S)
             asking = HealthPart("queue", "asking", "who polls the task queues is being asked", None, now)
             parts += [asking] if queues is None else queues
         parts += [looks, self._stream(now)]
@@ -176,10 +176,10 @@ class Health:
         if silent_s is None:
             return HealthPart("stream", "ok", "nobody reads the stream of events", None, now)
         many = "1 reader" if readers == 1 else f"{readers} readers"
-        told = f"{many}, the outbox was read {silent_s:.0f} s ago"
+        text = f"{many}, the outbox was read {silent_s:.0f} s ago"
         if silent_s < SILENT_S:
-            return HealthPart("stream", "ok", told, None, now)
-        return HealthPart("stream", "bad", f"{told}: changes arrive late", "it goes on when the database answers", now)
+            return HealthPart("stream", "ok", text, None, now)
+        return HealthPart("stream", "bad", f"{text}: changes arrive late", "it goes on when the database answers", now)
 
 
 def _part(name: str, answer: str, now: datetime) -> HealthPart:

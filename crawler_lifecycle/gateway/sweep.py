@@ -79,15 +79,15 @@ class Sweep:
             take_over = partial(self.commands.take_over, run)
             yield _Left(f"the start of run {run.run_id}", take_over)
         for run in store.sweep.unheard_stops(due):
-            yield _Left(f"the stop of run {run.run_id}", partial(self._tell, run))
+            yield _Left(f"the stop of run {run.run_id}", partial(self._notify_stop, run))
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
             for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=status):
                 if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):
-                    tell = partial(self.manager_commands.tell, manager)
-                    yield _Left(f"the {what} of manager {manager.manager_id}", tell)
+                    notify = partial(self.manager_commands.notify, manager)
+                    yield _Left(f"the {what} of manager {manager.manager_id}", notify)
         for graph in store.graphs.untold_graphs(due, self.clock() - SILENT):
             what = "stop" if graph.stop else "wake-up"
-            yield _Left(f"the {what} of graph {graph.graph_id}", partial(self.graph_commands.tell, graph))
+            yield _Left(f"the {what} of graph {graph.graph_id}", partial(self.graph_commands.notify, graph))
 
     async def _mend(self, left: _Left) -> int:
         if not self._is_due(left.what):
@@ -109,7 +109,7 @@ class Sweep:
         logger.info("brought %s to Temporal", left.what)
         return 1
 
-    async def _tell(self, row: RunRow) -> None:
+    async def _notify_stop(self, row: RunRow) -> None:
         logged = await run_in_threadpool(self.store.runs.cancellations, row.run_id)
         ours = [entry for entry in logged if entry.get("attempt") == row.attempt]
         if ours:
@@ -121,7 +121,7 @@ class Sweep:
                 _text(last.get("reason")),
                 any(bool(entry.get("force")) for entry in ours),
             )
-            await self.commands.tell_stop(row, stop)
+            await self.commands.notify_stop(row, stop)
             return
         # A limit's stop, recorded by a workflow: if that is open it knows, if not another one has to go on.
         for candidate in workflow_ids(row):

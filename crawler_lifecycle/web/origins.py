@@ -60,7 +60,7 @@ def programs_only(listens: str) -> Check:
         if here and not is_loopback(host):
             return _foreign_host(host, _LOCAL)
         if "origin" in headers:
-            return _refused("foreign_origin", "Origin: not allowed; this service is called by programs, not by pages")
+            return _foreign("foreign_origin", "Origin: not allowed; this service is called by programs, not by pages")
         return None
 
     return check
@@ -88,17 +88,17 @@ def _foreign_page(scope: Scope, headers: Headers, *, any_scheme: bool = False) -
     if page == host.lower() and (any_scheme or scheme == scope["scheme"]):
         return None
     detail = f"Origin: {origin[:100]} is not allowed; call from {host[:100]} or a program"
-    return _refused("foreign_origin", detail)
+    return _foreign("foreign_origin", detail)
 
 
 def _foreign_host(host: str, cure: str) -> Problem:
-    return _refused("foreign_host", f"Host: {host[:100] or 'missing'} is not allowed; use {cure}")
+    return _foreign("foreign_host", f"Host: {host[:100] or 'missing'} is not allowed; use {cure}")
 
 
 # Problems come with FastAPI, which a worker does without until it refuses somebody.
 
 
-def _refused(code: str, detail: str) -> Problem:
+def _foreign(code: str, detail: str) -> Problem:
     from .problems import Problem
 
     return Problem(403, code, detail)

@@ -127,7 +127,7 @@ def test_all_who_ask_share_one_answer(world: World, monkeypatch: pytest.MonkeyPa
 
 
 def test_task_queues_that_take_long_keep_nobody_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "QUEUES_PATIENCE_S", 0.01)
+    monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
     world.workflows.queues = [Queue(names.QUEUE_MAIN, "workflows", ALIVE)]
 
     async def levels(strip: Health) -> list[str]:
@@ -143,10 +143,10 @@ def test_task_queues_that_take_long_keep_nobody_waiting(world: World, monkeypatc
         monkeypatch.setattr(world.workflows, "task_queues", slow)
         assert await levels(strip) == ["asking"]
         gate.set()
-        monkeypatch.setattr(health, "QUEUES_PATIENCE_S", 100.0)
+        monkeypatch.setattr(health, "QUEUES_WAIT_S", 100.0)
         assert await levels(strip) == ["ok"]
         gate.clear()
-        monkeypatch.setattr(health, "QUEUES_PATIENCE_S", 0.01)
+        monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
         assert await levels(strip) == ["ok"], "as they were, with the time of that"
 
     asyncio.run(asked())

@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.managers.commands import NAME_MODULE, check_read
 from crawler_lifecycle.gateway.managers.requests import Tags
-from crawler_lifecycle.gateway.runs.commands import Commanded, existing, mismatch, told
+from crawler_lifecycle.gateway.runs.commands import Commanded, existing, mismatch, notify
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
 from crawler_lifecycle.ports.graphs import GraphRow, NewGraph
@@ -174,7 +174,7 @@ class GraphCommands:
             for number, page in enumerate(pages):
                 await run_in_threadpool(self._add_page, row, number, page)
             row = await run_in_threadpool(self.graphs.make_graph, row.graph_id)
-        later = await self._told(row)
+        later = await self._notified(row)
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
 
     def _reserve(self, body: StartGraph, key: str, whose: str, pages: int) -> tuple[GraphRow, bool]:
@@ -207,7 +207,7 @@ class GraphCommands:
         """Make a draft that has all its pages a graph, and start it. Again: the same."""
         before = await self.find(key)
         row = await run_in_threadpool(self.graphs.make_graph, before.graph_id)
-        return Commanded(row, before.state is GraphState.DRAFT, await self._told(row))
+        return Commanded(row, before.state is GraphState.DRAFT, await self._notified(row))
 
     async def check_steps(self, steps: Sequence[StepSpec]) -> str | None:
         """Refuse what nobody here could start; what the caller should know. Raises ``Problem`` 422."""
@@ -249,13 +249,13 @@ class GraphCommands:
         if found is not None and found.error is not None:
             raise _refused(step, "plan_unusable", f"{field}: {name!r} cannot be used: {found.error}")
 
-    async def tell(self, row: GraphRow) -> None:
+    async def notify(self, row: GraphRow) -> None:
         """Wake the workflow of a graph whose rows were changed, or start one. Raises ``TemporalUnavailable``."""
         if row.state is GraphState.EXECUTING:
             await self.workflows.start_graph(row.graph_id, graph_workflow_id(row.key))
 
-    async def _told(self, row: GraphRow) -> str | None:
-        return await told(self.tell(row), f"graph {row.key!r}")
+    async def _notified(self, row: GraphRow) -> str | None:
+        return await notify(self.notify(row), f"graph {row.key!r}")
 
     # --- commands about steps ---------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class GraphCommands:
         known = f"{verb}/{request_id or uuid.uuid4().hex}"
         count = await run_in_threadpool(self.graphs.command, row.graph_id, known, how)
         row = await self.find(key)
-        return ChangedSteps(id=key, count=count, state=str(row.state), note=await self._told(row))
+        return ChangedSteps(id=key, count=count, state=str(row.state), note=await self._notified(row))
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class GraphCommands:
         if before.state not in OPEN:
             return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
         row = await run_in_threadpool(self.graphs.record_graph_stop, before.graph_id, intent)
-        return Commanded(row, before.stop != row.stop, await self._told(row))
+        return Commanded(row, before.stop != row.stop, await self._notified(row))
 
 
 def _refused(step: StepSpec, code: str, why: str) -> Problem:

@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.managers.jobs import base_of, options_of
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
-from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, existing, mismatch, needing_temporal, told
+from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, existing, mismatch, needing_temporal, notify
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_READING, ManagerRow, NewManager, PlanRow
@@ -117,9 +117,9 @@ class ManagerCommands:
             await self._resume(row)
             return Commanded(row, note=note)
         begun = (
-            self.tell(row) if row.owner_run_id else self.workflows.start_manager(row.manager_id, workflow_id_of(row))
+            self.notify(row) if row.owner_run_id else self.workflows.start_manager(row.manager_id, workflow_id_of(row))
         )
-        note = " ".join(filter(None, (note, await told(begun, f"manager {row.manager_id}")))) or None
+        note = " ".join(filter(None, (note, await notify(begun, f"manager {row.manager_id}")))) or None
         return Commanded(row, fresh, note)
 
     async def check_plan(self, body: StartManager) -> str | None:
@@ -149,8 +149,8 @@ class ManagerCommands:
         if found is None and any(row.heard(self.clock()) for row in rows):
             listed = ", ".join(sorted({row.plan for row in rows if row.kind == PLAN_MANAGER}))[:2000]
             error = FieldError(field="plan", value=repr(body.plan)[:120], message=f"unknown plan; known are {listed}")
-            told = f"plan: {body.plan!r} is unknown; known are {listed}; {NAME_MODULE}"
-            raise Problem(422, "unknown_plan", told, errors=[error])
+            detail = f"plan: {body.plan!r} is unknown; known are {listed}; {NAME_MODULE}"
+            raise Problem(422, "unknown_plan", detail, errors=[error])
         if found is None and ":" not in str(body.plan):
             detail = "no plans worker has told its classes yet; give module:Class, or send this again"
             raise unavailable("plans_unknown", f"plan: {body.plan!r}: {detail}")
@@ -181,7 +181,7 @@ class ManagerCommands:
             await asyncio.sleep(pause_s)
         raise _not_now(row, "its workflow is about to close; send this again in a moment")
 
-    async def tell(self, row: ManagerRow) -> bool:
+    async def notify(self, row: ManagerRow) -> bool:
         """Wake the workflow of a manager whose row was changed, or start one where none is open; whether it did that.
 
         Raises ``TemporalUnavailable``.
@@ -192,8 +192,8 @@ class ManagerCommands:
         await self.workflows.start_manager(row.manager_id, workflow_id)
         return True
 
-    async def _told(self, row: ManagerRow, later: str = LATER) -> str | None:
-        return await told(self.tell(row), f"manager {row.manager_id}", later)
+    async def _notified(self, row: ManagerRow, later: str = LATER) -> str | None:
+        return await notify(self.notify(row), f"manager {row.manager_id}", later)
 
     # --- stop and steer ---------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class ManagerCommands:
         if row.status.terminal:
             return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
-        return Commanded(row, fresh, await self._told(row))
+        return Commanded(row, fresh, await self._notified(row))
 
     async def pause(self, manager_id: int) -> Commanded[ManagerRow]:
         """Pick nothing more; what runs goes on."""
@@ -228,7 +228,7 @@ class ManagerCommands:
         if row.paused:
             return await self._steer(manager_id, paused=False)
         try:
-            begun = await self.tell(row)
+            begun = await self.notify(row)
         except TemporalUnavailable:
             return Commanded(row, fresh=False, note=f"It was not paused. {UNKNOWN}")
         return Commanded(row, begun, TAKEN_UP if begun else "It was not paused.")
@@ -250,7 +250,7 @@ class ManagerCommands:
         self, manager_id: int, *, paused: bool | None = None, cap: int | None = None
     ) -> Commanded[ManagerRow]:
         row = await run_in_threadpool(self.managers.steer_manager, manager_id, paused=paused, cap=cap)
-        return Commanded(row, note=await self._told(row, NEXT_CYCLE))
+        return Commanded(row, note=await self._notified(row, NEXT_CYCLE))
 
     # --- jobs from outside ------------------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class ManagerCommands:
             await run_in_threadpool(_check_jobs, await self.crawlers.get(base.spider), jobs)
         with mismatch("Idempotency-Key"):
             new = await run_in_threadpool(self.managers.add_jobs, manager_id, jobs, key, seal=body.seal)
-        note = await self._told(row, NEXT_CYCLE)
+        note = await self._notified(row, NEXT_CYCLE)
         return AddedJobs(manager_id=manager_id, jobs=len(jobs), new=new, sealed=row.sealed or body.seal, note=note)
 
 

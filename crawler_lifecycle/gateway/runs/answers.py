@@ -48,7 +48,7 @@ def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
     )
 
 
-def told_by_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
+def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
     """The facts that the tasks of a live run add to their numbers: which of them are waited for, or why they wait."""
     if str(row.status) in ("COMPLETED", "FAILED"):
         return {}

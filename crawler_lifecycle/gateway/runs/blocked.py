@@ -37,7 +37,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
 #: Seconds for which an explanation holds, and how long a reader waits for one; reading a run must not hang on Temporal.
-FRESH_S, PATIENCE_S = 3.0, 1.0
+FRESH_S, ANSWER_S = 3.0, 1.0
 #: Explanations asked for in one round of the background, and kept in all.
 EXPLAINED_MAX, KEPT_MAX = 20, 2000
 #: Open findings that are read for what no workflow carries.
@@ -99,10 +99,10 @@ class Blocked:
         self._late = set(late)
         for name in [*list(self._known)[:EXPLAINED_MAX], *sorted(self._late)]:
             await self._explain(name)
-            await self._tell(name, late.get(name))
+            await self._report(name, late.get(name))
 
-    async def _tell(self, name: str, run_id: int | None) -> None:
-        """Have it told once that this one cannot go on."""
+    async def _report(self, name: str, run_id: int | None) -> None:
+        """Report once that this one cannot go on."""
         kept = self._kept.get(name)
         if kept is None or kept.text is None or kept.since is None or self._noted.get(name) == kept.since:
             return
@@ -165,7 +165,7 @@ class Blocked:
         if time.monotonic() < self._silent_until:
             return None
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(ANSWER_S):
                 found = await self.workflows.problem(name)
         except (TimeoutError, TemporalUnavailable):
             self._silent_until = time.monotonic() + self.every_s  # one reader waits in vain, not each of them
@@ -177,16 +177,16 @@ class Blocked:
         return text
 
 
-def in_words(trouble: WorkflowProblem) -> str:
+def in_words(problem: WorkflowProblem) -> str:
     """One sentence: what fails since when, and the cure."""
-    since = f"since {trouble.since:%Y-%m-%d %H:%M:%S} UTC"
-    if trouble.what is None:
+    since = f"since {problem.since:%Y-%m-%d %H:%M:%S} UTC"
+    if problem.what is None:
         return (
             f"no worker has taken up its next step {since}; start one (crawlctl worker workflows), and if workers have "
             "build ids, make one of them current"
         )
-    what = " ".join(trouble.what.split())[:WORDS_MAX]
-    if trouble.misfit:
+    what = " ".join(problem.what.split())[:WORDS_MAX]
+    if problem.misfit:
         return (
             f"its workflow cannot go on {since}: this build does not continue what an earlier one began ({what}); "
             "deploy the earlier build again, or one that replays its histories; its crawl goes on meanwhile, stops wait"

@@ -80,7 +80,7 @@ def existing(noun: str, key: int | str, row: Row | None) -> Row:
 
 @contextlib.contextmanager
 def mismatch(field: str, **more: Any) -> Iterator[None]:
-    """Something else under an id that is taken is told as what it is."""
+    """Raise ``Problem`` 422 for something else under an id that is taken."""
     try:
         yield
     except DuplicateRequest as error:
@@ -96,10 +96,10 @@ def needing_temporal(detail: str, run_id: int | None = None) -> Iterator[None]:
         raise unavailable("temporal_unavailable", f"{detail} {error}".lstrip(), run_id=run_id) from error
 
 
-async def told(telling: Awaitable[Any], what: str, later: str = LATER) -> str | None:
-    """Tell Temporal of what is on record; what the caller should know when that has to wait."""
+async def notify(call: Awaitable[Any], what: str, later: str = LATER) -> str | None:
+    """Notify Temporal of what is on record; the note for the caller when that has to wait."""
     try:
-        await telling
+        await call
     except TemporalUnavailable as error:
         logger.warning("%s is on record, and its workflow is not told yet: %s", what, error)
         return later
@@ -119,7 +119,7 @@ def _not_found(run_id: int) -> RunNotFound:
 
 
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
-    """The run as a list shows it, whatever another hand wrote into its row. Raises ``RunNotFound``."""
+    """The run as a list shows it, whatever a manual edit made of its row. Raises ``RunNotFound``."""
     rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
     if not rows or rows[0].run_id != run_id:
         raise _not_found(run_id)
@@ -219,9 +219,9 @@ class Commands:
             return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = before is None or before.stop is None or row.stop != before.stop
         later = "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
-        return Commanded(row, fresh, await told(self.tell_stop(row, stop), f"the stop of run {run_id}", later))
+        return Commanded(row, fresh, await notify(self.notify_stop(row, stop), f"the stop of run {run_id}", later))
 
-    async def tell_stop(self, row: RunRow, stop: StopRequest) -> None:
+    async def notify_stop(self, row: RunRow, stop: StopRequest) -> None:
         """Signal the workflow of a run whose stop is recorded; where none is open, start one, which sees the record."""
         for candidate in workflow_ids(row):
             if await self.workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):

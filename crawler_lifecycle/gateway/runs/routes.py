@@ -40,7 +40,7 @@ from crawler_lifecycle.gateway.runs.answers import (
     TaskPage,
     UploadPart,
     UploadTicket,
-    told_by_tasks,
+    facts_of_tasks,
 )
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, found
@@ -281,7 +281,7 @@ class RunViews:
             row,
             self.clock(),
             blocked=why_blocked,
-            known=told_by_tasks(store.tasks, row),
+            known=facts_of_tasks(store.tasks, row),
             request=row.request,
             tasks=store.tasks.count_tasks(run_id).positive(),
             exports=store.exports.list_exports(run_id),

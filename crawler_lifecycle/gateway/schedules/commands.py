@@ -34,7 +34,7 @@ from crawler_lifecycle.domain.schedules.definition import (
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands, StartGraph
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import NAME_PATTERN, StartManager
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, told
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, notify
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, RequestId, StartRun, StrictBody, texts
 from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow
@@ -244,10 +244,10 @@ class ScheduleCommands:
             for order in waiting:
                 await self.workflows.start_due(order)
 
-        return lines, await told(begin(), f"what is due of schedule {name}", BY_AUDIT)
+        return lines, await notify(begin(), f"what is due of schedule {name}", BY_AUDIT)
 
     async def _kept(self, row: ScheduleRow, fresh: bool = True, note: str | None = None) -> Commanded[ScheduleRow]:
         keeper = ScheduleKeeper(self.schedules, self.workflows, self.clock)
-        later = await told(keeper.keep(row.name), f"schedule {row.name}", BY_AUDIT)
+        later = await notify(keeper.keep(row.name), f"schedule {row.name}", BY_AUDIT)
         found = await run_in_threadpool(self.schedules.get_schedule, row.name)
         return Commanded(found or row, fresh, " ".join(filter(None, (note, later))) or None)

@@ -155,7 +155,7 @@ class Feed:
             await self.heard(self.news, within_s)
         return self._head or 0
 
-    def told(self, subject: str, place: int) -> tuple[int, bool]:
+    def news_of(self, subject: str, place: int) -> tuple[int, bool]:
         """The place up to which is known now, and whether anything about the subject stands after ``place``."""
         if self._head is None or self._head <= place:
             return place, False

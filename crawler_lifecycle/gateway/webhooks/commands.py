@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import VALUES_MAX, WebhookSpec, check_webhook_name
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, told
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, notify
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import WebhookRow
@@ -124,8 +124,8 @@ class WebhookCommands:
         event = await run_in_threadpool(self.webhooks.test_webhook, name, requested_by, seen)
         if row.paused_at is not None:
             return event, "The webhook is paused: this is told when it is resumed."
-        return event, await told(self.workflows.start_webhook(name), f"webhook {name}", BY_AUDIT)
+        return event, await notify(self.workflows.start_webhook(name), f"webhook {name}", BY_AUDIT)
 
     async def _woken(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> Commanded[WebhookRow]:
-        later = await told(self.workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", BY_AUDIT)
+        later = await notify(self.workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", BY_AUDIT)
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)

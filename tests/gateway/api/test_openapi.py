@@ -196,7 +196,7 @@ def _used() -> list[tuple[str, int | None, str]]:
 
 def _calls() -> Iterator[tuple[str, int | None, str]]:
     """Every problem code that our code can answer with: where it stands, the status beside it, the code."""
-    helpers = {"unavailable": 503, "unauthorised": 401, "too_many": 429}
+    helpers = {"unavailable": 503, "unauthorised": 401, "too_many": 429, "_foreign": 403}
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
@@ -207,6 +207,8 @@ def _calls() -> Iterator[tuple[str, int | None, str]]:
                 yield where, values[0] if isinstance(values[0], int) else None, values[1]
             elif node.func.id in helpers and values and isinstance(values[0], str):
                 yield where, helpers[node.func.id], values[0]
+            elif node.func.id == "existing" and isinstance(values[0], str):
+                yield where, 404, f"{values[0]}_not_found"
 
 
 def _errors() -> Iterator[type[LifecycleError]]:

@@ -346,7 +346,7 @@ def _skeletons(world: World, file: Path, client: TestClient, logs: FakeLogs, tex
 
 def test_no_text_is_ever_code(world: World, logs: FakeLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each text every page has the same tags, attributes and kinds of links as with a harmless one."""
-    monkeypatch.setattr(runs, "PATIENCE_S", 60.0)  # a slow machine has no other page
+    monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)  # a slow machine has no other page
     file = tmp_path / "runs.db"
     with world.client(world.new_app(logs=logs)) as client:
         as_browser(client)

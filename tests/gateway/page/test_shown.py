@@ -28,8 +28,8 @@ from tests.gateway.page.test_things import words
 
 def test_what_nobody_knows_yet_is_no_alarm(world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Task queues take seconds to tell; until they have, the page says that it asks."""
-    monkeypatch.setattr(health, "QUEUES_PATIENCE_S", 0.01)
-    monkeypatch.setattr(runs, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
+    monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)
 
     async def silent(*_: Any) -> list[Any]:
         await asyncio.sleep(3600)

@@ -123,7 +123,7 @@ def test_while_temporal_is_away_nobody_claims_to_know(world: World) -> None:
 
 
 async def test_reading_waits_for_temporal_once_and_not_each_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(blocked, "ANSWER_S", 0.05)
     asked = []
 
     async def hang(workflow_id: str) -> None:

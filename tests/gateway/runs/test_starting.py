@@ -334,7 +334,7 @@ def test_a_run_that_ended_meanwhile_is_not_started_by_the_sweep(world: World) ->
     row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     world.clock.forward(11)
     sweep = world.sweep()
-    commands = sweep._commands
+    commands = sweep.commands
     asyncio.run(world.workflows.start(RunRequest(run_id=row.run_id), "crawl/plain/k", row.run_uid))
     world.claim(row.run_id)
     world.end(row.run_id)
