@@ -88,14 +88,6 @@ def test_a_call_becomes_jobs_by_the_catalogue_and_the_settings(client: TestClien
     assert (pod["priorityClassName"], pod["tolerations"][0]["key"]) == ("crawl-high", "crawlers")
 
 
-def test_again_it_is_found_and_that_is_200(client: TestClient) -> None:
-    first = client.post("/v1/deployments/scheduled", json=body())
-    again = client.post("/v1/deployments/scheduled", json=body())
-    assert (first.status_code, again.status_code) == (201, 200)
-    assert [task["state"] for task in again.json()["tasks"]] == ["existing", "existing"]
-    assert [task["uid"] for task in again.json()["tasks"]] == [task["uid"] for task in first.json()["tasks"]]
-
-
 def test_a_busy_cluster_is_503_with_its_own_wait(client: TestClient, server: FakeApiServer) -> None:
     server.faults.add("POST", "/jobs", throttled("11"))
     answer = client.post("/v1/deployments/onetime", json=body())

@@ -115,7 +115,7 @@ def test_a_scheduled_run_carries_its_time_and_a_onetime_run_may_not(client: Test
 
 
 def test_a_wrong_call_names_the_field_and_creates_nothing(client: TestClient, deployer: FakeDeployer) -> None:
-    rows: list[tuple[dict[str, Any], str]] = [
+    for changes, field in [
         ({"run_uid": ...}, "run_uid"),
         ({"run_uid": "7"}, "run_uid"),
         ({"run_id": ...}, "run_id"),
@@ -143,8 +143,7 @@ def test_a_wrong_call_names_the_field_and_creates_nothing(client: TestClient, de
         ({"max_parallel_tasks": 3}, "max_parallel_tasks"),
         ({"crawler": "nope"}, "crawler"),
         ({"crawler": None}, "crawler"),
-    ]
-    for changes, field in rows:
+    ]:
         answer = client.post(ONETIME, json=_body(**changes))
         assert answer.status_code == 422, changes
         assert answer.headers["content-type"] == "application/problem+json"

@@ -42,11 +42,10 @@ def test_where_nothing_is_uploaded_no_task_may() -> None:
 
 
 def test_object_storage_without_a_way_to_it_is_refused_by_name() -> None:
-    rows: list[tuple[dict[str, str], str]] = [
+    for gateway, named in [
         ({"url": GATEWAY["url"]}, "LIFECYCLE_GATEWAY__TASK_KEY"),
         ({"task_key": KEY}, "LIFECYCLE_GATEWAY__URL"),
         ({**GATEWAY, "task_key": "short"}, "LIFECYCLE_GATEWAY__TASK_KEY"),
-    ]
-    for gateway, named in rows:
+    ]:
         with pytest.raises(Unservable, match=named):
             _child_tasks(Settings.model_validate({"gateway": gateway, "cluster": UPLOADS}))

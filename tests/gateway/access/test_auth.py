@@ -269,7 +269,6 @@ def test_new_tokens_are_let_in_by_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
     caller, expired = TokenFile(file).find(token, datetime.now(UTC))
-    assert caller is not None
     assert (caller.name, caller.role, expired) == ("portal", Role.OPERATE, False)
     assert TokenFile(file).find(other, datetime.now(UTC))[0] is None
 
@@ -394,15 +393,14 @@ def test_strangers_learn_that_something_is_wrong_and_not_what(world: World, keys
 
 
 def test_with_tokens_hosts_may_be_listed(world: World, keys: Keys) -> None:
-    rows: list[tuple[tuple[str, ...], str, int]] = [
+    for hosts, host, status in [
         ((), "crawls.example.com", 200),
         (("crawls.example.com",), "crawls.example.com", 200),
         (("crawls.example.com",), "CRAWLS.example.com:8443", 200),
         (("crawls.example.com",), "evil.example", 403),
         (("crawls.example.com",), "", 403),
         (("crawls.example.com:8443",), "crawls.example.com:9", 403),
-    ]
-    for hosts, host, status in rows:
+    ]:
         with world.client(world.new_app(entrance=keys.entrance(check=named_hosts(hosts)))) as door:
             assert door.get("/v1/runs", headers={**keys.headers("read"), "host": host}).status_code == status, hosts
             assert door.get("/healthz", headers={"host": host}).status_code == 200, "a probe comes to an address"
@@ -419,7 +417,7 @@ def test_a_foreign_page_is_refused_even_with_a_right_token(keys: Keys, door: Tes
 
 
 def test_what_would_let_everybody_or_nobody_in_does_not_start() -> None:
-    rows: list[tuple[dict[str, Any], str]] = [
+    for settings, told in [
         ({}, r"TOKENS_FILE: not set.*crawlctl gateway token new.*LIFECYCLE_GATEWAY__OPEN=true"),
         ({"open": True, "host": "0.0.0.0"}, r"__HOST: '0\.0\.0\.0' can be reached.*TOKENS_FILE"),
         ({"open": True, "host": "::"}, "__HOST"),
@@ -427,8 +425,7 @@ def test_what_would_let_everybody_or_nobody_in_does_not_start() -> None:
         ({"tokens_file": "none.toml"}, r"none\.toml: No such file"),
         ({"open": True, "task_key": "short"}, "TASK_KEY: 5 bytes are too few"),
         ({"host": "0.0.0.0"}, "TOKENS_FILE: not set"),
-    ]
-    for settings, told in rows:
+    ]:
         with pytest.raises(Unservable, match=told):
             entrance_of(GatewaySettings(**settings))
 

@@ -60,7 +60,6 @@ class Run:
     def delivery_failed(self) -> None:
         self.event()
         event = self.store.events.find_event(f"told-{self.run_id}")
-        assert event is not None
         self.store.events.record_delivery(event.seq, "bus", "refused")
 
     def exported(self) -> None:

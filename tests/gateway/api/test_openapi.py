@@ -197,8 +197,10 @@ def _used() -> list[tuple[str, int | None, str]]:
 def _calls() -> Iterator[tuple[str, int | None, str]]:
     """Every problem code that our code can answer with: where it stands, the status beside it, the code."""
     helpers = {"unavailable": 503, "unauthorised": 401, "too_many": 429, "_foreign": 403}
+    named = re.compile(rf"\b({'|'.join(['Problem', 'existing', *helpers])})\(")
     for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        source = file.read_text()
+        for node in ast.walk(ast.parse(source)) if named.search(source) else ():
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
             values = [a.value if isinstance(a, ast.Constant) else None for a in node.args[:2]]

@@ -123,15 +123,14 @@ def test_the_token_of_one_task_opens_nothing_else(world: World, client: TestClie
 
 
 def test_a_part_that_can_never_be_taken_is_refused_by_name(world: World, client: TestClient, run_id: int) -> None:
-    rows: list[tuple[str, Any]] = [
+    for field, value in [
         ("part", -1),
         ("part", 6400),
         ("bytes", 0),
         ("bytes", 8 * 2**20 + 1),
         ("md5", "x"),
         ("md5", "A" * 24),
-    ]
-    for field, value in rows:
+    ]:
         answer = _ask(world, client, run_id, **{field: value})
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), field
         assert answer.json()["errors"][0]["field"] == field

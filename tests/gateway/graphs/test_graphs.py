@@ -102,7 +102,7 @@ def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(world: Wo
 
 
 def test_what_cannot_be_a_graph_is_refused_with_step_and_cure(world: World, client: TestClient) -> None:
-    rows: list[tuple[dict[str, Any], str, str]] = [
+    for body, code, detail in [
         ({"id": "a/b", "steps": STEPS}, "invalid_request", "id: 'a/b' is not allowed"),
         ({"id": "a ", "steps": STEPS}, "invalid_request", "id: 'a ' is not allowed; leave the white space"),
         ({"id": "..", "steps": STEPS}, "invalid_request", "id: '..' is not allowed"),
@@ -123,8 +123,7 @@ def test_what_cannot_be_a_graph_is_refused_with_step_and_cure(world: World, clie
             "invalid_request",
             'step "x": speed',
         ),
-    ]
-    for body, code, detail in rows:
+    ]:
         answer = start(client, **body)
         assert (answer.status_code, answer.json()["code"]) == (422, code), body
         assert answer.json()["detail"].startswith(detail), answer.text

@@ -274,13 +274,6 @@ def test_a_resume_waits_for_the_workflow_that_closes(
     assert claim(world, one).attempt == 2
 
 
-def test_a_command_begins_the_workflow_of_a_manager_that_has_none(world: World, client: TestClient) -> None:
-    one = started(client, **ITEMS)
-    world.workflows.open.clear()
-    assert client.post(f"/v1/managers/{one}/pause").status_code == 202
-    assert len(world.workflows.managers) == 2
-
-
 # --- steering ---------------------------------------------------------------------------------------------------------
 
 
@@ -371,7 +364,7 @@ def test_a_job_of_a_class_names_its_spider_and_has_its_options(world: World, cli
 
 
 def test_jobs_that_cannot_be_are_refused_by_their_place(world: World, client: TestClient) -> None:
-    rows: list[tuple[list[Any], str]] = [
+    for jobs, said in [
         ([{}, {"spider_args": {"pgae": "1"}}], "jobs[1].args.pgae: unknown argument"),
         ([{"spider": "strict"}], "jobs[0]: the built-in manager runs crawler 'plain'"),
         ([{"spider_args": {"page": "x\0"}}], "NUL"),
@@ -383,8 +376,7 @@ def test_jobs_that_cannot_be_are_refused_by_their_place(world: World, client: Te
         ([], "jobs: none are given"),
         ([{"spider_args": {"page": "x" * 9_000}}] * 40, "bytes are too much for a page"),
         ([{"spider_args": {"page": {"a": [1, {"b": None}]}}}], ""),
-    ]
-    for jobs, said in rows:
+    ]:
         one = started(client, **ITEMS)
         answer = client.post(f"/v1/managers/{one}/jobs", json={"jobs": jobs})
         assert answer.status_code == (422 if said else 202), answer.text
@@ -396,7 +388,7 @@ def test_jobs_that_cannot_be_are_refused_by_their_place(world: World, client: Te
 
 
 def test_a_start_that_cannot_work_is_refused_by_its_field(world: World, client: TestClient) -> None:
-    rows: list[tuple[dict[str, Any], str]] = [
+    for body, field in [
         ({}, "plan"),
         ({"plan": "a:B", "crawler": "plain", "name": "n"}, "plan"),
         ({"crawler": "nobody"}, "crawler"),
@@ -422,8 +414,7 @@ def test_a_start_that_cannot_work_is_refused_by_its_field(world: World, client: 
         ({"crawler": "plain", "options": {"settings": {"LOG_FILE": "/x"}}}, "settings.LOG_FILE"),
         ({"crawler": "plain", "request_id": "a" * 121}, "request_id"),
         ({"crawler": "plain", "run_id": 7}, "run_id"),
-    ]
-    for body, field in rows:
+    ]:
         answer = start(client, **body)
         assert answer.status_code == 422, answer.text
         assert answer.json()["detail"].startswith(field), answer.json()["detail"]

@@ -98,13 +98,12 @@ def test_gateways_with_one_key_share_logins(world: World, keys: Keys) -> None:
     begun = one.begin(keys.tokens["read"], world.clock())
     assert begun is not None
     found = other.find(begun[1], world.clock())
-    assert found is not None
     assert (found.name, found.role) == ("the-read", "read")
     assert Logins(keys.callers).find(begun[1], world.clock()) is None
 
 
 def test_a_cookie_counts_for_our_pages_alone(door: TestClient, keys: Keys) -> None:
-    rows: list[tuple[str, dict[str, str], int]] = [
+    for method, headers, status in [
         ("GET", {"Sec-Fetch-Site": "none"}, 200),
         ("GET", {"Sec-Fetch-Site": ""}, 401),
         ("GET", {"Sec-Fetch-Site": "cross-site"}, 401),
@@ -114,8 +113,7 @@ def test_a_cookie_counts_for_our_pages_alone(door: TestClient, keys: Keys) -> No
         ("POST", {"Sec-Fetch-Site": "none"}, 401),
         ("POST", {"Origin": "https://evil.example"}, 403),
         ("POST", {"Origin": "null"}, 403),
-    ]
-    for method, headers, status in rows:
+    ]:
         log_in(door, keys, "operate")
         path = "/v1/runs" if method == "GET" else "/v1/runs/1/stop"
         assert door.request(method, path, headers={"Accept": "*/*", **headers}).status_code == status, method

@@ -101,7 +101,7 @@ def test_all_that_fit_are_chosen_by_the_filter(browser: TestClient) -> None:
 
 
 def test_a_form_that_no_page_sends_is_refused(world: World, browser: TestClient) -> None:
-    rows: list[tuple[dict[str, Any], str]] = [
+    for data, words in [
         ({"run": []}, "none was chosen"),
         ({"run": [f"{n}.1" for n in range(1, SELECTED_MAX + 2)]}, f"choose at most {SELECTED_MAX}"),
         ({"run": ["1"]}, "run[0]"),
@@ -112,8 +112,7 @@ def test_a_form_that_no_page_sends_is_refused(world: World, browser: TestClient)
         ({"run": ["1.1"], "reason": "x" * 2001}, "reason: "),
         ({"run": ["1.1"], "force": "true"}, "force: unknown field"),
         ({"run": ["1.1"], "do": ["stop", "look"]}, "do: given twice"),
-    ]
-    for data, words in rows:
+    ]:
         start(browser)
         answer = browser.post("/runs", data={"do": "stop", "key": uuid.uuid4().hex, **data})
         assert answer.status_code == 422, data

@@ -119,7 +119,7 @@ def test_a_form_that_is_sent_as_it_was_filled_in_changes_nothing(world: World, b
 
 
 def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(world: World, browser: TestClient) -> None:
-    rows: list[tuple[dict[str, str], str, str]] = [
+    for given, field, words in [
         ({"name": "a b"}, "name", "letters, digits"),
         ({"name": ""}, "name", "letters, digits"),
         ({"kind": ""}, "kind", "exactly one"),
@@ -152,8 +152,7 @@ def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(world:
         ({"kind": "manager", "target_name": "x"}, "plan", "give either plan"),
         ({"kind": "manager", "plan": "no.such:Class", "target_name": "a b"}, "target_name", "a b"),
         ({"kind": "graph", "request": '{"steps": [{"path": "a"}]}'}, "request", "kind"),
-    ]
-    for given, field, words in rows:
+    ]:
         sent = {**FORM, "tags": "<kept>, b", **given}
         answer = browser.post("/schedules/new", data=sent)
         assert answer.status_code in (400, 409, 422), answer.headers
@@ -245,7 +244,7 @@ def test_a_webhook_is_made_changed_and_its_secret_rotated(world: World, browser:
 
 
 def test_a_webhook_that_is_wrong_is_told_beside_its_field(world: World, browser: TestClient) -> None:
-    rows: list[tuple[dict[str, str], str, str]] = [
+    for given, field, words in [
         ({"url": "http://169.254.169.254/"}, "url", "https"),
         ({"url": ""}, "url", "missing"),
         ({"secret": ""}, "secret", "at least 1"),
@@ -255,8 +254,7 @@ def test_a_webhook_that_is_wrong_is_told_beside_its_field(world: World, browser:
         ({"tags": "x" * 201}, "tags", "1 to 200"),
         ({"name": "-"}, "name", "letters"),
         ({"name": "new"}, "name", "'new' is not allowed; /webhooks/new is the form"),
-    ]
-    for given, field, words in rows:
+    ]:
         answer = browser.post("/webhooks/new", data={**HOOK, "flows": "<kept>", **given})
         assert answer.status_code == 422, given
         assert words in wrong(answer).get(field, ""), html.unescape(answer.text.partition("<main")[2])[:600]

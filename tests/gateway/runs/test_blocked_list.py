@@ -144,7 +144,7 @@ def test_the_figure_is_no_number_before_anybody_asked() -> None:
 
 
 def test_the_sentence() -> None:
-    rows: list[tuple[WorkflowProblem, str]] = [
+    for trouble, words in [
         (WorkflowProblem(SINCE, None), "no worker has taken up its next step since 2026-11-20 11:58:00 UTC; start one"),
         (WorkflowProblem(SINCE, "x" * 1000 + "y"), "x" * 300 + ";"),
         (WorkflowProblem(SINCE, "two\nlines  and tabs\t."), ": two lines and tabs .;"),
@@ -158,8 +158,7 @@ def test_the_sentence() -> None:
             WorkflowProblem(SINCE, "no match", misfit=True),
             "what an earlier one began (no match); deploy the earlier build again",
         ),
-    ]
-    for trouble, words in rows:
+    ]:
         assert words in in_words(trouble), trouble
 
 

@@ -60,7 +60,7 @@ def test_many_at_once_under_one_key_add_once(world: World, client: TestClient, r
 
 
 def test_wrong_tasks_are_named_and_nothing_is_added(world: World, client: TestClient, run_id: int) -> None:
-    rows: list[tuple[object, str]] = [
+    for body, words in [
         ({"tasks": []}, "tasks"),
         ({}, "tasks"),
         ({"tasks": [{"args": {"colour": "red"}}]}, "tasks[0].args.colour: unknown argument"),
@@ -68,8 +68,7 @@ def test_wrong_tasks_are_named_and_nothing_is_added(world: World, client: TestCl
         ({"tasks": [{}, {"args": {"page": "x" * 65_600}}]}, "tasks[1].args: 656"),
         ({"tasks": [{}], "image": "mine"}, "image"),
         ({"tasks": [{}] * 10_001}, "tasks"),
-    ]
-    for body, words in rows:
+    ]:
         answer = client.post(f"/v1/runs/{run_id}/tasks", json=body)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), body
         assert words in answer.text

@@ -20,7 +20,7 @@ def recent(items: int | None, status: str = "COMPLETED") -> RecentRun:
 
 
 def test_less_than_its_runs_before() -> None:
-    rows: list[tuple[list[int | None], str | None]] = [
+    for items, less in [
         ([100, 200, 190, 210], "run 7 brought 100 items, the 3 good runs before it 200 (median)"),
         ([140, 200, 190, 210], None),
         ([0, 1, 1, 1], "run 7 brought 0 items, the 3 good runs before it 1 (median)"),
@@ -28,8 +28,7 @@ def test_less_than_its_runs_before() -> None:
         ([100, 200, 200], None),
         ([], None),
         ([100, None, 200, 190, 210], "the 3 good runs"),
-    ]
-    for items, less in rows:
+    ]:
         said = brought_less([recent(count) for count in items])
         assert (said is None) == (less is None), items
         assert less is None or less in str(said)

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import Entrance
-from crawler_lifecycle.gateway.scrapyd import forms
+from crawler_lifecycle.gateway.scrapyd import forms, jobs
 from crawler_lifecycle.gateway.scrapyd.routes import PATHS
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.task_tokens import sign
 from tests.gateway.gateway_world import World
 from tests.gateway.keys import Keys
+from tests.support.examples import examples
 from tests.support.run_refs import run_ref
 
 PROJECT = "default"
@@ -142,14 +143,16 @@ def test_a_job_from_pending_to_finished(world: World, scrapyd: TestClient) -> No
     assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {"prevstate": None}
 
 
-def test_finished_jobs_are_the_newest_hundred(world: World, scrapyd: TestClient) -> None:
-    for n in range(103):
+def test_finished_jobs_are_the_newest(world: World, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jobs.FINISHED_MAX == 100
+    monkeypatch.setattr(jobs, "FINISHED_MAX", 4)
+    for n in range(7):
         scheduled(scrapyd, jobid=f"job-{n}")
         world.claim(run(world, f"job-{n}").run_id)
         world.end(run(world, f"job-{n}").run_id, RunStatus.COMPLETED if n % 2 else RunStatus.FAILED)
     finished = ok(scrapyd.get("/listjobs.json"))["finished"]
-    assert [job["id"] for job in finished] == [f"job-{n}" for n in range(102, 2, -1)]
-    assert ok(scrapyd.get("/daemonstatus.json"))["finished"] == 100
+    assert [job["id"] for job in finished] == [f"job-{n}" for n in (6, 5, 4, 3)]
+    assert ok(scrapyd.get("/daemonstatus.json"))["finished"] == 4
 
 
 def test_jobs_that_came_through_other_doors_are_jobs(world: World, scrapyd: TestClient) -> None:
@@ -300,7 +303,6 @@ def test_cancel_stops_and_kill_forces(world: World, scrapyd: TestClient) -> None
             assert ok(scrapyd.get("/status.json", params={"job": jobid})) == {"currstate": before}, signal
             assert ok(scrapyd.post("/cancel.json", data=cancel)) == {"prevstate": before}
         stop = run(world, jobid).stop
-        assert stop is not None
         assert stop.force is force
 
 
@@ -417,6 +419,12 @@ def test_a_crawlers_own_token_may_nothing_of_this(world: World, door: TestClient
     assert ok(scrapyd.get("/listjobs.json", headers={"Authorization": "Basic ***"})), "an open gateway asks nobody"
 
 
+def test_a_foreign_page_schedules_nothing(world: World, scrapyd: TestClient) -> None:
+    answer = scrapyd.post("/schedule.json", data=PLAIN, headers={"Origin": "http://evil.example"})
+    assert "Origin" in error(answer, 403)
+    assert count(world) == 0
+
+
 # --- anything at all --------------------------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(
@@ -432,7 +440,7 @@ RAW = st.binary(max_size=60) | FORMS.map(
 KINDS = st.sampled_from([FORM, PARTS, "multipart/form-data", "text/plain", ""])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(PATHS)), st.sampled_from(["GET", "POST", "HEAD", "PUT"]), RAW, RAW, KINDS)
 def test_whatever_comes_is_answered_as_scrapyd_answers(
     world: World, scrapyd: TestClient, path: str, method: str, query: bytes, body: bytes, kind: str

@@ -63,7 +63,7 @@ def test_deliveries_are_listed_the_latest_first(world: World) -> None:
 
 
 def test_what_cannot_be_is_refused_by_name(world: World) -> None:
-    rows: list[tuple[dict[str, Any], str]] = [
+    for change, word in [
         ({"url": "http://127.0.0.1/"}, "https"),
         ({"url": "file:///etc/passwd"}, "url"),
         ({"secrets": ["hunter2"]}, "env:NAME"),
@@ -71,8 +71,7 @@ def test_what_cannot_be_is_refused_by_name(world: World) -> None:
         ({"events": ["run.begun"]}, "run.ended"),
         ({"colour": "red"}, "colour"),
         ({"tags": ["x"] * 101}, "tags"),
-    ]
-    for change, word in rows:
+    ]:
         with world.client() as client:
             answer = client.put(PATH, json={**HOOK, **change})
             assert answer.status_code == 422, change
