@@ -112,7 +112,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """What runs while the app does; all who read are sent away at its end."""
+        """The life of the app with its background tasks; all readers are sent away at its end."""
         self.reader.open()
         async with Beside() as beside:
             for task in self.tasks():

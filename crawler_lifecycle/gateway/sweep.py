@@ -2,7 +2,7 @@
 
 A gateway may die between its database and Temporal, or Temporal may be down at that moment. Both leave a row that says
 what was accepted. Several gateways may sweep at once: starts find the open workflow, stops are known by their id, and
-what a manager is told only wakes it.
+what a manager is notified of only wakes it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MANAGERS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """Something that did not reach Temporal."""
+    """Something that did not reach Temporal, and the call that brings it there."""
 
     what: str
     bring: Callable[[], Awaitable[object]]
@@ -67,7 +67,7 @@ class Sweep:
         await self.once()
 
     async def once(self) -> int:
-        """One round; how many runs, managers and graphs it started or told. Raises ``LifecycleError``."""
+        """One round; how many runs, managers and graphs it started or notified. Raises ``LifecycleError``."""
         found = await run_in_threadpool(lambda: list(self._found()))
         names = {one.what for one in found}
         self._tried = {name: value for name, value in self._tried.items() if name in names}

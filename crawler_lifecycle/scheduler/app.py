@@ -88,12 +88,12 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
-        """Tell whether the process lives; asks nobody."""
+        """Say whether the process lives; asks nobody."""
         return {"status": "alive"}
 
     @app.get("/readyz", operation_id="readyz")
     def readyz(response: Response) -> dict[str, Any]:
-        """Tell whether deployments can be taken: the catalogue is read, and the last version of it is valid."""
+        """Say whether deployments can be taken: the catalogue is read, and the last version of it is valid."""
         problem = getattr(catalogue, "problem", None)
         response.status_code = 503 if problem else 200
         return {"ready": problem is None, "checks": {"catalogue": problem or "ok"}}

@@ -93,7 +93,7 @@ class Connection(H11Protocol):
             self._watch = self.loop.call_later(_WATCH_EVERY_S, self._look)
 
     def send_400_response(self, msg: str) -> None:
-        """Tell in our own format that these bytes are no HTTP request."""
+        """Answer in our own format that these bytes are no HTTP request."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return

@@ -190,7 +190,7 @@ def caller_role() -> Role | None:
 
 
 def may(operation: str) -> bool:
-    """Tell whether the present caller may do this, so that a page shows nobody what would be refused."""
+    """Say whether the present caller may do this, so that a page shows nobody what would be refused."""
     caller, needed = _CALLER.get(), ACCESS[operation].role
     return caller is None or needed is None or (caller.role is not None and caller.role.covers(needed))
 
@@ -388,7 +388,7 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
 
 
 def _is_stream(access: Access, scope: Scope) -> bool:
-    """Tell whether this takes the place of a stream, as whoever waits does."""
+    """Say whether this takes the place of a stream, as whoever waits does."""
     asked = parse_qs(scope["query_string"].decode("latin-1"))
     match access.stream:
         case "when followed":

@@ -43,7 +43,7 @@ class Role(enum.StrEnum):
     ADMIN = "admin"
 
     def covers(self, needed: Role) -> bool:
-        """Tell whether this role is enough where ``needed`` is asked for."""
+        """Say whether this role is enough where ``needed`` is asked for."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 

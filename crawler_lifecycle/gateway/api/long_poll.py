@@ -52,7 +52,7 @@ def conditional(request: Request, answer: BaseModel) -> Response:
 
 
 def names(known: str, tag: str) -> bool:
-    """Tell whether a header ``If-None-Match`` names this validator."""
+    """Say whether a header ``If-None-Match`` names this validator."""
     return known.strip() == "*" or _TAG.findall(tag)[0] in _TAG.findall(known)
 
 

@@ -62,7 +62,7 @@ class Commanded(Generic[Row]):
     note: str | None = None
 
     def mark(self, response: Response, location: str | None = None) -> None:
-        """Tell in the head of the answer to a start where that is, and that it is a repeat."""
+        """Say in the head of the answer to a start where it is, and that it is a repeat."""
         if location is not None:
             response.headers["Location"] = location
         if not self.fresh:
@@ -201,7 +201,7 @@ class Commands:
     # --- stop -------------------------------------------------------------------------------------------------------
 
     async def stop(self, run_id: int, body: StopRun) -> Commanded[RunRow]:
-        """Record the stop, then tell the workflow, or start one that carries it out.
+        """Record the stop, then notify the workflow, or start one that carries it out.
 
         A request that cannot be read keeps no stop back.
         """

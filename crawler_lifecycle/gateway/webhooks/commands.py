@@ -93,13 +93,13 @@ class WebhookCommands:
         return await self._woken(row, fresh, note)
 
     async def delete(self, name: str) -> Commanded[WebhookRow]:
-        """Have nothing told any more; its deliveries stay on record."""
+        """Have nothing sent any more; its deliveries stay on record."""
         row = await self.find(name)
         fresh = await run_in_threadpool(self.webhooks.delete_webhook, name)
         return await self._woken(row, fresh)
 
     async def pause(self, name: str, body: PauseWebhook) -> Commanded[WebhookRow]:
-        """Have nothing told until it is resumed."""
+        """Have nothing sent until it is resumed."""
         row = await self.find(name)
         if row.paused_at is not None:
             return Commanded(row, fresh=False, note="It was paused already.")
@@ -116,7 +116,7 @@ class WebhookCommands:
         )
 
     async def test(self, name: str, requested_by: str | None, seen: int | None = None) -> tuple[Event, str | None]:
-        """Tell it of an event that is for it alone; that event, and what the caller should know.
+        """Send it an event that is for it alone; that event, and the note for the caller.
 
         Raises ``NotInThisState`` when it was tested behind the event ``seen``.
         """
