@@ -52,9 +52,7 @@ def begun(client: TestClient, world: World) -> dict[str, str]:
             "webhook": webhook_workflow_id("w")}  # fmt: skip
 
 
-def test_a_terminated_workflow_is_told_of_each_kind_until_it_is_there_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     s, directory = world.store, FakeDirectory()
     audit = ParentAudit(s.audits, s.findings, directory, s.schedules, s.webhooks, clock=world.clock)
