@@ -13,7 +13,7 @@ from typing import Any
 
 from crawler_lifecycle.subjects import At, Cell, Column, Count, Document, Lag, Link, Took, Word
 
-from .session import Session, current
+from .session import current, say
 
 #: Where no terminal says how wide it is, nothing is cut or folded.
 WIDE = 10_000
@@ -32,10 +32,10 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def say_note(session: Session, answer: Document, about: str = "") -> None:
+def say_note(answer: Document, about: str = "") -> None:
     """Say what an answer of the gateway notes for a person, if anything; ``about``: on what."""
     if answer.get("note"):
-        session.say((f"{about}: " if about else "") + clean(answer["note"]))
+        say((f"{about}: " if about else "") + clean(answer["note"]))
 
 
 def clean(value: object, *, lines: bool = False) -> str:
@@ -146,7 +146,6 @@ def as_yaml(document: object) -> str:
 
 
 def emit(
-    session: Session,
     document: object,
     *,
     names: Sequence[object],
@@ -157,14 +156,14 @@ def emit(
 
     ``rows`` are the lines of ``-o jsonl`` (default: the document as one line).
     """
-    if session.output == "json":
+    if current().output == "json":
         print(as_json(document))
-    elif session.output == "jsonl":
+    elif current().output == "jsonl":
         for row in [document] if rows is None else rows:
             print(as_json(row, indent=None))
-    elif session.output == "yaml":
+    elif current().output == "yaml":
         print(as_yaml(document), end="")
-    elif session.output == "name":
+    elif current().output == "name":
         for name in names:
             print(clean(name))
     else:
@@ -172,25 +171,22 @@ def emit(
     sys.stdout.flush()
 
 
-def emit_list(
-    session: Session, key: str, rows: Sequence[Document], columns: Sequence[Column], *, name: str, empty: str
-) -> None:
+def emit_list(key: str, rows: Sequence[Document], columns: Sequence[Column], *, name: str, empty: str) -> None:
     """Write rows in the format that was asked for; ``name`` is the field with a row's id."""
     emit(
-        session,
         {key: list(rows)},
         names=[row.get(name) for row in rows],
-        table=lambda: show_rows(session, rows, columns, empty=empty),
+        table=lambda: show_rows(rows, columns, empty=empty),
         rows=rows,
     )
 
 
-def build_table(session: Session, rows: Sequence[Document], columns: Sequence[Column]) -> Any:
+def build_table(rows: Sequence[Document], columns: Sequence[Column]) -> Any:
     """A rich table of the columns that the format shows."""
     from rich.table import Table
     from rich.text import Text
 
-    wide = session.output == "wide"
+    wide = current().output == "wide"
     shown = [one for one in columns if "terminal" in one.on and (wide or not one.wide)]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False, expand=False)
     for column in shown:
@@ -201,26 +197,26 @@ def build_table(session: Session, rows: Sequence[Document], columns: Sequence[Co
     return table
 
 
-def show_rows(session: Session, rows: Sequence[Document], columns: Sequence[Column], *, empty: str) -> None:
+def show_rows(rows: Sequence[Document], columns: Sequence[Column], *, empty: str) -> None:
     """A table on standard output; ``empty`` is said when there is nothing to show."""
     if not rows:
-        session.say(empty)
+        say(empty)
         return
-    terminal = console(session)
+    terminal = console()
     with terminal.capture() as capture:
-        terminal.print(build_table(session, rows, columns))
+        terminal.print(build_table(rows, columns))
     # The last column is padded, too; spaces at the end of a line are only trouble for whoever copies it.
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
     for row in rows:
         if row.get("unreadable"):  # it stands still until a person mends it
-            session.say(clean(row["unreadable"]))
+            say(clean(row["unreadable"]))
 
 
-def show_facts(session: Session, facts: Sequence[tuple[str, Cell]]) -> None:
+def show_facts(facts: Sequence[tuple[str, Cell]]) -> None:
     """Names and values, one line each."""
     from rich.text import Text
 
-    terminal = console(session)
+    terminal = console()
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
         words = written(value).partition(" ")
@@ -228,7 +224,7 @@ def show_facts(session: Session, facts: Sequence[tuple[str, Cell]]) -> None:
         terminal.print(line.append("".join(words[1:]), style="not bold"))
 
 
-def console(session: Session) -> Any:
+def console() -> Any:
     """A rich console on standard output that treats every text as data."""
     from rich.console import Console
 
@@ -236,8 +232,8 @@ def console(session: Session) -> Any:
     return Console(
         file=sys.stdout,
         width=None if terminal else WIDE,
-        no_color=not session.color,
-        force_terminal=True if session.force_color else None,
+        no_color=not current().color,
+        force_terminal=True if current().force_color else None,
         highlight=False,
         markup=False,
         emoji=False,
@@ -245,12 +241,12 @@ def console(session: Session) -> Any:
     )
 
 
-def write_lines(session: Session, lines: Sequence[str]) -> None:
+def write_lines(lines: Sequence[str]) -> None:
     """Write lines as they come, each with its time."""
     moment = f"{now():%Y-%m-%dT%H:%M:%SZ}"
     for line in lines:
-        if session.for_people:
+        if current().for_people:
             print(f"{moment} {line}")
         else:
-            session.say(f"{moment} {line}")
+            say(f"{moment} {line}")
     sys.stdout.flush()

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import clean, emit, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current, load_settings, long_ago
+from crawler_lifecycle.cli.session import load_settings, long_ago, say
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     InvalidRequest,
@@ -69,13 +69,12 @@ def tidy(
     """
     from crawler_lifecycle.domain.retention import FILES
 
-    session = current()
     settings = load_settings()
     places, (age_s, before) = _places(settings), long_ago(older_than, output.now(), FILES)
     store = _store(settings)
     try:
         store.health.ping()
-        work = _Tidying(session, store.file_retention, before, incomplete)
+        work = _Tidying(store.file_retention, before, incomplete)
         rows = work.find(places)
         troubles = work.remove(rows, places) if yes else []
     except StoreUnavailable as error:
@@ -83,8 +82,8 @@ def tidy(
         raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure) from None
     finally:
         store.close()
-    _show(session, rows, troubles, places, age_s)
-    _tell(session, rows, troubles, yes=yes, again=_again(older_than, incomplete))
+    _show(rows, troubles, places, age_s)
+    _tell(rows, troubles, yes=yes, again=_again(older_than, incomplete))
     return Exit.ERROR if troubles or any(row.trouble for row in rows) else Exit.DONE
 
 
@@ -152,8 +151,7 @@ class _Row:
 class _Tidying:
     """One call of the command."""
 
-    def __init__(self, session: Session, store: FileRetentionStore, before: datetime, incomplete: bool) -> None:
-        self._session = session
+    def __init__(self, store: FileRetentionStore, before: datetime, incomplete: bool) -> None:
         self._store = store
         self._before = before
         self._incomplete = incomplete
@@ -186,7 +184,7 @@ class _Tidying:
         for count, row in enumerate(due, 1):
             self._remove(row, places)
             if count % TOLD_EVERY == 0 and count < len(due):
-                self._session.say(f"{count:,} of {len(due):,} runs …")
+                say(f"{count:,} of {len(due):,} runs …")
         return [trouble for place in places for trouble in place.finish()]
 
     def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
@@ -222,9 +220,7 @@ def _names(place: FilesPlace) -> set[str]:
 # --- for people ----------------------------------------------------------------------------------------------------
 
 
-def _show(
-    session: Session, rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float
-) -> None:
+def _show(rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float) -> None:
     """Write what was found; for people, what is live, recent or empty is only counted: it is most of it."""
     quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
     documents = [row.document() for row in rows]
@@ -239,10 +235,9 @@ def _show(
         "runs": documents,
     }
     emit(
-        session,
         document,
         names=[row.name for row in rows if row.stand is RetentionState.OLD],
-        table=lambda: show_rows(session, shown, RUNS, empty=f"no run has left files for longer than {span(age_s)}"),
+        table=lambda: show_rows(shown, RUNS, empty=f"no run has left files for longer than {span(age_s)}"),
         rows=documents,
     )
 
@@ -251,18 +246,18 @@ def _counts(rows: Sequence[_Row]) -> dict[str, int]:
     return {str(stand): count for stand in RetentionState if (count := sum(row.stand is stand for row in rows))}
 
 
-def _tell(session: Session, rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, again: str) -> None:
+def _tell(rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, again: str) -> None:
     for trouble in troubles:
-        session.say(f"trouble: {clean(trouble)}")
+        say(f"trouble: {clean(trouble)}")
     counts = _counts(rows)
     told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    session.say(f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}" + (f": {told}" if told else ""))
+    say(f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}" + (f": {told}" if told else ""))
     if yes:
         failed = sum(row.trouble is not None for row in rows)
-        session.say(f"removed {sum(row.removed for row in rows):,}, failed {failed:,}")
+        say(f"removed {sum(row.removed for row in rows):,}, failed {failed:,}")
     elif counts.get("old"):
-        session.say("nothing was changed")
-        session.say(f"next: {again}")
+        say("nothing was changed")
+        say(f"next: {again}")
 
 
 def _again(older_than: str, incomplete: bool) -> str:

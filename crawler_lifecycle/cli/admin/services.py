@@ -12,7 +12,7 @@ from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.process_identity import start_time
-from crawler_lifecycle.cli.session import current, load_settings
+from crawler_lifecycle.cli.session import load_settings, say
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
@@ -23,7 +23,7 @@ def hide() -> None:
     from crawler_lifecycle.runner import child
 
     if not child.hide_environment():
-        current().say("this system cannot hide environment and memory of a process from others of the same user")
+        say("this system cannot hide environment and memory of a process from others of the same user")
 
 
 def keep_files_private() -> None:
@@ -39,7 +39,7 @@ def join(service: str) -> None:
     """
     if dev_json.is_told(os.environ):
         return
-    stack = dev_json.nearest(current().say)
+    stack = dev_json.nearest(say)
     if stack is None:
         return
     if not _runs(stack.known):
@@ -55,7 +55,7 @@ def join(service: str) -> None:
         given["LIFECYCLE_WORKER__HEALTH_PORT"] = "0"  # the usual one is the stack's own worker's
     os.environ.update({name: value for name, value in given.items() if not os.environ.get(name)})
     known = stack.known
-    current().say(f"{service}: joins the stack of {stack.file} (Temporal {known.get('temporal')})")
+    say(f"{service}: joins the stack of {stack.file} (Temporal {known.get('temporal')})")
 
 
 def _runs(known: Mapping[str, object]) -> bool:
@@ -127,7 +127,6 @@ def new_token(
     """
     from crawler_lifecycle.gateway.access import tokens
 
-    session = current()
     try:
         token, lines = tokens.new_token(name, role)
     except ValueError as error:
@@ -136,10 +135,10 @@ def new_token(
 
     def table() -> None:
         print(token, flush=True)
-        session.say("its lines for the file of LIFECYCLE_GATEWAY__TOKENS_FILE:\n")
+        say("its lines for the file of LIFECYCLE_GATEWAY__TOKENS_FILE:\n")
         print(lines, end="")
 
-    emit(session, document, names=[token], table=table)
+    emit(document, names=[token], table=table)
     return Exit.DONE
 
 
@@ -166,9 +165,9 @@ def db_upgrade(
     _database("upgrade")(url)
     head = _database("head_version")()
     if before.newer or before.version == head:
-        current().say(f"database at {before}; nothing to do" if before.newer else f"database at {head} already")
+        say(f"database at {before}; nothing to do" if before.newer else f"database at {head} already")
     else:
-        current().say(f"database {before.version or 'empty'} -> {head}")
+        say(f"database {before.version or 'empty'} -> {head}")
     if settings is not None:
         _bring_numbers_forward(settings)
     return Exit.DONE
@@ -181,7 +180,6 @@ def _bring_numbers_forward(settings: Settings) -> None:
 
     from .run_numbers import LIMIT_S, sources
 
-    say = current().say
     try:
         store = build_store(settings).run_numbers
         newest = store.newest_run_id()
@@ -203,7 +201,7 @@ def db_current(*, url: str | None = None) -> int:
     found = _database("read_schema")(url or load_settings().database.url)
     document = {"schema": found.version, "needed": _database("head_version")()}
     word = found.version or "empty"
-    emit(current(), document, names=[word], table=lambda: print(word))
+    emit(document, names=[word], table=lambda: print(word))
     return Exit.DONE
 
 
@@ -212,7 +210,7 @@ def db_check(*, url: str | None = None) -> int:
     found = _database("read_schema")(url or load_settings().database.url)
     if found.problem is not None:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
-    current().say(f"database at {found}")
+    say(f"database at {found}")
     return Exit.DONE
 
 

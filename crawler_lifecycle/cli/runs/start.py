@@ -14,8 +14,8 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.inputs import content_of, pairs
 from crawler_lifecycle.cli.output import as_json, emit, say_note, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current
-from crawler_lifecycle.cli.subjects import By, End, await_end
+from crawler_lifecycle.cli.session import current, say
+from crawler_lifecycle.cli.subjects import By, End
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.bounds import LIMITS
 from crawler_lifecycle.domain.crawlers.arguments import Scalar
@@ -91,7 +91,6 @@ def start(
     dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
 ) -> int:
     """Start a run of a crawler."""
-    session = current()
     request: dict[str, Any] = {"crawler": crawler, "trigger": trigger, "requested_by": by or user()}
     request_id = request_id or str(uuid.uuid4())
     children = _children(tasks, task_file)
@@ -112,24 +111,24 @@ def start(
     request |= {name: value for name, value in optional.items() if value not in (None, [], {})}
     _check_numbers(request)
     if dry_run:
-        emit(session, request, names=[request_id], table=lambda: print(as_json(request)))
+        emit(request, names=[request_id], table=lambda: print(as_json(request)))
         return Exit.DONE
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         started = gateway.start(request, request_id)
         run_id = int(started["run_id"])
-        say_note(session, started, f"run {run_id}")
+        say_note(started, f"run {run_id}")
         if watch:
             from .watch import watch_run
 
-            return watch_run(session, gateway, run_id)
+            return watch_run(gateway, run_id)
         if wait:
-            session.say(f"run {run_id} started; Ctrl-C stops the waiting, not the run")
-            return await_end(RUN, gateway, run_id)
+            say(f"run {run_id} started; Ctrl-C stops the waiting, not the run")
+            return RUN.await_end(gateway, run_id)
     facts: list[tuple[str, Cell]] = [(name, started[name]) for name in ("run_id", "workflow_id") if started.get(name)]
     facts += [("status", status_word(started))]
-    emit(session, started, names=[run_id], table=lambda: show_facts(session, facts))
+    emit(started, names=[run_id], table=lambda: show_facts(facts))
     then = f"crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}"
-    session.say(f"next: {f'crawlctl describe {run_id}' if started.get('status') in TERMINAL else then}")
+    say(f"next: {f'crawlctl describe {run_id}' if started.get('status') in TERMINAL else then}")
     return Exit.DONE
 
 

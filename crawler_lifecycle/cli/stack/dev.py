@@ -18,7 +18,7 @@ from crawler_lifecycle.cli.addresses import LOOPBACK
 from crawler_lifecycle.cli.admin.services import hide, keep_files_private
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current, load_settings
+from crawler_lifecycle.cli.session import load_settings, say
 from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS
 from crawler_lifecycle.settings import PREFIX
 
@@ -94,7 +94,7 @@ def dev(
         events=events,
         demanded=[name for name, wanted in (("temporal_ui", ui), ("metrics", metrics)) if wanted],
     )
-    stack = Stack(plan, say=current().say, silent_s=SILENT_S)
+    stack = Stack(plan, say=say, silent_s=SILENT_S)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:
@@ -108,7 +108,7 @@ def dev(
         raise CommandFailed(Exit.ERROR, str(failure), None, f"ls {stack.state_dir / 'logs'}") from None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: stack.hurry())
-    current().say("ending; once more ends it at once")
+    say("ending; once more ends it at once")
     _report(stack.stop(kill_crawls=kill), kill, state_dir)
     return Exit.DONE
 
@@ -144,7 +144,7 @@ def _place(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
     """The cluster of the options. Raises ``CommandFailed`` for options of a cluster that is not asked for."""
     if cluster == "kubernetes":
         if given.address == LOOPBACK:
-            current().say("pods cannot reach the site on loopback; --address names an address of this machine they can")
+            say("pods cannot reach the site on loopback; --address names an address of this machine they can")
         return given
     names = {"kubeconfig": given.kubeconfig, "context": given.context, "namespace": given.namespace}
     names |= {"image": given.image, "address": None if given.address == LOOPBACK else given.address}
@@ -174,7 +174,7 @@ def _site_folder(folder: Path) -> Path:
         cure = "pip install 'crawler-lifecycle[dev]'"
         raise CommandFailed(Exit.ERROR, "--site: the crawler for it needs Scrapy, which is not installed", None, cure)
     if not (checked / site.INDEX).is_file():
-        current().say(f"{folder} has no {site.INDEX}: its front page names the pages it holds")
+        say(f"{folder} has no {site.INDEX}: its front page names the pages it holds")
     return checked
 
 
@@ -222,11 +222,10 @@ def _take_settings(chosen: Mapping[str, str | None]) -> None:
         raise CommandFailed(Exit.USAGE, what, None, f"unset {' '.join(wrong)}{options}")
     for name in sorted(os.environ):
         if name.startswith("TEMPORAL_"):
-            current().say(f"{name} is not used: dev has a Temporal server of its own")
+            say(f"{name} is not used: dev has a Temporal server of its own")
 
 
 def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:
-    say = current().say
     if going_on is None:
         say("ended; whether crawls go on is unknown, because the gateway did not answer")
     elif going_on == 0:
