@@ -9,6 +9,8 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from crawler_lifecycle.subjects import At, Cell, Column, Count, Document, Lag, Link, Took, Word
@@ -66,10 +68,8 @@ def span(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    for size, name, smaller, small_name in ((60, "min", 1, "s"), (3600, "h", 60, "min"), (86400, "d", 3600, "h")):
-        if whole < size * {60: 60, 3600: 24, 86400: 10**6}[size]:
+    for (size, name), (smaller, small_name) in pairwise(((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))):
+        if whole >= size:
             rest = whole % size // smaller
             return f"{whole // size} {name}" + (f" {rest} {small_name}" if rest else "")
     return f"{whole} s"
@@ -171,14 +171,27 @@ def emit(
     sys.stdout.flush()
 
 
-def emit_list(key: str, rows: Sequence[Document], columns: Sequence[Column], *, name: str, empty: str) -> None:
-    """Write rows in the format that was asked for; ``name`` is the field with a row's id."""
-    emit(
-        {key: list(rows)},
-        names=[row.get(name) for row in rows],
-        table=lambda: show_rows(rows, columns, empty=empty),
-        rows=rows,
-    )
+def emit_list(
+    key: str,
+    rows: Sequence[Document],
+    columns: Sequence[Column],
+    *,
+    name: str,
+    empty: str,
+    beside: Mapping[str, Document | None] = MappingProxyType({}),
+) -> None:
+    """Write rows in the format that was asked for; ``name`` is the field with a row's id.
+
+    ``beside``: what else the document holds, if it is there; its ``text`` stands below the table.
+    """
+    known = {name: one for name, one in beside.items() if one}
+
+    def table() -> None:
+        show_rows(rows, columns, empty=empty)
+        for one in known.values():
+            print(clean(one.get("text")))
+
+    emit({key: list(rows), **known}, names=[row.get(name) for row in rows], table=table, rows=rows)
 
 
 def build_table(rows: Sequence[Document], columns: Sequence[Column]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.admin.services import database_errors
 from crawler_lifecycle.cli.output import clean, emit, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import load_settings, long_ago, say
@@ -19,7 +21,6 @@ from crawler_lifecycle.domain.errors import (
     NotDelivered,
     RowUnreadable,
     RunNotFound,
-    StoreUnavailable,
 )
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of_name
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -28,7 +29,6 @@ from crawler_lifecycle.subjects import Column, Document, at, of
 if TYPE_CHECKING:
     from crawler_lifecycle.ports.protocols import FilesPlace
     from crawler_lifecycle.settings import Settings
-    from crawler_lifecycle.store import Store
     from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 
 DEFAULT_AGE = "14d"
@@ -68,20 +68,15 @@ def tidy(
     at any time, also twice at once. A run that is resumed afterwards begins anew, and says so.
     """
     from crawler_lifecycle.domain.retention import FILES
+    from crawler_lifecycle.store import open_store
 
     settings = load_settings()
     places, (age_s, before) = _places(settings), long_ago(older_than, output.now(), FILES)
-    store = _store(settings)
-    try:
+    with database_errors(), closing(open_store(settings.database.url, pool_size=1)) as store:
         store.health.ping()
         work = _Tidying(store.file_retention, before, incomplete)
         rows = work.find(places)
         troubles = work.remove(rows, places) if yes else []
-    except StoreUnavailable as error:
-        cure = "LIFECYCLE_DATABASE__URL says where it is; crawlctl doctor examines it"
-        raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure) from None
-    finally:
-        store.close()
     _show(rows, troubles, places, age_s)
     _tell(rows, troubles, yes=yes, again=_again(older_than, incomplete))
     return Exit.ERROR if troubles or any(row.trouble for row in rows) else Exit.DONE
@@ -104,15 +99,6 @@ def _places(settings: Settings) -> list[FilesPlace]:
         what = "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them is set"
         raise CommandFailed(Exit.USAGE, what, None, "name the place where crawl pods leave files")
     return found
-
-
-def _store(settings: Settings) -> Store:
-    from crawler_lifecycle.store import open_store
-
-    try:
-        return open_store(settings.database.url, pool_size=1)
-    except InvalidRequest as error:
-        raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
 
 
 @dataclass

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.admin.services import DATABASE_CURE, database_errors
 from crawler_lifecycle.cli.output import emit, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import load_settings, long_ago, say
-from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
+from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER, Stays
 from crawler_lifecycle.subjects import Column, Document, count, of
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store import Pruner
 
 DEFAULT_AGE = "90d"
-CURE = "LIFECYCLE_DATABASE__URL says where it is; crawlctl doctor examines it"
 #: Pauses before a chunk is tried again that the database did not take, in seconds.
 AGAIN_S = (1.0, 2.0, 4.0, 8.0)
 #: After a chunk others have the database for as long as the chunk took, in seconds: at least, and at most.
@@ -70,12 +70,8 @@ def prune(
 def _pruner(url: str) -> Pruner:
     from crawler_lifecycle.store import open_pruner, read_schema
 
-    try:
+    with database_errors():
         found = read_schema(url)
-    except InvalidRequest as error:
-        raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
-    except StoreUnavailable as error:
-        raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), CURE) from None
     if found.problem is not None:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
     return open_pruner(url)
@@ -153,7 +149,7 @@ class _Pruning:
         raise AssertionError("the last try returns or raises")
 
     def _failed(self, error: Exception) -> CommandFailed:
-        cure = CURE
+        cure = DATABASE_CURE
         if self.removed:
             cure += f". {self.removed:,} rows were removed before; the same call once more goes on"
         return CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure)

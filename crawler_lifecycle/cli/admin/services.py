@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -16,6 +17,8 @@ from crawler_lifecycle.cli.session import load_settings, say
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
+
+DATABASE_CURE = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in; crawlctl doctor"
 
 
 def hide() -> None:
@@ -158,12 +161,15 @@ def db_upgrade(
     Then new runs get numbers above every one that workflows and the cluster of the settings still bear: a database
     that was restored or made anew would give them out again. With --url only the schema is looked at.
     """
+    from crawler_lifecycle.store import head_version, read_schema, upgrade
+
     keep_files_private()
     settings = None if url is not None else load_settings()
     url = url or load_settings().database.url
-    before = _database("read_schema")(url)
-    _database("upgrade")(url)
-    head = _database("head_version")()
+    with database_errors():
+        before = read_schema(url)
+        upgrade(url)
+    head = head_version()
     if before.newer or before.version == head:
         say(f"database at {before}; nothing to do" if before.newer else f"database at {head} already")
     else:
@@ -198,38 +204,38 @@ def _bring_numbers_forward(settings: Settings) -> None:
 
 def db_current(*, url: str | None = None) -> int:
     """Show the schema version of the database."""
-    found = _database("read_schema")(url or load_settings().database.url)
-    document = {"schema": found.version, "needed": _database("head_version")()}
+    from crawler_lifecycle.store import head_version, read_schema
+
+    with database_errors():
+        found = read_schema(url or load_settings().database.url)
     word = found.version or "empty"
+    document = {"schema": found.version, "needed": head_version()}
     emit(document, names=[word], table=lambda: print(word))
     return Exit.DONE
 
 
 def db_check(*, url: str | None = None) -> int:
     """Fail (exit 4) unless this version works on the schema of the database."""
-    found = _database("read_schema")(url or load_settings().database.url)
+    from crawler_lifecycle.store import read_schema
+
+    with database_errors():
+        found = read_schema(url or load_settings().database.url)
     if found.problem is not None:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
     say(f"database at {found}")
     return Exit.DONE
 
 
-def _database(name: str) -> Callable[..., Any]:
-    """A function of the database adapter, its errors told as ours."""
-    from crawler_lifecycle import store
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Raise ``CommandFailed`` for an error of the database."""
     from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
 
-    function = getattr(store, name)
-
-    def call(*args: str | None) -> Any:
-        try:
-            return function(*args)
-        except InvalidRequest as error:
-            raise CommandFailed(Exit.USAGE, str(error)) from None
-        except NotInThisState as error:
-            raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
-        except LifecycleError as error:
-            cure = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
-            raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure) from None
-
-    return call
+    try:
+        yield
+    except InvalidRequest as error:
+        raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
+    except NotInThisState as error:
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
+    except LifecycleError as error:
+        raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), DATABASE_CURE) from None

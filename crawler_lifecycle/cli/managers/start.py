@@ -105,22 +105,16 @@ def _started(
         return gateway.start(request, key, "manager"), None
     base = request.get("options", {}).get("args", {})
     source = Source(each, format_of(each, form), checker(gateway, request["crawler"], base))
-    items = source.items()
-    if source.again:
-        if not sum(1 for _ in items):
-            raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "give one job a line")
-        items = source.items()
-    else:
-        first = list(islice(items, PAGE_ITEMS))
-        if not first:
-            raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "give one job a line")
-        items = chain(first, items)
+    items = source.all_checked()
+    first = list(islice(items, PAGE_ITEMS))
+    if not first:
+        raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "give one job a line")
     started = gateway.start(request, key, "manager")
     if request.get("flow_id"):
         await_attempt(gateway, started)
     sender = Sender(gateway, int(started["manager_id"]), key)
     try:
-        sender.all(items, seal)
+        sender.all(chain(first, items), seal)
     except CommandFailed as failure:
         manager_id = started["manager_id"]
         told = f"manager {manager_id} has {sender.jobs} items and waits for more"
@@ -206,15 +200,12 @@ def add(
         if each is not None:
             found = gateway.get(MANAGER.path(manager))
             source = Source(each, format_of(each, form), checker(gateway, found.get("crawler")))
-            if source.again:
-                for _ in source.items():
-                    pass
-            sender.all(source.items(), seal)
+            sender.all(source.all_checked(), seal)
         else:
             sender.page([Item(1, dict(given))] if given else [], seal)
-    document = sender.answer()
-    facts = [("manager", str(manager)), ("jobs", str(sender.jobs)), ("new", str(sender.new))]
-    emit(document, names=[manager], table=lambda: show_facts(facts))
+    sent = {"jobs": sender.jobs, "new": sender.new}
+    facts: list[tuple[str, Cell]] = [("manager", manager), *sent.items()]
+    emit({"manager_id": manager, **sent}, names=[manager], table=lambda: show_facts(facts))
     say(f"next: crawlctl manager describe {manager}")
     return Exit.DONE
 
@@ -266,10 +257,6 @@ class Sender:
         if answer.get("note") and answer["note"] != self._told:
             self._told = str(answer["note"])
             say(f"manager {self._manager_id}: {clean(self._told)}")
-
-    def answer(self) -> Document:
-        """The answer for programs: what was sent."""
-        return {"manager_id": self._manager_id, "jobs": self.jobs, "new": self.new}
 
     def _explained(self, failure: CommandFailed, page: list[Item]) -> CommandFailed:
         """The failure with the line that it is about, and what to do about the rest."""

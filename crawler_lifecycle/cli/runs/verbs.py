@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts, show_rows
+from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say, time_of
 from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Proof, Reason, Yes
@@ -16,7 +16,7 @@ from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import plain
 
 from . import tables
-from .texts import RUN, RunId, argument_lines, facts, next_steps, nothing_wrong
+from .texts import RUN, RunId, argument_lines, facts, next_steps
 
 if TYPE_CHECKING:
     pass
@@ -73,15 +73,9 @@ def list_runs(
             return watch_list(gateway, filters, limit)
         beside: dict[str, Any] = {}
         rows = gateway.rows("/v1/runs", limit=limit, last=beside, **filters)
-    overdue = beside.get("overdue")
-
-    def table() -> None:
-        show_rows(rows, RUN.subject.columns, empty="no runs; next: crawlctl crawler list")
-        if overdue:
-            print(clean(overdue.get("text")))
-
-    document = {"runs": rows} | ({"overdue": overdue} if overdue else {})
-    emit(document, names=[row.get("run_id") for row in rows], table=table, rows=rows)
+    empty = "no runs; next: crawlctl crawler list"
+    overdue = {"overdue": beside.get("overdue")}
+    emit_list("runs", rows, RUN.subject.columns, name="run_id", empty=empty, beside=overdue)
     return Exit.DONE
 
 
@@ -115,13 +109,10 @@ def corrections(
         rows = gateway.rows(path, limit=limit, since=begin, kind=kind)
         summary = gateway.get("/v1/corrections/summary", since=begin) if run is None else None
 
-    def table() -> None:
-        show_rows(rows, tables.CORRECTIONS, empty=nothing_wrong(run, kind, since))
-        if summary is not None:
-            print(clean(summary.get("text")))
-
-    document = {"corrections": rows} | ({} if summary is None else {"summary": summary})
-    emit(document, names=[row.get("id") for row in rows], table=table, rows=rows)
+    empty = "no corrections" + (f" of kind {kind}" if kind else "") + (f" of run {run}" if run is not None else "")
+    empty += f" since {since}" if since else ""
+    beside = {"summary": summary}
+    emit_list("corrections", rows, tables.CORRECTIONS, name="id", empty=empty, beside=beside)
     return Exit.DONE
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -67,7 +68,7 @@ def watch_run(gateway: Gateway, run_id: int, *, after: Document | None = None) -
     _, code = watch_changes(
         lambda: _read(gateway, run_id, seen),
         _entries,
-        picture=lambda seen: draw(seen, _height()),
+        picture=lambda seen: draw(seen, get_terminal_size().lines),
         end=lambda seen: verdict(seen.run, "completed") if is_news(seen.run, after) else None,
     )
     return RUN.seen_to_its_end(seen.run, code)
@@ -151,7 +152,7 @@ def watch_list(gateway: Gateway, filters: Mapping[str, str | Sequence[str] | Non
     watch_changes(
         ask,
         lambda rows: [(row.get("run_id"), run_line(row), row) for row in rows],
-        picture=lambda rows: _rows(rows, RUN.subject.columns) if rows else _text("no live runs"),
+        picture=lambda rows: _rows(rows, RUN.subject.columns) if rows else "no live runs",
         nothing="no live runs yet; next: crawlctl crawler list",
     )
     return Exit.DONE
@@ -171,21 +172,9 @@ def _rows(rows: Sequence[Document], shown: Sequence[Column]) -> Any:
     """A table that fits the terminal; what is cut off is counted."""
     from rich.console import Group
 
-    room = max(1, _height() - 3)
+    room = max(1, get_terminal_size().lines - 3)
     table = build_table(rows[:room], shown)
-    return table if len(rows) <= room else Group(table, _text(f"… {len(rows) - room} more"))
-
-
-def _text(words: str) -> Any:
-    from rich.text import Text
-
-    return Text(words)
-
-
-def _height() -> int:
-    from shutil import get_terminal_size
-
-    return get_terminal_size().lines
+    return table if len(rows) <= room else Group(table, f"… {len(rows) - room} more")
 
 
 # --- the tree ---------------------------------------------------------------------------------------------------------

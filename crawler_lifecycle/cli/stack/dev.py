@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
@@ -76,7 +77,7 @@ def dev(
     begun = time.monotonic()
     keep_files_private()
     hide()
-    place = _place(cluster, ClusterAccess(kubeconfig, context, namespace, image, address or LOOPBACK))
+    pods = _cluster(cluster, ClusterAccess(kubeconfig, context, namespace, image, address or LOOPBACK))
     folder = None if site is None else _site_folder(site)
     _take_settings({"--database": database, "--cluster": cluster})
     archive = archive or os.environ.get("LIFECYCLE_ARCHIVE__URL") or None
@@ -89,7 +90,7 @@ def dev(
         database=database,
         crawlers=crawlers,
         site=folder,
-        kubernetes=place,
+        kubernetes=pods,
         archive=archive,
         events=events,
         demanded=[name for name, wanted in (("temporal_ui", ui), ("metrics", metrics)) if wanted],
@@ -115,6 +116,8 @@ def dev(
 
 def banner(stack: Stack, seconds: float) -> str:
     """The lines that one needs at the start: addresses, and the next command."""
+    from crawler_lifecycle.store import masked
+
     known = stack.addresses
     lines = [
         f"page       {known['gateway']}/",
@@ -124,7 +127,7 @@ def banner(stack: Stack, seconds: float) -> str:
         f"metrics    {known['metrics']}",
         f"scheduler  {known['scheduler']}",
         f"site       {known['site']}",
-        f"database   {_without_password(known['database'])}",
+        f"database   {masked(known['database'] or '')}",
         f"archive    {known['archive']}",
         f"state      {stack.state_dir}",
     ]
@@ -140,24 +143,17 @@ def banner(stack: Stack, seconds: float) -> str:
     return "\n".join((*lines, f"ready in {seconds:.1f} s; next: crawlctl{gateway} {example}"))
 
 
-def _place(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
+def _cluster(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
     """The cluster of the options. Raises ``CommandFailed`` for options of a cluster that is not asked for."""
     if cluster == "kubernetes":
         if given.address == LOOPBACK:
             say("pods cannot reach the site on loopback; --address names an address of this machine they can")
         return given
-    names = {"kubeconfig": given.kubeconfig, "context": given.context, "namespace": given.namespace}
-    names |= {"image": given.image, "address": None if given.address == LOOPBACK else given.address}
-    for name, value in names.items():
-        if value is not None:
+    usual = asdict(ClusterAccess())
+    for name, value in asdict(given).items():
+        if value != usual[name]:
             raise CommandFailed(Exit.USAGE, f"--{name} is for pods", None, "add --cluster kubernetes")
     return None
-
-
-def _without_password(url: str | None) -> str:
-    from crawler_lifecycle.store import masked
-
-    return masked(url or "")
 
 
 def _site_folder(folder: Path) -> Path:

@@ -14,7 +14,6 @@ import httpx
 import pytest
 import respx
 
-from crawler_lifecycle.cli import session
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.runs import watch
 from tests.cli.cli_answers import COMPLETED, CORRECTION, FAILED, RESUMED, RUN, STOPPED, TASKS
