@@ -267,13 +267,7 @@ def stop(
 
 
 def force_stop(
-    graph: Key,
-    /,
-    *graphs: Keys,
-    reason: Reason = None,
-    yes: Yes = False,
-    by: By = None,
-    wait: Proof = False,
+    graph: Key, /, *graphs: Keys, reason: Reason = None, yes: Yes = False, by: By = None, wait: Proof = False
 ) -> int:
     """End graphs at once, killing the functions and crawlers that they execute."""
     GRAPH.be_sure((graph, *graphs), "whatever is executed by graph", yes=yes)

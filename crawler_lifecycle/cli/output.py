@@ -146,11 +146,7 @@ def as_yaml(document: object) -> str:
 
 
 def emit(
-    document: object,
-    *,
-    names: Sequence[object],
-    table: Callable[[], None],
-    rows: Sequence[Document] | None = None,
+    document: object, *, names: Sequence[object], table: Callable[[], None], rows: Sequence[Document] | None = None
 ) -> None:
     """Write ``document`` in the format that was asked for; ``table`` writes it for people, ``names`` are its ids.
 

@@ -88,13 +88,7 @@ def create(
     return KIND.put(name, {**body, **times.given()}, by, lambda _: "due trigger")
 
 
-def update(
-    name: Name,
-    /,
-    *,
-    times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES,
-    by: By = None,
-) -> int:
+def update(name: Name, /, *, times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES, by: By = None) -> int:
     """Change when a schedule is due, and what happens then; what it begins stays (create gives all of it anew)."""
     return KIND.put(name, KIND.definition(name, times.given()), by, lambda _: "due trigger")
 

@@ -15,13 +15,7 @@ from crawler_lifecycle.cli.admin.services import database_errors
 from crawler_lifecycle.cli.output import clean, emit, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import load_settings, long_ago, say
-from crawler_lifecycle.domain.errors import (
-    ClusterUnavailable,
-    InvalidRequest,
-    NotDelivered,
-    RowUnreadable,
-    RunNotFound,
-)
+from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest, NotDelivered, RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.subjects import Column, Document, at, of

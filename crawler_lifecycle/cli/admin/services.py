@@ -12,13 +12,13 @@ from cyclopts import App, Parameter
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.process_identity import start_time
 from crawler_lifecycle.cli.session import load_settings, say
+from crawler_lifecycle.cli.stack.processes import start_time
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
 
-DATABASE_CURE = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in; crawlctl doctor"
+DATABASE_CURE = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
 
 
 def hide() -> None:

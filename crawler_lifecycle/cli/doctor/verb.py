@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
 #: Time for all checks together, which run at the same time.
 LIMIT_S = 15.0
+SETTINGS = (Column("Setting", of("name")), Column("Value", of("value")), Column("From", of("source")))
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "red bold"}
 
 
@@ -56,15 +56,13 @@ def doctor(
         if current().for_people:
             _show(line)
     counts = {level: sum(line.level == level for line in lines) for level in ("ok", "warn", "bad")}
-    document = {
-        "summary": counts,
-        "checks": [asdict(line) for line in lines],
-        "settings": in_force,
-    }
-    if settings and current().for_people:
-        _show_settings(in_force)
+    rows = [asdict(line) for line in lines]
+    document = {"summary": counts, "checks": rows, "settings": in_force}
+    if settings and in_force and current().for_people:
+        print()
+        show_rows(in_force, SETTINGS, empty="")
     names = [line.check for line in lines if line.level == "bad"]
-    emit(document, names=list(dict.fromkeys(names)), table=lambda: None, rows=document["checks"])  # type: ignore[arg-type]
+    emit(document, names=list(dict.fromkeys(names)), table=lambda: None, rows=rows)
     say(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['bad']} bad")
     return Exit.ERROR if counts["bad"] else Exit.DONE
 
@@ -79,10 +77,10 @@ def _prepare(fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Docum
     from .report import Context, bad, ok
 
     found = sources.collect(state_dir)
-    if current().gateway_url:
-        os.environ["LIFECYCLE_GATEWAY__URL"] = current().gateway_url
+    if url := current().gateway_url:
+        os.environ["LIFECYCLE_GATEWAY__URL"] = url
     # As for every other verb: what a dev.json names is shown no token.
-    of_dev = "LIFECYCLE_GATEWAY__URL" in found.of_dev and not current().gateway_url
+    of_dev = "LIFECYCLE_GATEWAY__URL" in found.of_dev and not url
     token = None if of_dev else current().token()
     secrets = redaction.secrets_of_environment(os.environ) | ({token} if token else set())
     redactor = redaction.Redactor(secrets)
@@ -143,14 +141,6 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
 
 
 # --- for people ----------------------------------------------------------------------------------------------------
-
-
-def _show_settings(settings: Sequence[Document]) -> None:
-    columns = (Column("Setting", of("name")), Column("Value", of("value")), Column("From", of("source")))
-    if settings:
-        print()
-        show_rows(settings, columns, empty="")
-        sys.stdout.flush()
 
 
 def _show(line: Line) -> None:

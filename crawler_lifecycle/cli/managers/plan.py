@@ -58,12 +58,7 @@ def plan(
     rows, end = _simulated(name, argv, limit)
     document = {"plan": name, "jobs": rows, "end": end}
     names = [row.get("seq") for row in rows if row.get("what") == "scheduled"]
-    emit(
-        document,
-        names=names,
-        rows=rows,
-        table=lambda: show_rows(rows, COLUMNS, empty="no jobs at all"),
-    )
+    emit(document, names=names, rows=rows, table=lambda: show_rows(rows, COLUMNS, empty="no jobs at all"))
     if end.get("text"):
         say(clean(end["text"]))
     if end.get("error"):

@@ -196,7 +196,8 @@ def add(
     if each is None and not given and not seal:
         raise CommandFailed(Exit.USAGE, "there is nothing to add", None, "give -a name=value, --each FILE or --seal")
     with current().gateway() as gateway:
-        sender = Sender(gateway, manager, checked_id(request_id), spider=spider, tags=tag or [])
+        more = {name: one for name, one in {"spider": spider, "tags": tag}.items() if one}
+        sender = Sender(gateway, manager, checked_id(request_id), more)
         if each is not None:
             found = gateway.get(MANAGER.path(manager))
             source = Source(each, format_of(each, form), checker(gateway, found.get("crawler")))
@@ -213,19 +214,12 @@ def add(
 class Sender:
     """Sends items to one manager and counts them. Every method raises ``CommandFailed``."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        manager_id: int,
-        request_id: str,
-        *,
-        spider: str | None = None,
-        tags: list[str] | None = None,
-    ) -> None:
+    def __init__(self, gateway: Gateway, manager_id: int, request_id: str, more: Document | None = None) -> None:
+        """``more``: what each job has beside its arguments."""
         self._gateway = gateway
         self._manager_id = manager_id
         self._request_id = request_id
-        self._more = ({"spider": spider} if spider else {}) | ({"tags": tags} if tags else {})
+        self._more = more or {}
         self._pages = 0
         self._told: str | None = None
         self.jobs = 0

@@ -128,12 +128,7 @@ def pause(manager: ManagerId, /, *managers: ManagerIds) -> int:
     return MANAGER.each((manager, *managers), "pause")
 
 
-def resume(
-    manager: ManagerId,
-    /,
-    *,
-    wait: End = False,
-) -> int:
+def resume(manager: ManagerId, /, *, wait: End = False) -> int:
     """Let a paused manager go on; one that has ended goes on as its next attempt."""
     with current().gateway() as gateway:
         answer = gateway.post(MANAGER.path(manager, "/resume"))
@@ -150,10 +145,7 @@ def cap(manager: ManagerId, most: Annotated[int, Parameter(help="0: as its class
 
 
 def wait(
-    manager: ManagerId,
-    /,
-    *,
-    goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed",
+    manager: ManagerId, /, *, goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed"
 ) -> int:
     """Wait for a manager; give up after --timeout (exit 7), without it never.
 

@@ -117,11 +117,7 @@ def _download(run: int, name: str, pieces: Generator[bytes], folder: Path) -> in
 
 
 def items(
-    run: RunId,
-    /,
-    *,
-    task: TaskId = None,
-    limit: Annotated[int, Parameter(help="at most so many lines")] = 100,
+    run: RunId, /, *, task: TaskId = None, limit: Annotated[int, Parameter(help="at most so many lines")] = 100
 ) -> int:
     """Show the items that a run found, line by line, also while it runs: files named items…, else every feed."""
     if limit < 1:
@@ -195,7 +191,11 @@ def export(
         if resend:
             body = {"event": only != "files", "files": only != "event", "attempt": attempt}
             answer = gateway.post(RUN.path(run, "/export"), body)
-            return _resent(run, answer)
+            note: list[tuple[str, Cell]] = [("note", answer["note"])] if answer.get("note") else []
+            lines_of: list[tuple[str, Cell]] = [("run", run), ("status", status_word(answer)), *note]
+            emit(answer, names=[run], table=lambda: show_facts(lines_of))
+            say(f"next: crawlctl export {run}")
+            return Exit.DONE
         found = gateway.run(run)
         if download is None:
             return _show(found, attempt)
@@ -207,14 +207,6 @@ def export(
     shown = {**facts, "bytes": number(size)}
     document = {"run_id": run, "attempt": record["attempt"], **facts}
     emit(document, names=[target], table=lambda: show_facts(list(shown.items())))
-    return Exit.DONE
-
-
-def _resent(run: int, answer: Document) -> int:
-    facts: list[tuple[str, Cell]] = [("run", run), ("status", status_word(answer))]
-    facts += [("note", answer["note"])] if answer.get("note") else []
-    emit(answer, names=[run], table=lambda: show_facts(facts))
-    say(f"next: crawlctl export {run}")
     return Exit.DONE
 
 

@@ -45,7 +45,7 @@ class RunOptions:
     def given(self) -> dict[str, dict[str, Any]]:
         """The limits and the resources that were named, as a request has them."""
         named = {name: value for name, value in asdict(self).items() if value is not None}
-        resources = {name: named.pop(name) for name in ("cpu", "memory") if name in named}
+        resources: dict[str, Any] = {name: named.pop(name) for name in ("cpu", "memory") if name in named}
         limits = {f"{name}_s": None if value == "none" else value for name, value in named.items()}
         return {"limits": limits, "resources": resources}
 

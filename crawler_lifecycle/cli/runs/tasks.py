@@ -90,12 +90,7 @@ def add(
                 notes.append(clean(answer["note"]))
     document: dict[str, Any] = {"run_id": run, "tasks": added, "request_id": stem}
     lines: list[tuple[str, Cell]] = [("run", run), ("tasks", f"{len(added)} ({_indexes(added)})")]
-    emit(
-        document,
-        names=[task.get("task_id") for task in added],
-        table=lambda: show_facts(lines),
-        rows=added,
-    )
+    emit(document, names=[task.get("task_id") for task in added], table=lambda: show_facts(lines), rows=added)
     # Indexes are given in order, so a small one was there before we came.
     known = sum(1 for task in added if int(task.get("index", present)) < present)
     if known:

@@ -65,9 +65,8 @@ def asked(request: Document) -> list[tuple[str, str]]:
     limits = request.get("limits")
     if isinstance(limits, dict):
         said = {name.removesuffix("_s"): value for name, value in limits.items() if value != _GENERAL.get(name, value)}
-        shown = {
-            name: "none" if s is None else f"{s:g}s" for name, s in said.items() if isinstance(s, int | float | None)
-        }
+        known = {name: value for name, value in said.items() if isinstance(value, int | float | None)}
+        shown = {name: "none" if value is None else f"{value:g}s" for name, value in known.items()}
         lines.append(("limits", assignments(shown)))
     lines.append(("tags", clean(" ".join(map(str, request.get("tags") or ())))))
     lines += [(title, clean(request.get(name))) for name, title in _WORDS.items() if request.get(name)]

@@ -182,13 +182,7 @@ def stop(
 
 
 def force_stop(
-    run: RunId,
-    /,
-    *runs: RunIds,
-    reason: Reason = None,
-    yes: Yes = False,
-    by: By = None,
-    wait: Proof = False,
+    run: RunId, /, *runs: RunIds, reason: Reason = None, yes: Yes = False, by: By = None, wait: Proof = False
 ) -> int:
     """End runs at once, killing what they execute. Crawlers get no time to save anything."""
     RUN.be_sure((run, *runs), "everything that runs for", yes=yes)
@@ -228,10 +222,7 @@ def look(run: RunId, /) -> int:
 
 
 def wait(
-    run: RunId,
-    /,
-    *,
-    goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed",
+    run: RunId, /, *, goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed"
 ) -> int:
     """Wait for a run; give up after --timeout (exit 7), without it never.
 

@@ -77,12 +77,7 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        logs: Path,
-        *,
-        say: Callable[[str], None],
-        changed: Callable[[], None],
-        silent_s: float | None = None,
+        self, logs: Path, *, say: Callable[[str], None], changed: Callable[[], None], silent_s: float | None = None
     ) -> None:
         self._logs = logs
         self._say = say
@@ -243,7 +238,7 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
 
 
 def _status(url: str, timeout_s: float = 2.0) -> int | None:
-    """The status of the answer, if there is one; Temporal's is 200. A part that is alive and lacks something says 503."""
+    """The status of the answer, if any; Temporal's is 200. A part that lives and lacks something says 503."""
     address = urlsplit(url)
     if address.scheme == "grpc":
         return 200 if _serves(address, timeout_s) else None
