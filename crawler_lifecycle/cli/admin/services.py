@@ -30,7 +30,7 @@ def hide() -> None:
 
 
 def keep_files_private() -> None:
-    """Keep what this process makes from now on its owner's alone: databases, sockets, logs, archives in a folder."""
+    """Let only the owner read what this process makes from now on: databases, sockets, logs, archives in a folder."""
     os.umask(0o077)
 
 

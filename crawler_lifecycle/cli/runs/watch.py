@@ -172,9 +172,9 @@ def _rows(rows: Sequence[Document], shown: Sequence[Column]) -> Any:
     """A table that fits the terminal; what is cut off is counted."""
     from rich.console import Group
 
-    room = max(1, get_terminal_size().lines - 3)
-    table = build_table(rows[:room], shown)
-    return table if len(rows) <= room else Group(table, f"… {len(rows) - room} more")
+    most = max(1, get_terminal_size().lines - 3)
+    table = build_table(rows[:most], shown)
+    return table if len(rows) <= most else Group(table, f"… {len(rows) - most} more")
 
 
 # --- the tree ---------------------------------------------------------------------------------------------------------
@@ -208,11 +208,11 @@ def draw(seen: Seen, height: int) -> Any:
     return Group(tree, *(Text(line) for line in _below(run, seen.corrections)))
 
 
-def _add_tasks(branch: Any, seen: Seen, room: int) -> None:
+def _add_tasks(branch: Any, seen: Seen, most: int) -> None:
     from rich.text import Text
 
     branch.add(Text(counts_of(seen.run, seen.tasks)))
-    first = sorted(seen.tasks, key=lambda task: _RANK.get(str(task.get("status")), 9))[:room]
+    first = sorted(seen.tasks, key=lambda task: _RANK.get(str(task.get("status")), 9))[:most]
     for task in sorted(first, key=lambda task: int(task.get("task_index") or 0)):
         status = str(task.get("status"))
         line = Text(f"{task.get('task_index')}".rjust(4) + "  ").append(status.ljust(9), style=STYLES.get(status, ""))

@@ -40,12 +40,12 @@ def start_time(pid: int) -> int | None:
 
 def end_process(pid: int, started: int | None, grace_s: float) -> None:
     """End the process with this id and start time: SIGTERM, then SIGKILL after the grace. Gone is fine."""
-    for number, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         if started is None or start_time(pid) != started:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        until = time.monotonic() + patience
+        until = time.monotonic() + wait_s
         while start_time(pid) == started and time.monotonic() < until:
             time.sleep(0.02)
 

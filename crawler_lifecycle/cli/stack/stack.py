@@ -253,16 +253,16 @@ class Stack:
 
     # --- stop ----------------------------------------------------------------------------------------------------
 
-    def _open_runs(self, patience_s: float = ASK_S) -> list[int] | None:
+    def _open_runs(self, timeout_s: float = ASK_S) -> list[int] | None:
         if "gateway" not in self.pids:
             return None
         try:
-            with Gateway(self.layout.url("gateway"), timeout_s=patience_s) as gateway:
+            with Gateway(self.layout.url("gateway"), timeout_s=timeout_s) as gateway:
                 return [int(str(run["run_id"])) for run in gateway.runs(status=OPEN_STATUSES)]
         except CommandFailed:
             return None
 
-    def _end_crawls(self, patience_s: float = PROOF_S) -> list[int] | None:
+    def _end_crawls(self) -> list[int] | None:
         """Stop every open run by force and wait for the proof that nothing of it runs; those still open then."""
         left = self._open_runs(END_CRAWLS_S)
         if not left:
@@ -270,7 +270,7 @@ class Stack:
         with Gateway(self.layout.url("gateway"), timeout_s=END_CRAWLS_S) as gateway:
             for run_id in left:
                 gateway.stop(run_id, force=True, reason="crawlctl dev --kill")
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + PROOF_S
         while left and time.monotonic() < until:
             time.sleep(0.2)
             left = self._open_runs(END_CRAWLS_S)
