@@ -46,6 +46,8 @@ from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.observability.logs import of_workflow
 from crawler_lifecycle.ports.runs import Fence, RunHandle
 
+from .floods import WAKING
+
 log = logging.getLogger(__name__)
 
 #: Lines that one activation of a workflow may log. Whoever sends ten thousand signals would else hold its thread for
@@ -180,14 +182,7 @@ class _Workflow(WorkflowInboundInterceptor):
         self._enter()
         # A wake-up comes for every change on the cluster, and to a manager for every end of a run; the look or the
         # cycle that follows it says what was found.
-        wakes = (
-            names.SIGNAL_LOOK_NOW,
-            names.SIGNAL_RUN_ENDED,
-            names.SIGNAL_WAKE,
-            names.SIGNAL_MOVED,
-            names.SIGNAL_MORE,
-        )
-        level = logging.DEBUG if input.signal in wakes else logging.INFO
+        level = logging.DEBUG if input.signal in (*WAKING, names.SIGNAL_MORE) else logging.INFO
         if self.lines.left() > 0:  # asked here as well: making a line that is not logged costs time, too
             workflow.logger.log(level, "signal %s", input.signal)
         await super().handle_signal(input)

@@ -159,10 +159,7 @@ async def _registered_again(client: Client, audit: AuditSettings | None) -> dict
 
 
 async def _connected(
-    database: StoreHealth,
-    workflows: Workflows,
-    health: Health,
-    connecting: Callable[[], Awaitable[Client]],
+    database: StoreHealth, workflows: Workflows, health: Health, connecting: Callable[[], Awaitable[Client]]
 ) -> Client:
     """Connect and check until everything is there. Raises ``LifecycleError`` for what no waiting mends."""
     while True:  # not a loop in the background: such an error has to end the worker
