@@ -233,8 +233,8 @@ class AddTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class AddedTaskId:
-    """A task that ``add_tasks`` made."""
+class AddedTask:
+    """A task that was appended to a live run."""
 
     task_id: int
     index: int
@@ -245,7 +245,7 @@ class TasksAdded:
     """The answer of the update ``add_tasks``, in the order of the tasks sent."""
 
     run_id: int
-    tasks: list[AddedTaskId]
+    tasks: list[AddedTask]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced, InvalidRequest, NotInThisState, RunNotFound
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import AddedTask, RunStatus
 from crawler_lifecycle.domain.task import End, Phase, TaskStatus
-from crawler_lifecycle.ports.runs import AddedTask, Fence, RunRow
+from crawler_lifecycle.ports.runs import Fence, RunRow
 from crawler_lifecycle.store import Store
 from crawler_lifecycle.store.runs.tables import task_addition
 from tests.contracts.store.test_writers import together
