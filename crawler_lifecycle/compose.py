@@ -110,17 +110,9 @@ ASKING = frozenset({"cluster", "control", "audit"})
 #: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof; and
 #: of a manager what reads that it is to be stopped, and ends it; of a graph what leads to its end.
 ON_CONTROL_TOO = (
-    "get_active_running_tasks",
-    "get_history_statuses_to_sync",
-    "get_bulk_task_history_data",
-    "reconcile_tasks",
-    "sync_statuses",
-    "count_alive_tasks",
-    "update_run_status",
-    "open_manager",
-    "end_manager",
-    "advance_graph",
-    "end_graph",
+    *("get_active_running_tasks", "get_history_statuses_to_sync", "get_bulk_task_history_data", "reconcile_tasks"),
+    *("sync_statuses", "count_alive_tasks", "update_run_status"),
+    *("open_manager", "end_manager", "advance_graph", "end_graph"),
 )
 
 

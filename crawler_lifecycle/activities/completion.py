@@ -192,13 +192,7 @@ class CompletionActivities:
                     return None
                 manifest = {"run_id": fence.run_id, "run_uid": fence.run_uid, "attempt": fence.attempt}
                 key = archive_key(fence.run, fence.attempt)
-                result = self.archive.store(
-                    key,
-                    sources,
-                    manifest,
-                    alive,
-                    files_max=self._files_max(fence.run_id),
-                )
+                result = self.archive.store(key, sources, manifest, alive, files_max=self._files_max(fence.run_id))
         except LifecycleError as error:
             self.exports.record_export(fence, "failed", None, str(error))
             raise

@@ -10,11 +10,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from crawler_lifecycle.activities.graphs.graphs import checked_run, crawl_request
-from crawler_lifecycle.domain.errors import (
-    DuplicateRequest,
-    InvalidRequest,
-    NotInThisState,
-)
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.graph.checks import check
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint, step_from_json
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, GraphState

@@ -106,11 +106,7 @@ def temporal_schedule(row: ScheduleRow, spec: ScheduleSpec, now: datetime) -> Sc
     order = DueOrder(row.name, revision=row.revision)
     wanted = Schedule(
         action=ScheduleActionStartWorkflow(
-            names.DUE_WORKFLOW,
-            order,
-            id=due_workflow_id(row.name),
-            task_queue=names.QUEUE_MAIN,
-            priority=DUE_FIRST,
+            names.DUE_WORKFLOW, order, id=due_workflow_id(row.name), task_queue=names.QUEUE_MAIN, priority=DUE_FIRST
         ),
         spec=temporal_spec(spec, now),
         # Who may run beside whom is judged by the database: a workflow of a due time is no measure of that.
@@ -128,10 +124,7 @@ class ScheduleKeeper:
     """Keeps schedules and Temporal alike, in the event loop of a worker or a gateway; what blocks is in threads."""
 
     def __init__(
-        self,
-        store: ScheduleStore,
-        workflows: Workflows,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, store: ScheduleStore, workflows: Workflows, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._store = store
         self._workflows = workflows

@@ -114,10 +114,7 @@ _USERS: tuple[tuple[Policy, str], ...] = (
     (EVENT, "initiate_export_signal deliver_event"),
     (ARCHIVE, "export_supporting_files"),
     (PUSHES_AGAIN, "resend_pushes"),
-    (
-        AUDIT,
-        "audit_cluster audit_runs audit_parents audit_schedules audit_workflows audit_ended",
-    ),
+    (AUDIT, "audit_cluster audit_runs audit_parents audit_schedules audit_workflows audit_ended"),
     (CLOSE_AUDIT, "close_audit"),
     (CYCLE, "run_manager_cycle"),
     (BEGIN_RUNS, "begin_manager_runs closed_graph_batches begin_graph_runs"),

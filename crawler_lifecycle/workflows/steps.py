@@ -12,12 +12,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities
-from crawler_lifecycle.activities.reconciliation import (
-    LookAnswer,
-    LookOrder,
-    ReconciliationActivities,
-    Sync,
-)
+from crawler_lifecycle.activities.reconciliation import LookAnswer, LookOrder, ReconciliationActivities, Sync
 from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.bounds import cut_to_travel, travels
 from crawler_lifecycle.domain.run import StopIntent

@@ -9,7 +9,7 @@ runs go on while an audit reads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -137,7 +137,7 @@ class AuditActivities:
                 now = {one.subject: (ended[one.subject], one.task_id) for one in wanted if one.subject in ended}
                 became.update(end_tasks(self.cluster, now))
 
-            part = self._settle(found, page, len(seen), end)
+            part = self._settling.settle(found, page, len(seen), end)
         return replace(part, next=_text(seen[-1].key) if len(seen) >= PAGE else None)
 
     def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
@@ -178,7 +178,7 @@ class AuditActivities:
                 uncounted = judge_counted(run)
                 if uncounted is not None:
                     found.append(Found(uncounted, partial(wake_parent, self.directory, uncounted)))
-            part = self._settle(found, page, len(runs))
+            part = self._settling.settle(found, page, len(runs))
         return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
     def _judged(self, run: LiveRun) -> AuditFinding | None:
@@ -250,7 +250,7 @@ class AuditActivities:
             return None
         grace = min(self.rules.grace_s, OVERDUE_S) if finding.since is not None else 0.0
         hasty = replace(self, rules=replace(self.rules, grace_s=grace))
-        part = hasty._settle([self._lost(finding, run)], AuditPage(repair), 1)
+        part = hasty._settling.settle([self._lost(finding, run)], AuditPage(repair), 1)
         return next(iter(part.findings), None)
 
     # --- workflows that are open ------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class AuditActivities:
             adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
             mends = [self._without_row(finding, workflow, page.unknown, adoption) for finding, workflow in found]
             settled = [Found(finding, mend) for (finding, _), mend in zip(found, mends, strict=True)]
-            part = self._settle(settled, page, len(listed))
+            part = self._settling.settle(settled, page, len(listed))
         return replace(part, next=following)
 
     def _judged_workflows(self, listed: Sequence[OpenWorkflow]) -> list[tuple[OpenWorkflow, AuditFinding | None]]:
@@ -314,7 +314,7 @@ class AuditActivities:
                 if undelivered is not None:
                     found.append(Found(undelivered, partial(self._deliver, run)))
             found += self._late_evidence({run.run_id: run.stop for run in runs}, since)
-            part = self._settle(found, page, len(runs))
+            part = self._settling.settle(found, page, len(runs))
         last = runs[-1] if len(runs) >= PAGE else None
         return replace(part, next=f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
 
@@ -389,14 +389,9 @@ class AuditActivities:
 
     # --- shared -----------------------------------------------------------------------------------------------------
 
-    def _settle(
-        self,
-        found: Iterable[Found],
-        page: AuditPage,
-        looked: int,
-        prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
-    ) -> AuditPart:
-        return Settling(self.findings, self.rules, self.clock()).settle(found, page, looked, prepare)
+    @property
+    def _settling(self) -> Settling:
+        return Settling(self.findings, self.rules, self.clock())
 
     def _correct(self, run_id: int, correction: Correction) -> None:
         try:
