@@ -267,19 +267,14 @@ def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collec
     return found
 
 
-def build_audit(parts: Parts) -> AuditActivities:
+def build_audit(p: Parts) -> AuditActivities:
     """The activities that compare database, cluster and Temporal, and repair differences between them."""
-    s, p = parts.store, parts
-    return AuditActivities(
-        *(s.audits, s.findings, s.corrections, s.adoption, s.runs, s.tasks, p.cluster, p.directory, p.audit),
-        giving_up=_giving_up(p),
-    )
+    return AuditActivities(p.store, p.cluster, p.directory, p.audit, giving_up=_giving_up(p))
 
 
-def build_parent_audit(parts: Parts) -> ParentAudit:
+def build_parent_audit(p: Parts) -> ParentAudit:
     """The same for managers, graphs, schedules and webhooks."""
-    s, p = parts.store, parts
-    return ParentAudit(s.audits, s.findings, p.directory, s.schedules, s.webhooks, p.audit, giving_up=_giving_up(p))
+    return ParentAudit(p.store, p.directory, p.audit, giving_up=_giving_up(p))
 
 
 def _giving_up(p: Parts) -> GivingUp:

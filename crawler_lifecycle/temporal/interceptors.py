@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -325,15 +326,12 @@ class _Beating(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         every_s = info.heartbeat_timeout.total_seconds() / 3
         async with Beside() as beside:
-            beat = _beat if asyncio.iscoroutinefunction(input.fn) else _beat_of_a_thread
+            # For a plain function the SDK waits for the event loop, which must not wait for it.
+            in_thread = functools.partial(asyncio.to_thread, activity.heartbeat)
+            beat = _beat if asyncio.iscoroutinefunction(input.fn) else in_thread
             beside.start(Loop("the heartbeat of an activity", every_s, first_s=every_s).run(beat))
             return await super().execute_activity(input)
 
 
 async def _beat() -> None:
     activity.heartbeat()
-
-
-async def _beat_of_a_thread() -> None:
-    """For an activity that is a plain function: there the SDK waits for the event loop, which must not wait for it."""
-    await asyncio.to_thread(activity.heartbeat)

@@ -13,10 +13,10 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from temporalio.client import (
     Client,
@@ -153,20 +153,18 @@ class ScheduleKeeper:
         for row in page:
             if row.deleted_at is not None and row.told is None:
                 continue
-            await self._try(self.keep(row.name), f"schedule {row.name} is not compared now", troubles)
+            try:
+                await self.keep(row.name)
+            except Exception as error:  # also what only an odd row or an odd Temporal Schedule brings about
+                unexpected = None if isinstance(error, LifecycleError) else error
+                log.warning("schedule %s is not compared now: %s", row.name, error, exc_info=unexpected)
+                troubles.append(error)
             self.counts["compared"] += 1
             if len(troubles) == FAILED_MAX:
                 self._after = row.schedule_id
                 break
         if troubles:
             raise troubles[0]
-
-    async def _try(self, work: Coroutine[Any, Any, None], else_: str, troubles: list[Exception]) -> None:
-        try:
-            await work
-        except Exception as error:  # also what only an odd row or an odd Temporal Schedule brings about
-            log.warning("%s: %s", else_, error, exc_info=None if isinstance(error, LifecycleError) else error)
-            troubles.append(error)
 
     async def keep(self, name: str) -> None:
         """Make the Temporal Schedule what the row says; write down what was due and never fired.

@@ -119,17 +119,7 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
     assert stand.phase(former, theirs) is Phase.EXECUTING, "a stop of this run ends no other one's crawl"
 
     rules = AuditRules(orphan_grace_s=0)
-    audit = AuditActivities(
-        stand.store.audits,
-        stand.store.findings,
-        stand.store.corrections,
-        stand.store.adoption,
-        stand.store.runs,
-        stand.store.tasks,
-        stand.cluster,
-        FakeDirectory(),
-        rules,
-    )
+    audit = AuditActivities(stand.store, stand.cluster, FakeDirectory(), rules)
     part = ActivityEnvironment().run(audit.audit_cluster, AuditPage(repair=True))
     [finding] = part.findings
     assert (finding.kind, finding.repaired) == (FindingKind.ORPHAN, False)
