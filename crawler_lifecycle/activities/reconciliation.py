@@ -275,8 +275,8 @@ def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool) -> list
         end = observation.end
         changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
         planned = state.next_look_at or look.observed_at
-        due = ladder.due_for(changed_at.timestamp(), planned.timestamp(), gap_s)
-        due_at = datetime.fromtimestamp(due, tz=look.observed_at.tzinfo)
+        # A change after the look that was planned belongs to a later one, at most one gap after the change.
+        due_at = planned if changed_at <= planned else changed_at + timedelta(seconds=gap_s)
         change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed)
         if change is not None:
             findings.append(TaskFinding(change, observation))

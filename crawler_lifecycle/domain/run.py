@@ -414,6 +414,21 @@ class RunResult:
     export: ExportResult | None = None
 
 
+#: Of a shorter time there is no average: it would be the noise of the first moments.
+PACE_LEAST_S = 1.0
+
+
+def pages_per_minute(pages: int | None, started_at: datetime | None, until: datetime | None) -> float | None:
+    """The average from the start to ``until``: the end, or while there is none the newest progress.
+
+    ``None`` where it is unknown: nobody counts, no start or no progress is on record, or there was no time yet.
+    """
+    if pages is None or pages < 0 or started_at is None or until is None:
+        return None
+    seconds = (until - started_at).total_seconds()
+    return None if seconds < PACE_LEAST_S else round(pages * 60 / seconds, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class EndedTasks:
     """The number of tasks of a run that ended alike, with the cause of one of them."""
