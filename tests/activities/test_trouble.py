@@ -26,10 +26,14 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID, archive_key
+from crawler_lifecycle.domain.schedules.decision import Decision
+from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.runs import Fence
+from crawler_lifecycle.ports.schedules import DueOrder
 from tests.activities.cases import UNTIL_STOPPED
-from tests.activities.world import CRAWLERS, OTHER, OWNER, World, differences
+from tests.activities.due_cases import GRAPH, MANAGER
+from tests.activities.world import CRAWLERS, OTHER, OWNER, START, World, differences
 from tests.support.fakes.cluster import Behaviour
 from tests.support.fakes.services import FakeCatalogue, FakeNotifier
 
@@ -449,3 +453,19 @@ def test_a_heart_beats_while_a_call_blocks(untaken: int) -> None:
     environment.on_heartbeat = beat
     assert environment.run(activity)
     assert not any(thread.name == "heartbeat" for thread in threading.enumerate()), "it ends with the call"
+
+
+@pytest.mark.parametrize(("kind", "target"), [("manager", MANAGER), ("graph", GRAPH)])
+def test_one_too_many_is_on_record_as_that(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str, target: object
+) -> None:
+    part = {"manager": world.store.managers, "graph": world.store.graphs}[kind]
+    monkeypatch.setattr(part, "_most", {f"{kind}s": 0})
+    spec = ScheduleSpec(every_s=60, **{kind: target})  # type: ignore[arg-type]
+    world.store.schedules.put_schedule("nightly", spec.document(), "ann")
+    answer = world.call("decide_due", DueOrder("nightly", START))
+    assert (answer.decision, answer.begun, answer.begin) == (Decision.FAILED, None, False)
+    line = world.store.schedules.get_due(answer.due_id)
+    assert line.target is None
+    assert f"0 may be (LIFECYCLE_LIMITS__{kind.upper()}S)" in str(line.reason)
+    assert (world.directory.managers_begun, world.directory.graphs_begun) == ({}, {})
