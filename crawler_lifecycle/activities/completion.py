@@ -116,7 +116,7 @@ class CompletionActivities:
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
         if event is None:
             raise NotDelivered(f"attempt {fence.attempt} of run {fence.run_id} has no verdict to tell yet")
-        self._tell_earlier_ends(fence)
+        self._send_earlier_ends(fence)
         return send_event(self.events, event, self.sink.send, self.sink.name).seq
 
     @activity.defn(name="deliver_event", no_thread_cancel_exception=True)
@@ -130,7 +130,7 @@ class CompletionActivities:
             raise InvalidRequest(f"key: {key!r:.80} is the id of no event on record; give that of one")
         send_event(self.events, event, self.sink.send, self.sink.name)
 
-    def _tell_earlier_ends(self, fence: Fence) -> None:
+    def _send_earlier_ends(self, fence: Fence) -> None:
         """Deliver the ends of earlier attempts that nobody has: a resume came before their own workflow got to it.
 
         That workflow may have failed for it, and audits look after the present attempt. A failure is on record.

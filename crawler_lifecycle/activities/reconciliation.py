@@ -129,12 +129,12 @@ class ReconciliationActivities:
         Second execution: looks again and stages anew.
         """
         fence = order.fence
-        with beating(), telling(self._tell, fence):
+        with beating(), telling(self._note_error, fence):
             step = LookStep(self.looks, self.cluster, fence)
             try:
                 state, look = step.look()
             except ClusterUnavailable as error:
-                self._tell(fence, str(error))
+                self._note_error(fence, str(error))
                 raise
             wanted = order.next_gap_s if look.again_s is None else min(order.next_gap_s, look.again_s)
             gap = max(wanted, 2 * look.seconds, ladder.MIN_GAP_SECONDS)
@@ -155,7 +155,7 @@ class ReconciliationActivities:
             *_started(look, order.resumed),
         )
 
-    def _tell(self, fence: Fence, error: str) -> None:
+    def _note_error(self, fence: Fence, error: str) -> None:
         """A look that cannot be had, or not be written down, says why from its first try on."""
         self.looks.record_look_error(fence, error, ordered_at())
 
@@ -165,7 +165,7 @@ class ReconciliationActivities:
 
         Second execution: fetches again and stages anew.
         """
-        with beating(), telling(self._tell, fence):
+        with beating(), telling(self._note_error, fence):
             return LookStep(self.looks, self.cluster, fence).fetch_details()
 
     @activity.defn(name="reconcile_tasks", no_thread_cancel_exception=True)
@@ -174,7 +174,7 @@ class ReconciliationActivities:
 
         Second execution: writes the same values again.
         """
-        with telling(self._tell, fence):
+        with telling(self._note_error, fence):
             return self.looks.apply_details(fence)
 
     @activity.defn(name="sync_statuses", no_thread_cancel_exception=True)
@@ -183,7 +183,7 @@ class ReconciliationActivities:
 
         Second execution: nothing is staged any more, and the counts are the same.
         """
-        with telling(self._tell, order.fence):
+        with telling(self._note_error, order.fence):
             counts = self.looks.apply_findings(order.fence, order.source, order.observed_at)
         return Synced(counts.positive(), counts.active, counts.queued, push=any(one.sends for one in self.notifiers))
 

@@ -179,7 +179,7 @@ class ScheduleKeeper:
             if row.deleted_at is not None:
                 with allowing(RPCStatusCode.NOT_FOUND):
                     await handle.delete()
-                await self._told(row, None, None, row.deleted_at)
+                await self._write(row, None, None, row.deleted_at)
                 return
             found = await _described(handle)
         row = await self._taken_over(row, found)
@@ -192,7 +192,7 @@ class ScheduleKeeper:
             if done is not None and row.told == row.revision:
                 trouble = f"it was {done} at {now:%Y-%m-%d %H:%M} UTC"
                 log.warning("schedule %s: %s", name, trouble)
-        await self._told(row, row.revision, trouble, (row.ended_at or now) if ended else None)
+        await self._write(row, row.revision, trouble, (row.ended_at or now) if ended else None)
 
     async def _set(self, name: str, found: ScheduleDescription | None, wanted: Schedule) -> str | None:
         """Make the Temporal Schedule that, if it is not; what a person had done to it, if one had."""
@@ -208,7 +208,7 @@ class ScheduleKeeper:
             await client.get_schedule_handle(temporal_schedule_id(name)).update(lambda _: ScheduleUpdate(wanted))
             return None if digest in (_left(there)[0], _left(wanted)[0]) else "changed in Temporal, and set back"
 
-    async def _told(self, row: ScheduleRow, told: int | None, trouble: str | None, ended_at: datetime | None) -> None:
+    async def _write(self, row: ScheduleRow, told: int | None, trouble: str | None, ended_at: datetime | None) -> None:
         if (told, trouble, ended_at) != (row.told, row.trouble, row.ended_at):
             write = self._store.told_schedule
             await asyncio.to_thread(write, row.schedule_id, told, trouble=trouble, ended_at=ended_at)

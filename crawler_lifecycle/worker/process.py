@@ -296,10 +296,10 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         beside.leave()
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
-        await polling.leave(None if plans is None else _tell_moved(plans, parts[PLANS].store.managers, workflows))
+        await polling.leave(None if plans is None else _notify_managers(plans, parts[PLANS].store.managers, workflows))
 
 
-async def _tell_moved(plans: UsersCode, managers: ManagerStore, workflows: Workflows) -> None:
+async def _notify_managers(plans: UsersCode, managers: ManagerStore, workflows: Workflows) -> None:
     """Have managers go on elsewhere at once. For a while: they find out by themselves."""
     try:
         await asyncio.wait_for(plans.leave(managers, workflows.moved), MOVED_S)

@@ -1,4 +1,4 @@
-"""Polling: how it ends, and slots of workflow tasks: those of remembered workflows are never taken by others, and none is lost."""
+"""Polling: how it ends; slots of workflow tasks: starts take none of remembered workflows, and none is lost."""
 
 from __future__ import annotations
 

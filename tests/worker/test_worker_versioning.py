@@ -1,4 +1,4 @@
-"""Which version a worker has, and how much it remembers: its settings, and that a worker without any is what it always was."""
+"""A version of a worker, and how much it remembers; one without any version is what it always was."""
 
 from __future__ import annotations
 
