@@ -41,7 +41,7 @@ class Failures:
         self._kinds: set[type[Exception]] = set()
         self._since = 0.0
         self.count = 0
-        """How many there are in the row; 0 while all is well."""
+        """Failures in a row; 0 while all is well."""
         self.problem: str | None = None
         """The text of the newest failure of the row; ``None`` while all is well."""
 

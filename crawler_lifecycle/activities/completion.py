@@ -53,11 +53,11 @@ class RunEnded:
     items: int | None = None
     errors: int | None = None
     push: bool = False
-    """Whether somebody wants to be told by ``signal_pusher_changed``."""
+    """True if somebody wants ``signal_pusher_changed``."""
     stopped: bool = False
-    """Whether a stop was on record, so that ``signal_pusher_stopped`` has something to tell."""
+    """True if a stop was on record, which ``signal_pusher_stopped`` reports."""
     stop: StopIntent | None = None
-    """What is on record of it."""
+    """The stop on record."""
 
 
 @dataclass

@@ -58,7 +58,7 @@ class Deploy:
     max_parallel: int | None = None
     resume: bool = False
     next_look_at: datetime | None = None
-    """When the run is looked at next, whatever comes of the call."""
+    """The time when the run is looked at next, whatever comes of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class MainJob:
     fence: Fence
     start_check_s: float
     alone: bool = False
-    """Whether it is the run's only task: then each try is a look of the run, and is recorded as one."""
+    """True if it is the run's only task: then each try is a look of the run, and is recorded as one."""
 
 
 @dataclass(frozen=True, slots=True)

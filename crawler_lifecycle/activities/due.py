@@ -52,11 +52,11 @@ class DueDecided:
     due_id: int
     decision: Decision
     begun: TargetRef | None = None
-    """What has been begun."""
+    """The target that was begun."""
     begin: bool = False
-    """Whether something is still to be begun: it waits for what came before."""
+    """True if something is still to be begun: it waits for what came before."""
     stop: bool = False
-    """Whether what the previous one began is stopped first."""
+    """True if what the previous one began is stopped first."""
 
 
 @dataclass

@@ -27,7 +27,7 @@ class CreateHistory:
     request_id: str
     owner: Owner
     repair: bool = False
-    """Whether the run is claimed in place of a workflow that was lost."""
+    """True if the run is claimed in place of a workflow that was lost."""
 
 
 @dataclass(frozen=True, slots=True)

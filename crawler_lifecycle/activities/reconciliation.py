@@ -70,9 +70,9 @@ class LookAnswer:
     stop: StopIntent | None = None
     stalled: bool = False
     started: bool = False
-    """Whether it saw a task execute, or, unless the run was just resumed, one that has executed."""
+    """True if it saw a task execute, or, unless the run was just resumed, one that has executed."""
     started_at: datetime | None = None
-    """When the first of those began, as far as the cluster knows."""
+    """The time when the first of those began, as far as the cluster knows."""
 
 
 @dataclass(frozen=True, slots=True)

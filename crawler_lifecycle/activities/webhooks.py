@@ -72,7 +72,7 @@ class Following:
     stuck_seq: int | None = None
     """The first event that was not taken."""
     wait_s: float | None = None
-    """How long the receiver wants to be left alone."""
+    """Seconds for which the receiver wants no delivery."""
 
 
 @dataclass
@@ -115,9 +115,9 @@ class _Shift:
         self._read = row.through_seq
         """Up to here the outbox is read."""
         self._left: dict[int, str] = {}
-        """What was read and is not taken, in order, and the subject of each."""
+        """Events that were read and are not taken, in order, with the subject of each."""
         self._tried: list[Tried] = []
-        """What is not on record yet."""
+        """Tries that are not on record yet."""
         self._sent = 0
         self._failure: NotDelivered | None = None
         self._failed_in_row = 0

@@ -124,7 +124,7 @@ class Found:
     finding: AuditFinding
     mend: Mend
     end: Mend | None = None
-    """What ends it instead, where it was taken over in vain too often."""
+    """The end instead of a repair, where it was taken over in vain too often."""
 
 
 @dataclass(frozen=True, slots=True)
