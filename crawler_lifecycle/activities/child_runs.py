@@ -67,7 +67,7 @@ class RecordParentStop:
     intent: StopIntent
     leave: bool = False
     must: bool = False
-    """Whether a row that another hand spoilt is waited for; else it is answered, and the runs are stopped meanwhile."""
+    """True to wait for a row that a manual edit spoilt; else it is answered, and the runs are stopped meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ class BegunRuns:
     refused: int = 0
     """Jobs that can never be begun: they have ended by that."""
     more: bool = False
-    """Whether its time was over before every job had its turn."""
+    """True if its time was over before every job had its turn."""
     stopped: bool = False
-    """Whether a stop is on record, so that none is begun any more."""
+    """True if a stop is on record, so that none is begun any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ class RunsLeft:
     live: int = 0
     """Runs that have not ended; when the time was over, those that were counted."""
     more: bool = False
-    """Whether its time was over before every run had its turn."""
+    """True if its time was over before every run had its turn."""
     trouble: str | None = None
-    """Why a run could not be told."""
+    """The reason why a run could not be notified."""
 
 
 @dataclass(frozen=True, slots=True)

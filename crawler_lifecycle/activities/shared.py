@@ -155,7 +155,7 @@ def _beat(*details: object) -> None:
 
 @contextmanager
 def telling(tell: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
-    """Show people, by ``tell``, what no outage explains: a row that another hand spoilt, a statement that the database
+    """Show people, by ``tell``, what no outage explains: a row that a manual edit spoilt, a statement that the database
     refused, a fault of ours. The activity is tried again until somebody mends it.
 
     The run's own row, when that is the one, is not written to. Of a fault of ours only its kind is told: its text may

@@ -9,8 +9,9 @@ from sqlalchemy import func, insert, select
 from crawler_lifecycle.domain.bounds import check_request_id
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
+from crawler_lifecycle.domain.run import AddedTask
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports.runs import AddedTask, Fence
+from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import insert_rows
 from crawler_lifecycle.store.base.rows import Row
 

@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from crawler_lifecycle.domain.names import request_fingerprint
-from crawler_lifecycle.domain.pace import pages_per_minute
-from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, pages_per_minute
 from crawler_lifecycle.domain.task import Counters, Observation, TaskState, TaskStatus
 from crawler_lifecycle.ports.looks import Details, TaskFinding
 from crawler_lifecycle.ports.runs import RunHandle, RunRow, TaskRow

@@ -116,9 +116,8 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
     stand.cluster.kill(later.run, ours)
     assert stand.phase(former, theirs) is Phase.EXECUTING, "a stop of this run ends no other one's crawl"
 
-    store = stand.store
-    rows = (store.audits, store.findings, store.corrections, store.adoption, store.runs, store.tasks)
-    audit = AuditActivities(*rows, stand.cluster, FakeDirectory(), AuditRules(orphan_grace_s=0))
+    rules = AuditRules(orphan_grace_s=0)
+    audit = AuditActivities(stand.store, stand.cluster, FakeDirectory(), rules)
     part = ActivityEnvironment().run(audit.audit_cluster, AuditPage(repair=True))
     [finding] = part.findings
     assert (finding.kind, finding.repaired) == (FindingKind.ORPHAN, False)

@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, RunNotFound
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run import AddedTask, RunStatus
 from crawler_lifecycle.domain.task import End, Phase, TaskStatus
-from crawler_lifecycle.ports.runs import AddedTask, Fence, RunRow
+from crawler_lifecycle.ports.runs import Fence, RunRow
 from crawler_lifecycle.store import Store
 from crawler_lifecycle.store.runs.tables import task_addition
 from tests.contracts.store.test_writers import together

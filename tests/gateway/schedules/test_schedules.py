@@ -69,7 +69,7 @@ async def test_while_temporal_is_away_all_is_recorded_and_done_later(world: Worl
     keeper = ScheduleKeeper(world.store.schedules, cast(Any, temporal), world.clock)
     await keeper.turn()
     directory, s = FakeDirectory(), world.store
-    search = ParentAudit(s.audits, s.findings, directory, s.schedules, s.webhooks, clock=world.clock).search
+    search = ParentAudit(s, directory, clock=world.clock).search
     assert await asyncio.to_thread(search, "due time", repair=True) == 1
     asked_at = world.clock.now - timedelta(hours=2)
     assert list(directory.due_begun) == [due_workflow_id("nightly", asked_at)], "what was asked for begins"
