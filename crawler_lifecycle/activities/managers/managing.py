@@ -147,17 +147,8 @@ class ManagingActivities:
     ) -> RunRequest:
         """The request of a job's run. Raises ``InvalidRequest``."""
         crawler = self.cloud.crawler(job.job.spider, job.job.project_id, crawlers())
-        request = run_request_of(
-            job.job,
-            job.seq,
-            job.retry,
-            crawler,
-            self.cloud,
-            manager_id=row.manager_id,
-            parent=parent,
-            flow_id=row.flow_id,
-            requested_by=row.requested_by,
-        )
+        own = {"request_id": run_request_id(row.manager_id, job.seq, job.retry), "requested_by": row.requested_by}
+        request = run_request_of(job.job, crawler, self.cloud, parent=parent, flow_id=row.flow_id, **own)
         check_tasks(crawler, request.args, request.settings, None)
         return with_limits(request, crawler.limits)
 
