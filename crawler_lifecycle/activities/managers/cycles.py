@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -94,6 +94,9 @@ class CycleAnswer:
     """Whether a stop is on record, so that nothing is picked any more."""
 
 
+#: What an object is told as it stands in the manager's row.
+_OF_THE_ROW = ("manager_id", "name", "flow_id", "attempt", "next_seq", "tags", "flow_tags", "state", "stats",
+               "close_reason")  # fmt: skip
 #: What is said of hooks that are called no more.
 GIVEN_UP = f"given up after {TRIES} tries"
 #: Seconds until the next try, by the number of the ones before; afterwards the last figure.
@@ -328,17 +331,8 @@ class _Cycle:
         new = self._managers.new_generation(self._fence, host.fingerprint, read_from)
         self._fence = replace(self._fence, generation=new.generation)
         start = Start(
-            manager_id=new.manager_id,
-            name=new.name,
-            flow_id=new.flow_id,
+            **{name: getattr(new, name) for name in _OF_THE_ROW},
             argv=[str(word) for word in new.options.get("argv", ())],
-            attempt=new.attempt,
-            next_seq=new.next_seq,
-            tags=list(new.tags),
-            flow_tags=list(new.flow_tags),
-            state=dict(new.state),
-            stats=dict(new.stats),
-            close_reason=new.close_reason,
             resumed=row.generation > 0,
             started_at=new.started_at.timestamp() if new.started_at is not None else time.time(),
         )
@@ -363,12 +357,8 @@ class _Cycle:
     def _read(self, host: PlanHost) -> None:
         """Read pages of the source while there is room, and for a moment: whoever ends meanwhile waits for it."""
         row, counts = self._row, self._row.counts.by_state
-        if (
-            row.exhausted
-            or row.source_error is not None
-            or row.paused
-            or counts[JobState.DELAYED] >= self._owner.buffer
-        ):
+        over = row.exhausted or row.source_error is not None or row.paused
+        if over or counts[JobState.DELAYED] >= self._owner.buffer:
             return
         until, room = time.monotonic() + READ_S, min(PAGE_ITEMS, self._owner.buffer)
         position, buffered = row.position, counts[JobState.BUFFERED]
@@ -440,19 +430,12 @@ class _Cycle:
 
     def _answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Answer a question of the class while it works. Raises ``InvalidRequest`` for what cannot be asked."""
-        answers: dict[str, Callable[..., object]] = {
-            "waiting_jobs": self._waiting_jobs,
-            "live_jobs": self._live_jobs,
-            "known_identities": self._known_identities,
-            "job": self._job,
-            "owned_jobs": self._owned_jobs,
-        }
-        return answered(answers, name, arguments)
+        return answered(self, name, arguments)
 
-    def _waiting_jobs(self, state: str, after_id: int, limit: int) -> object:
+    def ask_waiting_jobs(self, state: str, after_id: int, limit: int) -> object:
         return self._managers.waiting_jobs(self._row.manager_id, JobState(state), _behind(after_id), _bounded(limit))
 
-    def _live_jobs(self, after_id: int, limit: int) -> object:
+    def ask_live_jobs(self, after_id: int, limit: int) -> object:
         found: list[Live] = []
         after_id, limit = _behind(after_id), _bounded(limit)
         while len(found) < limit:
@@ -463,15 +446,15 @@ class _Cycle:
             after_id = rows[-1].item_id
         return found[:limit]
 
-    def _known_identities(self, identities: list[str]) -> object:
+    def ask_known_identities(self, identities: list[str]) -> object:
         if not isinstance(identities, list) or len(identities) > ASKED_MAX:
             raise ValueError(f"give a list of at most {ASKED_MAX}")
         return self._managers.known_identities(self._row.manager_id, [str(one)[:64] for one in identities])
 
-    def _job(self, key: str) -> object:
+    def ask_job(self, key: str) -> object:
         return self._managers.job_metadata(self._row.manager_id, str(key)[:200])
 
-    def _owned_jobs(self, states: list[str], limit: int, all_flows: bool = False, **more: Any) -> object:
+    def ask_owned_jobs(self, states: list[str], limit: int, all_flows: bool = False, **more: Any) -> object:
         if not isinstance(states, list) or type(all_flows) is not bool:
             raise ValueError("give states as a list, and all_flows as true or false")
         wrong = next((name for name, text in more.items() if text is not None and not isinstance(text, str)), None)
