@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,10 +165,7 @@ class Registry:
         except (PlanFailed, InvalidRequest) as why:
             log.warning("module %s cannot be used: %s", name, why)
             return _Module([self._row(name, error=str(why))], frozenset(), before, time.monotonic())
-        rows = [
-            PlanRow(one.plan, PLAN_MANAGER, one.name, one.description, one.fingerprint, one.options, one.error)
-            for one in found.plans
-        ]
+        rows = [PlanRow(kind=PLAN_MANAGER, **asdict(one)) for one in found.plans]
         if name != _OURS:
             rows.append(self._row(name, fingerprint=found.fingerprint))
         files = frozenset(found.files)
@@ -191,12 +188,8 @@ def modules_in(folder: Path) -> list[str]:
     found = []
     for file in sorted(folder.glob("*.py")):
         with contextlib.suppress(OSError):
-            if (
-                file.is_file()
-                and file.stem.isidentifier()
-                and file.stem.isascii()
-                and _USES.search(file.read_text(errors="replace"))
-            ):
+            named = file.is_file() and file.stem.isidentifier() and file.stem.isascii()
+            if named and _USES.search(file.read_text(errors="replace")):
                 found.append(file.stem)
     return found
 
@@ -205,8 +198,6 @@ def _stamps(files: set[str]) -> dict[str, int]:
     """Say when each of these files was changed, in nanoseconds; those that are gone are left out."""
     found = {}
     for file in files:
-        try:
+        with contextlib.suppress(OSError):
             found[file] = Path(file).stat().st_mtime_ns
-        except OSError:
-            continue
     return found

@@ -133,13 +133,9 @@ class Bench:
 
     def order(self, name: str, style: str = "plain", limit_s: float = 20.0, **more: Any) -> FunctionCall:
         graft, given = more.pop("graft", False), more.pop("given", ())
-        job = {
-            "path": "top/step",
-            "attempt": 2,
-            "max_attempts": 3,
-            "job": {"args": to_json(more.pop("args", {})), **more},
-        }
-        return FunctionCall(f"{self.module}:{name}", style, "g", job, limit_s, graft, given)
+        what = {"style": style, "args": to_json(more.pop("args", {})), **more}
+        job = {"path": "top/step", "attempt": 2, "max_attempts": 3, "job": what}
+        return FunctionCall(f"{self.module}:{name}", "g", job, limit_s, graft, given)
 
     def call(self, name: str, style: str = "plain", **more: Any) -> Any:
         """The value that a function led to, or its whole reply where that is none."""
@@ -215,10 +211,8 @@ def test_its_key_is_of_the_step_and_not_of_the_attempt(bench: Bench) -> None:
     assert (len(key), name, attempt) == (32, "step", 2)
     order = bench.order("keyed")
     with bench.functions.use("g") as host:
-        again = host.call(
-            FunctionCall(order.function, "plain", "g", {**order.job, "attempt": 5}, 9.0), no_answer, nothing
-        )
-        other = host.call(FunctionCall(order.function, "plain", "h", order.job, 9.0), no_answer, nothing)
+        again = host.call(FunctionCall(order.function, "g", {**order.job, "attempt": 5}, 9.0), no_answer, nothing)
+        other = host.call(FunctionCall(order.function, "h", order.job, 9.0), no_answer, nothing)
     assert value(again) == [key, "step", 5]
     assert value(other)[0] != key
 
@@ -365,7 +359,7 @@ def test_what_is_not_listed_is_never_imported(bench: Bench, tmp_path: Path) -> N
     order = bench.order("add")
     said = "none of LIFECYCLE_PLANS__MODULES"
     with bench.functions.use("g") as host, pytest.raises(PlanFailed, match=said) as failed:
-        host.call(FunctionCall("subprocess:run", "plain", "g", order.job, 5.0), no_answer, nothing)
+        host.call(FunctionCall("subprocess:run", "g", order.job, 5.0), no_answer, nothing)
     assert failed.value.missing
 
 
@@ -373,7 +367,7 @@ def test_a_module_that_cannot_be_imported_may_be_elsewhere(tmp_path: Path) -> No
     broken = module(tmp_path, "import nothing_of_this_name\ndef f(): pass")
     functions = Functions([broken], Rules(folder=tmp_path), 1000)
     with pytest.raises(PlanFailed, match=f"module {broken}: ModuleNotFoundError") as failed, functions.use("g") as host:
-        host.call(FunctionCall(f"{broken}:f", "plain", "g", {"path": "a", "job": {}}, 5.0), no_answer, nothing)
+        host.call(FunctionCall(f"{broken}:f", "g", {"path": "a", "job": {}}, 5.0), no_answer, nothing)
     functions.close()
     assert failed.value.missing
 
@@ -433,7 +427,7 @@ from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.ports.protocols import FunctionCall
 with Functions([{name!r}], Rules(folder=Path({str(users)!r})), 1000).use("g") as host:
     print(host.process.pid, flush=True)
-    host.call(FunctionCall("{name}:hangs", "plain", "g", {{"path": "a", "job": {{}}}}, 60.0), None, lambda: None)
+    host.call(FunctionCall("{name}:hangs", "g", {{"path": "a", "job": {{}}}}, 60.0), None, lambda: None)
 """
     worker = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)}

@@ -120,9 +120,9 @@ def test_a_script_that_starts_what_it_builds_is_told_about_the_main_guard(tmp_pa
         )
     functions, job = Functions(["good", "graph"], Rules(folder=tmp_path), 1000), {"path": "a", "attempt": 1, "job": {}}
     with functions.use("g") as host:
-        host.call(FunctionCall("good:work", "plain", "g", job, 20.0), no_answer, nothing)
+        host.call(FunctionCall("good:work", "g", job, 20.0), no_answer, nothing)
         with pytest.raises(PlanFailed, match="a graph is started or asked while its module is imported"):
-            host.call(FunctionCall("graph:work", "plain", "g", job, 20.0), no_answer, nothing)
+            host.call(FunctionCall("graph:work", "g", job, 20.0), no_answer, nothing)
     functions.close()
 
 
@@ -183,7 +183,7 @@ def test_a_new_module_is_taken_up_while_the_worker_runs(tmp_path: Path) -> None:
     assert plans.list_plans() == []
     with functions.use("g") as before:
         pid = before.process.pid
-    order = FunctionCall("shops:work", "plain", "g", {"path": "a", "attempt": 1, "job": {}}, 20.0)
+    order = FunctionCall("shops:work", "g", {"path": "a", "attempt": 1, "job": {}}, 20.0)
     (tmp_path / "shops.py").write_text("import crawler_lifecycle.graphs\ndef work(): return 1\n")
     worker.turn()
     assert [row.plan for row in plans.list_plans()] == ["shops"]

@@ -197,7 +197,6 @@ class _Batch:
                 self.printed = (self.printed + host.printed())[-OUTPUT_BYTES:]
 
     def _order(self, work: StepWork) -> FunctionCall:
-        style = work.job.get("style", "plain")
         job: dict[str, Any] = {
             "path": work.path,
             "job": dict(work.job),
@@ -210,12 +209,11 @@ class _Batch:
             job["errors"] = [error for row in rows for error in row.errors]
         return FunctionCall(
             function=str(work.job.get("call")),
-            style=style,
             graph=self._row.key,
             job=job,
             limit_s=work.timeout_s,
             graft=work.graft,
-            given=self._given(work) if style in ("cascade", "item") else (),
+            given=self._given(work) if work.job.get("style") in ("cascade", "item") else (),
         )
 
     def _given(self, work: StepWork) -> Iterable[Frame]:
