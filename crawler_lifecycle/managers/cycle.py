@@ -28,23 +28,18 @@ class Turn:
 
 #: Whose turn it is; each task of the event loop has its own.
 TURN: ContextVar[Turn | None] = ContextVar("turn", default=None)
-#: The platform of the object that is being made.
-_BUILDING: ContextVar[Platform | None] = ContextVar("building", default=None)
+#: The platform of the object that is being made; ``None`` in a script of its own.
+BUILDING: ContextVar[Platform | None] = ContextVar("building", default=None)
 
 
 @contextmanager
 def building(platform: Platform) -> Iterator[None]:
     """Objects that are made inside belong to this platform."""
-    token = _BUILDING.set(platform)
+    token = BUILDING.set(platform)
     try:
         yield
     finally:
-        _BUILDING.reset(token)
-
-
-def platform_of_new_objects() -> Platform | None:
-    """``None`` in a script of its own."""
-    return _BUILDING.get()
+        BUILDING.reset(token)
 
 
 @dataclass(slots=True)

@@ -47,7 +47,7 @@ class Room:
     def take(self, step: Step, alternative: int | None) -> None:
         """This step executes, or is about to."""
         if alternative is not None and alternative < len(step.resources):
-            for name, need in alternatives(step)[alternative].items():
+            for name, need in _exact(step.resources)[alternative].items():
                 self.free[name] -= need
         for graph, _ in self._caps(step):
             self.holders.setdefault(graph, set()).add(_holder(step))
@@ -68,7 +68,7 @@ class Room:
 
     def alternative(self, step: Step) -> int | None:
         """The first alternative of resources that there is enough of; ``None``: there is none."""
-        for n, one in enumerate(alternatives(step)):
+        for n, one in enumerate(_exact(step.resources)):
             if all(self.free[name] >= need for name, need in one.items()):
                 return n
         return None
@@ -84,13 +84,9 @@ class Room:
             yield WHOLE, self._graph_cap
 
 
-def alternatives(step: Step) -> Sequence[Mapping[str, Fraction]]:
-    """The alternatives of resources as exact numbers."""
-    return _exact(step.resources)
-
-
 @functools.lru_cache(maxsize=1024)
 def _exact(resources: tuple[tuple[tuple[str, str], ...], ...]) -> Sequence[Mapping[str, Fraction]]:
+    """The alternatives of resources as exact numbers."""
     return [amounts(dict(one)) for one in resources]
 
 
@@ -296,7 +292,7 @@ def _room(spread: Propagation, room: Room, step: Step) -> str:
     if step.resources and room.alternative(step) is None:
         needs = [
             " and ".join(f"{need} of {name} ({room.free[name]} free)" for name, need in one.items())
-            for one in alternatives(step)
+            for one in _exact(step.resources)
         ]
         return f"it waits for {' or '.join(needs)}"
     return "it waits for a worker" if step.kind is StepKind.FUNCTION else "it waits to be started"
