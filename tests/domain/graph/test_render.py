@@ -59,21 +59,6 @@ def golden(name: str, text: str) -> None:
     assert text == file.read_text()
 
 
-def test_mermaid_is_the_document_s_byte_for_byte() -> None:
-    """O-14."""
-    assert to_mermaid(OBAN).replace("  ", "") == (
-        "flowchart TD\n"
-        'setup["setup (SetupWorker)"]\n'
-        'process_a["process_a (ProcessWorker)"]\n'
-        'process_b["process_b (ProcessWorker)"]\n'
-        'finish["finish (FinishWorker)"]\n'
-        "setup --> process_a\n"
-        "setup --> process_b\n"
-        "process_a --> finish\n"
-        "process_b --> finish\n"
-    )
-
-
 def test_texts_are_those_of_the_golden_files() -> None:
     golden("oban.dot", to_dot(OBAN, "nightly etl"))
     golden("nested.dot", to_dot(NESTED, states=STATES))
