@@ -56,12 +56,9 @@ def leaves(): sys.exit("enough")
 def ends(): os._exit(3)
 def kills(): os.kill(os.getpid(), signal.SIGKILL)
 def hangs(): time.sleep(3600)
-def spins():
-    while True: pass
 def stubborn():
     signal.signal(signal.SIGTERM, lambda *_: None); print("deaf", flush=True)
     while True: time.sleep(1)
-def eats(): return bytearray(2**31)
 async def forgets(): return later(1)
 def generates(): yield 1
 async def generates_later(): yield 1
@@ -70,13 +67,11 @@ def holds_itself():
     found = []; found.append(found); return found
 def odd(): return {1: 2}
 def nonsense(): return open
-def garbage(): write_everywhere(b"garbage\\n"); time.sleep(3600)
 def forged():
     write_everywhere(b'{"id": 2, "reply": {"kind": "value", "bytes": 7}}\\n'); time.sleep(3600)
 def talks():
     while True: write_everywhere(b'{"at": "x"}\\n{"did": 1}\\n' * 2000)
 def where(): return "".join(os.listdir("."))
-def closes(): os.closerange(3, 1000)
 def goes_away():
     os.chdir("/")
     return os.listdir(".") == os.listdir("/")
@@ -220,7 +215,6 @@ def test_its_key_is_of_the_step_and_not_of_the_attempt(bench: Bench) -> None:
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "raises": ({}, r"^ZeroDivisionError: division by zero \(users_\w+\.py:\d+\)$"),
     "leaves": ({}, "^SystemExit: enough"),
-    "eats": ({}, "^MemoryError"),
     "too_much": ({}, "what it returned: 102 bytes are more than 50"),
     "huge": ({}, "more than 1000000"),
     "forgets": ({}, "returned a coroutine, of which nothing was executed; await it"),
@@ -261,14 +255,11 @@ def test_what_can_never_be_called_is_told_as_such(bench: Bench, name: str) -> No
     assert failed.value.for_good
 
 
+#: Further ways to get out of control are those of ``test_bad_code``: the process is the same.
 ENDINGS: dict[str, tuple[float, str]] = {
-    "ends": (20.0, r"its process ended with exit code 3"),
     "kills": (20.0, r"its process was ended by SIGKILL"),
     "hangs": (0.5, r"it took more than 0\.5 s and was killed; .*timeout_s of the step"),
-    "spins": (0.5, r"it took more than 0\.5 s and was killed"),
-    "garbage": (20.0, "wrote into the pipe of the service"),
     "forged": (20.0, r"nonsense|message that nobody"),
-    "closes": (20.0, r"its process ended with exit code 1"),
 }
 
 
@@ -355,14 +346,6 @@ def test_one_that_never_stops_talking_is_ended_in_time(bench: Bench) -> None:
         host.call(bench.order("talks", limit_s=0.5), no_answer, nothing)
 
 
-def test_what_is_not_listed_is_never_imported(bench: Bench, tmp_path: Path) -> None:
-    order = bench.order("add")
-    said = "none of LIFECYCLE_PLANS__MODULES"
-    with bench.functions.use("g") as host, pytest.raises(PlanFailed, match=said) as failed:
-        host.call(FunctionCall("subprocess:run", "g", order.job, 5.0), no_answer, nothing)
-    assert failed.value.missing
-
-
 def test_a_module_that_cannot_be_imported_may_be_elsewhere(tmp_path: Path) -> None:
     broken = module(tmp_path, "import nothing_of_this_name\ndef f(): pass")
     functions = Functions([broken], Rules(folder=tmp_path), 1000)
@@ -373,8 +356,8 @@ def test_a_module_that_cannot_be_imported_may_be_elsewhere(tmp_path: Path) -> No
 
 
 def test_more_than_a_process_can_hold_is_refused(tmp_path: Path) -> None:
-    with opened(tmp_path, memory=300 * 1024**2) as bench:
-        given = [({"path": [str(n)]}, [bytes(1024 * 1024)]) for n in range(400)]
+    with opened(tmp_path, memory=200 * 1024**2) as bench:
+        given = (({"path": [str(n)]}, [bytes(1024 * 1024)]) for n in range(400))
         with pytest.raises(InvalidRequest, match="LIFECYCLE_PLANS__MEMORY"):
             bench.call("merge", "cascade", given=given)
 

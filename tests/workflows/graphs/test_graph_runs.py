@@ -75,16 +75,6 @@ async def test_a_crawl_whose_row_another_hand_has_spoilt_ends_alone(real_lab: La
     assert "then retry it" in str(g.steps()["worse"].reason)
 
 
-async def test_many_crawls_fan_in(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = INSTANT
-    g = graph_lab(real_lab)
-    crawls = [crawl(f"c{n}") for n in range(8)]
-    async with g.working():
-        handle = await g.start([*crawls, step("last", *(one.path for one in crawls))])
-        assert (await g.ended(handle)).state == "completed"
-    assert len(runs(g)) == 8
-
-
 async def test_a_retried_crawl_is_resumed_and_its_former_end_counts_no_more(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else INSTANT
     g = graph_lab(real_lab)
