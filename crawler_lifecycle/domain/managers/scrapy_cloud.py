@@ -21,19 +21,9 @@ _FINAL_OUTCOMES = ("cancelled", "deploy_failed")
 #: Exit codes by which a crawler says the same: a bad configuration, a fatal error.
 _FINAL_EXIT_CODES = (4, 17)
 #: Outcomes of our own by which a run is FAILED. A crawler that fails may add any word of its own.
-FAILED_HERE = frozenset(
-    (
-        *FAILED_OUTCOMES,
-        "lost",
-        "evicted",
-        "interrupted",
-        "timed_out",
-        "start_timeout",
-        "deploy_failed",
-        "banned",
-        "partial",
-    )
-)
+FAILED_HERE = frozenset(FAILED_OUTCOMES) | {
+    *("lost", "evicted", "interrupted", "timed_out", "start_timeout", "deploy_failed", "banned", "partial")
+}
 #: Crawlers that an error names.
 _NAMED_MAX = 5
 
