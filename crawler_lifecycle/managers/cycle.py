@@ -65,8 +65,8 @@ class Cycle:
     """One sentence of the class itself: what it waits for."""
     clock: Callable[[], float] = lambda: 0.0
     began: float = 0.0
-    tell: Callable[[], None] = lambda: None
-    """Tells the platform what was decided so far."""
+    report: Callable[[], None] = lambda: None
+    """Reports to the platform what was decided so far."""
 
     @property
     def took_s(self) -> float:
@@ -88,7 +88,7 @@ class Cycle:
         self.coming |= before.coming
 
     def note(self, error: str) -> None:
-        """Tell what the class did wrong; the cycle goes on."""
+        """Note what the class did wrong; the cycle goes on."""
         if error not in self.errors:
             self.errors.append(error)
 

@@ -46,7 +46,7 @@ class Caller:
         except NotCallable as error:
             return {"kind": "failed", "error": str(error), "for_good": True}
         except BaseException as error:  # sys.exit and its like are no reason to leave
-            return {"kind": "failed", "error": loading.told(error), "for_good": False}
+            return {"kind": "failed", "error": loading.reported(error), "for_good": False}
         os._exit(0)  # the user's code forked, and this is the copy
 
     def _context(self, size: int) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Host:
         except (ClassError, loading.NotUsable) as error:
             return {"wrong": str(error) or type(error).__name__}
         except BaseException as error:  # sys.exit and its like are no reason to leave
-            return {"broken": loading.told(error)}
+            return {"broken": loading.reported(error)}
 
     def do_find(self, message: dict[str, Any]) -> Any:
         return loading.find(message["module"])

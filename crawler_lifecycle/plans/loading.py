@@ -137,7 +137,7 @@ def _apart() -> tuple[str, ...]:
     return tuple(os.path.join(path, "") for path in {*sysconfig.get_paths().values(), ours})
 
 
-def told(error: BaseException) -> str:
+def reported(error: BaseException) -> str:
     """The exception and where in the user's code it came from; the whole stack goes to the output."""
     with contextlib.suppress(Exception):
         traceback.print_exception(error)

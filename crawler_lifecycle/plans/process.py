@@ -262,11 +262,11 @@ class HostProcess:
             raise _Over("it wrote into the pipe of the service, and {how}; let it close and write only its own files")
         return found
 
-    def wait_for(self, room: bool, seconds: float) -> bool:
+    def wait_for(self, writing: bool, seconds: float) -> bool:
         """Wait until something can be read (the end of the pipe included), or there is room to write; at most so long.
         Say whether it is so."""
-        reading, writing = ([], [self._out]) if room else ([self._in], [])
-        return any(select.select(reading, writing, [], max(0.0, seconds)))
+        reading, ready = ([], [self._out]) if writing else ([self._in], [])
+        return any(select.select(reading, ready, [], max(0.0, seconds)))
 
 
 class _Over(Exception):
@@ -314,10 +314,10 @@ class _Call:
             else:
                 raise _Over("it sent a message that nobody understands, and {how}")
 
-    def _wait(self, room: bool) -> None:
+    def _wait(self, writing: bool) -> None:
         if not self._process.lives() and not self._process.wait_for(False, 0.0):
             raise _Over("its process {how}", ended=True)  # what it has forked may keep the pipe open
-        self._process.wait_for(room, min(self._left(), _TURN_S))
+        self._process.wait_for(writing, min(self._left(), _TURN_S))
 
     def _left(self) -> float:
         """Seconds that are left; whoever waits is told now and then. Raises ``_Over``."""

@@ -62,7 +62,7 @@ class _Module:
 
 
 class Registry:
-    """Keeps the plans of one worker on record. ``told`` gets plan -> fingerprint whenever they were read anew."""
+    """Keeps the plans of one worker on record. ``notify`` gets plan -> fingerprint whenever they were read anew."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class Registry:
         plans: PlanStore,
         rules: Rules,
         limit_s: float = START_S,
-        told: Callable[[Mapping[str, str]], None] = lambda fingerprints: None,
+        notify: Callable[[Mapping[str, str]], None] = lambda fingerprints: None,
         queue: str | None = None,
     ) -> None:
-        self._worker_id, self._plans, self._rules, self._limit_s, self._told = worker_id, plans, rules, limit_s, told
+        self._worker_id, self._plans, self._rules, self._notify = worker_id, plans, rules, notify
         self._named = [name for name in modules if name != ALL]
         self._all = ALL in modules
         self.modules = {name: _Module() for name in self._named}
         """Modules that this worker has. The processes with users' code look here."""
-        self._queue = queue
+        self._queue, self._limit_s = queue, limit_s
         self._said: float | None = None
         """The time at which the plans that are served now were put on record; ``None``: they were not yet."""
         self._began = time.monotonic()
@@ -124,7 +124,7 @@ class Registry:
         rows = [row for module in list(self.modules.values()) for row in module.plans]
         self._plans.register_plans(self._worker_id, rows)
         self._said = time.monotonic()
-        self._told({row.plan: row.fingerprint for row in rows if row.error is None})
+        self._notify({row.plan: row.fingerprint for row in rows if row.error is None})
 
     def missing(self) -> dict[str, str]:
         """Return what keeps this worker from being ready: a start would be told that its class is unknown. Not for

@@ -98,7 +98,7 @@ class Bench:
     def other_worker(self) -> ManagerActivities:
         """One that has no process of the manager."""
         self.hosts = FakeHosts(self.hosts.classes)
-        return replace(self.activities, hosts=self.hosts, troubles={})
+        return replace(self.activities, hosts=self.hosts, incidents={})
 
     def jobs(self, *states: JobState) -> list[tuple[int | None, int, str]]:
         """Number, retry and state of each job."""
@@ -227,7 +227,7 @@ def test_hooks_given_up_are_told_at_the_end_by_any_worker(
 
             patch.setattr(FakeHost, "cycle", die)
         for _ in range(3):
-            assert not bench.cycle(replace(bench.activities, troubles={})).over
+            assert not bench.cycle(replace(bench.activities, incidents={})).over
     assert "given up after 3 tries" in (bench.row.error or "")
     for again in (False, True):
         answer = bench.cycle()
@@ -364,7 +364,7 @@ def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
     for run_id in sorted(bench.fences):
         bench.end(run_id)
     with pytest.raises(PlanFailed):
-        bench.cycle(replace(broken, troubles={}), closing=True)
+        bench.cycle(replace(broken, incidents={}), closing=True)
     monkeypatch.setattr(cycle, "HEARD_S", 0.0)
     assert "on_close was not called" in str(bench.cycle(broken, closing=True).unclosed)
     answer = bench.cycle(broken)

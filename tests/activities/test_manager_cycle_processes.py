@@ -154,7 +154,7 @@ def test_a_hook_that_hangs_costs_no_other_one_its_effects(bench: Bench, hosts: H
     assert "took more than 2 s" in (answer.error or "")
     assert "tried 1 of 3 times" in (answer.error or "")
     assert bench.row.stats["calls"] == 2, "on record: those before it, and nothing of its own"
-    again = bench.cycle(replace(bench.activities, troubles={}))
+    again = bench.cycle(replace(bench.activities, incidents={}))
     assert "tried 2 of 3 times" in (again.error or ""), "counted on record, by whichever worker"
     assert bench.row.stats["calls"] == 4, "those that wait behind it went before it"
     bench.cycle()

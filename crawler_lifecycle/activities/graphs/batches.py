@@ -243,7 +243,7 @@ class _Batch:
         return Done(end, error=text)
 
     def _served(self, work: StepWork) -> bool:
-        """Tell whether a worker of this pool says that it has the module of this step, by its own clock."""
+        """Say whether a worker of this pool says that it has the module of this step, by its own clock."""
         pool = pool_of(activity.info().task_queue)
         plan = self._owner.plans.get_plan(_called(work).partition(":")[0], pool)
         return plan is not None and plan.error is None and plan.heard(self._owner.clock())
@@ -282,7 +282,7 @@ class _Watch:
         return time.monotonic() - self._began
 
     def look(self) -> bool:
-        """Tell whether the step was cancelled, as far as is known while the database is away."""
+        """Say whether the step was cancelled, as far as is known while the database is away."""
         if self._since is None:
             self._looked = time.monotonic()
             with suppress(StoreUnavailable):  # that is no reason to end a function, nor one that asks

@@ -117,7 +117,7 @@ def _tried(times: int) -> str:
 
 
 @dataclass
-class Trouble:
+class Incident:
     """News of the class of one manager, as this worker hears them."""
 
     word: datetime | None = None
@@ -125,7 +125,7 @@ class Trouble:
     heard: float = 0.0
 
     def served(self, word: datetime | None) -> bool:
-        """Tell whether a worker goes on saying that it has the class. Its clock may be far from ours."""
+        """Say whether a worker goes on saying that it has the class. Its clock may be far from ours."""
         if word != self.word:
             self.word, self.heard = word, time.monotonic()
         return word is not None and time.monotonic() - self.heard < HEARD_S
@@ -142,16 +142,16 @@ class ManagerActivities:
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
     """Items of a source that wait for a slot at most."""
-    troubles: dict[tuple[int, int], Trouble] = field(default_factory=dict)
+    incidents: dict[tuple[int, int], Incident] = field(default_factory=dict)
     """By manager and attempt."""
 
     @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
         """Let the class of a manager decide once, and commit what it decided.
 
-        Pages of its source are read first, as far as there is room. A class that fails is told of on the manager's row,
-        and tried again; after three tries the manager is over, unless runs of it live, which are waited for. One that
-        cannot be loaded here is tried on other workers, while one of them says that it has it.
+        Pages of its source are read first, as far as there is capacity. A class that fails is tried again, and the row
+        of the manager says so; after three tries the manager is over, unless runs of it live, which are waited for. One
+        that cannot be loaded here is tried on other workers, while one of them says that it has it.
 
         Second execution: the same from what is on record then; ends whose hooks ran and jobs that were picked stay so.
         """
@@ -174,7 +174,7 @@ class _Cycle:
     def __init__(self, owner: ManagerActivities, row: ManagerRow, fence: ManagerFence) -> None:
         self._owner, self._managers, self._hosts = owner, owner.managers, owner.hosts
         self._row, self._fence = row, fence
-        self._trouble = owner.troubles.setdefault((row.manager_id, fence.attempt), Trouble())
+        self._incident = owner.incidents.setdefault((row.manager_id, fence.attempt), Incident())
         self._host: PlanHost | None = None
         self._slow_at = time.monotonic() + SLOW_S
         """When the class has worked for so long that people are told, once."""
@@ -205,7 +205,7 @@ class _Cycle:
         host.settled = not decision.over  # nobody calls it again: it ends with this use
         again = self._unfinished or committed.dropped
         again_s = 0.0 if again and not committed.stopped else decision.again_s
-        error, again_s = self._told(decision, again_s)
+        error, again_s = self._noted(decision, again_s)
         if decision.over:
             self._forget()
         return CycleAnswer(
@@ -310,9 +310,9 @@ class _Cycle:
         return CycleAnswer(None, live=live, waiting=waiting, again_s=again_s, error=text)
 
     def _served(self) -> bool:
-        """Tell whether a worker has the class, this one or another, by what they say in the database."""
+        """Say whether a worker has the class, this one or another, by what they say in the database."""
         plan = self._owner.plans.get_plan(self._row.plan)
-        return self._trouble.served(plan.seen_at if plan is not None and plan.error is None else None)
+        return self._incident.served(plan.seen_at if plan is not None and plan.error is None else None)
 
     # --- the object
 
@@ -350,19 +350,19 @@ class _Cycle:
 
     def _forget(self) -> None:
         self._hosts.drop(self._row.manager_id)
-        self._owner.troubles.pop((self._row.manager_id, self._fence.attempt), None)
+        self._owner.incidents.pop((self._row.manager_id, self._fence.attempt), None)
 
     # --- the source
 
     def _read(self, host: PlanHost) -> None:
-        """Read pages of the source while there is room, and for a moment: whoever ends meanwhile waits for it."""
+        """Read pages of the source while there is capacity, and for a moment: whoever ends meanwhile waits for it."""
         row, counts = self._row, self._row.counts.by_state
         over = row.exhausted or row.source_error is not None or row.paused
         if over or counts[JobState.DELAYED] >= self._owner.buffer:
             return
-        until, room = time.monotonic() + READ_S, min(PAGE_ITEMS, self._owner.buffer)
+        until, most = time.monotonic() + READ_S, min(PAGE_ITEMS, self._owner.buffer)
         position, buffered = row.position, counts[JobState.BUFFERED]
-        while buffered < room and not self._unfinished:
+        while buffered < most and not self._unfinished:
             try:
                 page = self._checked(host, host.page(position, self._answer))
             except PlanFailed as failed:
@@ -372,7 +372,7 @@ class _Cycle:
             host.settled = True
             if page.exhausted or page.error is not None:
                 return
-            self._unfinished = buffered < room and time.monotonic() >= until
+            self._unfinished = buffered < most and time.monotonic() >= until
 
     def _checked(self, host: PlanHost, page: Page) -> Page:
         """The page, without what cannot be a run here, by ``on_item_error``."""
@@ -404,7 +404,7 @@ class _Cycle:
 
     # --- hooks that fail
 
-    def _told(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
+    def _noted(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
         """Write down what went wrong; what of it the workflow is told, and the seconds to the next cycle."""
         known = self._row.error or ""
         error = known if self._gave_up and GIVEN_UP in known else decision.error
@@ -419,7 +419,7 @@ class _Cycle:
         return error, again_s
 
     def _anything_lives(self, facts: Facts) -> bool:
-        """Tell whether a run of the manager lives or is about to begin. Ends that nobody handled are no reason to
+        """Say whether a run of the manager lives or is about to begin. Ends that nobody handled are no reason to
         wait: a resume runs their hooks."""
         if not facts.live:
             return False

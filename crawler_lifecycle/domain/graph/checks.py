@@ -266,7 +266,7 @@ def _fraction(amount: str) -> Fraction | None:
 
 
 def check_begin(path: str, kind: StepKind, job: Mapping[str, Any], timeout_s: object, backoff_s: object) -> None:
-    """Raise ``InvalidRequest`` unless a step can be executed as its row stands, where another hand may have written."""
+    """Raise ``InvalidRequest`` unless a step can be executed as its row stands, which may have a manual edit."""
     where = f"step {shown(path)}"
     check_number(f"{where}: timeout_s", timeout_s, NUMBERS["timeout_s"])
     check_number(f"{where}: backoff_s", backoff_s, NUMBERS["backoff_s"])

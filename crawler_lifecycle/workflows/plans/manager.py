@@ -247,19 +247,19 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             await self._end(s.stopped_by())
 
     async def _record_stop(self, *, must: bool) -> None:
-        """``must``: nothing is left to do but the record, so a row that another hand spoilt is waited for."""
+        """``must``: nothing is left to do but the record, so a row that a manual edit spoilt is waited for."""
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
         order = RecordParentStop(s.manager_id, intent, s.inbox.leave, must)
         wake = self._stop_changed if must else never
-        told = await self._recorded(ManagingActivities.record_manager_stop, order, wake)
-        s.unrecorded = told.unreadable
-        if told.status.terminal:
+        recorded = await self._recorded(ManagingActivities.record_manager_stop, order, wake)
+        s.unrecorded = recorded.unreadable
+        if recorded.status.terminal:
             self._too_late()
-            s.over = s.over or ManagerEnded(told.status, "", "")
+            s.over = s.over or ManagerEnded(recorded.status, "", "")
             return
-        s.inbox.recorded(told.stop, told.leave)
+        s.inbox.recorded(recorded.stop, recorded.leave)
         s.status, s.waiting = RunStatus.STOPPING, None
 
     async def _stop_runs(self) -> None:
