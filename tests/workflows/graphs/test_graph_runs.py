@@ -47,9 +47,8 @@ async def test_crawls_are_begun_when_their_turn_comes_and_their_ends_go_on(real_
     g = graph_lab(real_lab)
     steps = [crawl("shops", args={"n": "1"}), step("parse", "shops"), crawl("bad", "parse"), step("never", "bad")]
     async with g.working():
-        result = await g.ended(
-            await g.start([*steps, crawl("nobody", crawler="nobody"), crawl("red", args={"x": "1"})])
-        )
+        steps += [crawl("nobody", crawler="nobody"), crawl("red", args={"x": "1"})]
+        result = await g.ended(await g.start(steps))
     assert result.state == "discarded"
     expected = {"shops": "completed", "parse": "completed", "bad": "discarded", "never": "cancelled"}
     assert g.states() == expected | {"nobody": "discarded", "red": "discarded"}
@@ -139,9 +138,8 @@ async def test_a_step_behind_a_crawl_waits_for_its_archive(real_lab: Lab, monkey
         with held(real_lab.outside, "store"):
             handle = await g.start([crawl("shops"), step("parse", "shops")])
             waits = await g.snapshot_where(handle, lambda one: "archive" in (one.waiting or ""))
-            assert str(waits.waiting).startswith(
-                'step "shops": run 1 is COMPLETED, and its archive is not delivered yet'
-            )
+            said = 'step "shops": run 1 is COMPLETED, and its archive is not delivered yet'
+            assert str(waits.waiting).startswith(said)
             assert (g.states(), g.functions.calls) == ({"shops": "executing", "parse": "suspended"}, {})
         assert (await g.ended(handle)).state == "completed"
     value = b"".join(unpacked(real_lab.store.graphs.result(1, 0)))
