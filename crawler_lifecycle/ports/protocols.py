@@ -314,8 +314,6 @@ class FunctionCall:
 
     function: str
     """``module:qualname``."""
-    style: str
-    """The way it is called (``domain.graph.spec.StepSpec.job``)."""
     graph: str
     """The key of its graph."""
     job: Mapping[str, Any]
