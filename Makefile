@@ -208,7 +208,7 @@ crawler-image:
 
 # What clients are generated from, and the page of error codes; a test compares both with the code.
 openapi: env
-	@$(PY) -m crawler_lifecycle.gateway.openapi_file docs
+	@$(PY) -m tools.openapi docs
 
 # The picture in the README, taken during a real run.
 picture: $(RUNS)

@@ -107,7 +107,7 @@ def _memory(field: str) -> float:
 def _api(kubeconfig: str, namespace: str) -> Any:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
-    return Api.connect(kubeconfig=Path(kubeconfig), namespace=namespace)
+    return Api(kubeconfig=Path(kubeconfig), namespace=namespace)
 
 
 def _bare(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:

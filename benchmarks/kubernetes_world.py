@@ -89,7 +89,7 @@ class BenchWorld(RealWorld):
             self.stack = Stack(Layout(self.folder, only_free_ports=True, crawlers=catalogue, kubernetes=place))
         self.shown: dict[int, float] = {}
         self.finished: dict[int, float] = {}
-        self.api = Api.connect(kubeconfig=self.cluster.kubeconfig, namespace=self.namespace)
+        self.api = Api(kubeconfig=self.cluster.kubeconfig, namespace=self.namespace)
 
     def note_ends(self) -> None:
         """Begin to watch; ends with the process."""

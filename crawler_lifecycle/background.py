@@ -41,7 +41,7 @@ class Failures:
         self._kinds: set[type[Exception]] = set()
         self._since = 0.0
         self.count = 0
-        """How many there are in the row; 0 while all is well."""
+        """Failures in a row; 0 while all is well."""
         self.problem: str | None = None
         """The text of the newest failure of the row; ``None`` while all is well."""
 
@@ -137,7 +137,7 @@ class Beside:
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Begin. An error that ends it is logged."""
         task = asyncio.create_task(work)
-        task.add_done_callback(_tell)
+        task.add_done_callback(_log_failure)
         self._tasks.append(task)
 
     def leave(self) -> None:
@@ -161,7 +161,7 @@ class Beside:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _tell(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
         log.error("a task in the background ended", exc_info=error)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.audits.audit import AuditActivities
 from crawler_lifecycle.activities.audits.giving_up import GivingUp
 from crawler_lifecycle.activities.audits.parents import ParentAudit
@@ -111,17 +112,9 @@ ASKING = frozenset({"cluster", "control", "audit"})
 #: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof; and
 #: of a manager what reads that it is to be stopped, and ends it; of a graph what leads to its end.
 ON_CONTROL_TOO = (
-    "get_active_running_tasks",
-    "get_history_statuses_to_sync",
-    "get_bulk_task_history_data",
-    "reconcile_tasks",
-    "sync_statuses",
-    "count_alive_tasks",
-    "update_run_status",
-    "open_manager",
-    "end_manager",
-    "advance_graph",
-    "end_graph",
+    *("get_active_running_tasks", "get_history_statuses_to_sync", "get_bulk_task_history_data", "reconcile_tasks"),
+    *("sync_statuses", "count_alive_tasks", "update_run_status"),
+    *("open_manager", "end_manager", "advance_graph", "end_graph"),
 )
 
 
@@ -151,8 +144,10 @@ class Parts:
 
     def reading(self) -> FileReading:
         """What reads files of runs on for users' code."""
-        s = self.store
-        return FileReading(s.runs, RunFiles(s.tasks, s.exports, self.live_files, self.archive))
+        s, archived = self.store, ArchivedFiles(self.archive)
+        return FileReading(
+            s.runs, RunFiles(s.tasks, s.exports, self.live_files, archived, "this worker cannot read them")
+        )
 
 
 def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
@@ -284,19 +279,14 @@ def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collec
     return found
 
 
-def build_audit(parts: Parts) -> AuditActivities:
+def build_audit(p: Parts) -> AuditActivities:
     """The activities that compare database, cluster and Temporal, and repair differences between them."""
-    s, p = parts.store, parts
-    return AuditActivities(
-        *(s.audits, s.findings, s.corrections, s.adoption, s.runs, s.tasks, p.cluster, p.directory, p.audit),
-        giving_up=_giving_up(p),
-    )
+    return AuditActivities(p.store, p.cluster, p.directory, p.audit, giving_up=_giving_up(p))
 
 
-def build_parent_audit(parts: Parts) -> ParentAudit:
+def build_parent_audit(p: Parts) -> ParentAudit:
     """The same for managers, graphs, schedules and webhooks."""
-    s, p = parts.store, parts
-    return ParentAudit(s.audits, s.findings, p.directory, s.schedules, s.webhooks, p.audit, giving_up=_giving_up(p))
+    return ParentAudit(p.store, p.directory, p.audit, giving_up=_giving_up(p))
 
 
 def _giving_up(p: Parts) -> GivingUp:

@@ -54,7 +54,7 @@ NAMING = (
 
 
 def is_told(environment: Mapping[str, str]) -> bool:
-    """Tell whether this environment says by itself where our parts are."""
+    """Say whether this environment says by itself where our parts are."""
     return any(environment.get(name) for name in NAMING)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -51,6 +52,15 @@ def _file_url(*parts: str) -> str:
 EnvPrefix = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{2,49}$")]
 
 
+def _memory(least: str, most: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not (parse_memory(least) or 0) <= (parse_memory(value) or 0) <= (parse_memory(most) or 0):
+            raise ValueError(f"{value!r:.80} is not allowed; give {least} to {most}")
+        return value
+
+    return AfterValidator(check)
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -59,54 +69,53 @@ class DatabaseSettings(_Section):
     """The database of runs."""
 
     url: str = Field(default_factory=lambda: f"sqlite:///{STATE_DIR.absolute() / 'lifecycle.db'}")
-    pool_size: int = Field(default=10, ge=1, le=200, description="connections for each group of threads")
+    pool_size: int = Field(default=10, ge=1, le=200)
+    """Connections for each group of threads."""
 
 
 class ClusterSettings(_Section):
     """The cluster on which tasks execute."""
 
     kind: str = "local"
-    namespace: str = Field(default="crawls", description="the Kubernetes namespace that crawls are deployed to")
-    kubeconfig: Path | None = Field(
-        default=None, description="kubeconfig of the cluster; without one KUBECONFIG, or the account of our own pod"
-    )
-    context: str | None = Field(default=None, description="context of the kubeconfig; without one the current one")
-    service_account: str = Field(default="crawl", description="service account of crawl pods; no token is mounted")
-    image: str | None = Field(default=None, description="image of crawlers whose catalogue entry names none")
-    pull_secrets: list[str] = Field(default_factory=list, description="image pull secrets of every crawl pod")
-    scheduled_priority_class: str | None = Field(
-        default=None, description="priority class of scheduled runs whose catalogue entry names none"
-    )
-    onetime_priority_class: str | None = Field(default=None, description="the same for all other runs")
-    volume_claim: str | None = Field(
-        default=None, description="claim of a shared volume, mounted into crawl pods by sub-path: files and saved state"
-    )
-    volume_path: Path | None = Field(default=None, description="where that volume is mounted for our own processes")
-    files_url: str | None = Field(
-        default=None, description="s3://bucket/prefix that crawl pods upload supporting files to; in place of a volume"
-    )
-    job_ttl_s: int = Field(default=86_400, ge=86_400, description="seconds that the cluster keeps an ended Job")
-    connect_s: float = Field(default=3.0, gt=0, le=30, description="seconds to connect to the Kubernetes API")
-    read_s: float = Field(default=10.0, gt=0, le=60, description="seconds without an answer of the Kubernetes API")
+    namespace: str = "crawls"
+    """The Kubernetes namespace that crawls are deployed to."""
+    kubeconfig: Path | None = None
+    """Kubeconfig of the cluster; without one KUBECONFIG, or the account of our own pod."""
+    context: str | None = None
+    """Context of the kubeconfig; without one the current one."""
+    service_account: str = "crawl"
+    """Service account of crawl pods; no token is mounted."""
+    image: str | None = None
+    """Image of crawlers whose catalogue entry names no image."""
+    pull_secrets: list[str] = Field(default_factory=list)
+    """Image pull secrets of every crawl pod."""
+    scheduled_priority_class: str | None = None
+    """Priority class of scheduled runs whose catalogue entry names none."""
+    onetime_priority_class: str | None = None
+    """The same for all other runs."""
+    volume_claim: str | None = None
+    """Claim of a shared volume, mounted into crawl pods by sub-path: files and saved state."""
+    volume_path: Path | None = None
+    """The folder where our own processes have that volume."""
+    files_url: str | None = None
+    """The address s3://bucket/prefix that crawl pods upload supporting files to; in place of a volume."""
+    job_ttl_s: int = Field(default=86_400, ge=86_400)
+    """Seconds that the cluster keeps an ended Job."""
+    connect_s: float = Field(default=3.0, gt=0, le=30)
+    """Seconds to connect to the Kubernetes API."""
+    read_s: float = Field(default=10.0, gt=0, le=60)
+    """Seconds without an answer of the Kubernetes API."""
     state_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "cluster")
-    slots: int = Field(default=4, ge=1, le=1024, description="tasks that execute at once on the local cluster")
-    cgroup: str = Field(
-        default="auto",
-        pattern=r"^(auto|off|/.*)$",
-        description="limits of local tasks by cgroups: auto, off, or the folder of the cgroup to make them in",
-    )
-    run_as: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=64,
-        description="user (name or number) that local crawlers run as; needs a scheduler service that is root",
-    )
-    keep_days: float = Field(
-        default=14, ge=0, description="days that the folders of local tasks are kept after their run's end; 0: for ever"
-    )
-    env_prefix: EnvPrefix = Field(
-        default=OF_CRAWLERS, description="what variables begin with that crawlers are given as secrets (env:NAME)"
-    )
+    slots: int = Field(default=4, ge=1, le=1024)
+    """Tasks that execute at once on the local cluster."""
+    cgroup: str = Field(default="auto", pattern=r"^(auto|off|/.*)$")
+    """Limits of local tasks by cgroups: auto, off, or the folder of the cgroup to make them in."""
+    run_as: str | None = Field(default=None, min_length=1, max_length=64)
+    """User (name or number) that local crawlers run as; needs a scheduler service that is root."""
+    keep_days: float = Field(default=14, ge=0)
+    """Days that the folders of local tasks are kept after their run's end; 0: for ever."""
+    env_prefix: EnvPrefix = OF_CRAWLERS
+    """The beginning of names of variables that crawlers get as secrets (env:NAME)."""
 
 
 class SchedulerSettings(_Section):
@@ -116,9 +125,8 @@ class SchedulerSettings(_Section):
     host: str = "127.0.0.1"
     port: int = Field(default=8600, ge=0, le=65535)
     timeout_s: float = Field(default=20.0, gt=0)
-    token: SecretStr | None = Field(
-        default=None, description="what the service asks for and our processes show; needed off loopback"
-    )
+    token: SecretStr | None = None
+    """The token that the service asks for and our processes show; needed off loopback."""
 
 
 class UrlSettings(_Section):
@@ -130,35 +138,38 @@ class UrlSettings(_Section):
 class GatewaySettings(_Section):
     """The HTTP API: where programs find it, where it listens, and whom it lets in."""
 
-    url: str | None = Field(default=None, description="where crawlctl and crawlers find it")
-    token: SecretStr | None = Field(default=None, description="what crawlctl and our services show to it")
+    url: str | None = None
+    """The address for crawlctl and crawlers."""
+    token: SecretStr | None = None
+    """The token of crawlctl and our services."""
     host: str = "127.0.0.1"
     port: int = Field(default=8500, ge=0, le=65535)
-    open: bool = Field(default=False, description="no tokens asked for; on loopback only, as `crawlctl dev` does")
-    tokens_file: Path | None = Field(default=None, description="TOML file of callers: name, role, sha256 of the token")
-    task_key: SecretStr | None = Field(
-        default=None,
-        description="signs a crawler's token, which adds tasks to its own run and reads its stop; also the scheduler's",
-    )
-    login_key: SecretStr | None = Field(
-        default=None,
-        description="signs logins to the page, the same on all gateways; without it they end with the process",
-    )
-    temporal_ui: str | None = Field(
-        default=None,
-        pattern=r"^https?://[^\s]+$",
-        description="our namespace in Temporal's UI, as http://127.0.0.1:8233/namespaces/default; pages link to it",
-    )
-    hosts: list[str] = Field(default_factory=list, description="names it answers to, when tokens are asked for; any")
-    reads_per_s: float = Field(default=100.0, gt=0, description="requests that only read, for each token")
-    writes_per_s: float = Field(default=20.0, gt=0, description="requests that change something, for each token")
-    requests_at_once: int = Field(default=50, ge=1, description="requests being served at once, for each token")
-    streams_at_once: int = Field(default=20, ge=1, description="event streams and followed logs, for each token")
-    sweep_s: float = Field(default=15.0, gt=0, description="seconds between searches for accepted but unstarted work")
-    scrapyd: bool = Field(default=False, description="answer clients of scrapyd as scrapyd does")
-    scrapyd_project: str = Field(
-        default="default", pattern=r"^[A-Za-z0-9_.-]{1,100}$", description="the project that they see"
-    )
+    open: bool = False
+    """Serve everybody without a token; on loopback only, as `crawlctl dev` does."""
+    tokens_file: Path | None = None
+    """TOML file of callers: name, role, sha256 of the token."""
+    task_key: SecretStr | None = None
+    """Signs a crawler's token, which adds tasks to its own run and reads its stop; also the scheduler's."""
+    login_key: SecretStr | None = None
+    """Signs logins to the page, the same on all gateways; without it they end with the process."""
+    temporal_ui: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
+    """Our namespace in Temporal's UI, as http://127.0.0.1:8233/namespaces/default; pages link to it."""
+    hosts: list[str] = Field(default_factory=list)
+    """Names that it answers to where tokens are needed; empty: any."""
+    reads_per_s: float = Field(default=100.0, gt=0)
+    """Requests that only read, for each token."""
+    writes_per_s: float = Field(default=20.0, gt=0)
+    """Requests that change something, for each token."""
+    requests_at_once: int = Field(default=50, ge=1)
+    """Requests at once, for each token."""
+    streams_at_once: int = Field(default=20, ge=1)
+    """Event streams and followed logs, for each token."""
+    sweep_s: float = Field(default=15.0, gt=0)
+    """Seconds between searches for accepted but unstarted work."""
+    scrapyd: bool = False
+    """Answer clients of scrapyd as scrapyd does."""
+    scrapyd_project: str = Field(default="default", pattern=r"^[A-Za-z0-9_.-]{1,100}$")
+    """The project that these clients see."""
 
 
 class PusherSettings(_Section):
@@ -167,15 +178,16 @@ class PusherSettings(_Section):
     app_id: str | None = None
     key: str | None = None
     secret: SecretStr | None = None
-    cluster: str | None = Field(default=None, description="Pusher's cluster, when no host is given")
-    host: str | None = Field(default=None, description="a server that speaks Pusher's API, instead of a cluster")
+    cluster: str | None = None
+    """Pusher's cluster, when no host is given."""
+    host: str | None = None
+    """A server that speaks Pusher's API, instead of a cluster."""
     port: int | None = Field(default=None, ge=1, le=65535)
     tls: bool = True
-    channel: str = Field(
-        default="private-crawls private-crawl-run-{run_id}",
-        description="the channels of every event, with spaces between; {run_id} and {crawler} are filled in",
-    )
-    timeout_s: float = Field(default=1.4, gt=0, le=1.4, description="for one of three tries: 5 s in all")
+    channel: str = "private-crawls private-crawl-run-{run_id}"
+    """The channels of every event, with spaces between; {run_id} and {crawler} are filled in."""
+    timeout_s: float = Field(default=1.4, gt=0, le=1.4)
+    """Seconds for one of three tries: 5 s in all."""
 
     def options(self) -> dict[str, Any] | None:
         """The arguments that the notifier is made with; ``None`` while it is off."""
@@ -199,39 +211,24 @@ CACHED_BYTES = 200 * 1024
 class WorkerSettings(_Section):
     """A worker process."""
 
-    grace_s: float = Field(default=20.0, ge=0, description="what running activities get after SIGTERM")
-    threads: int = Field(default=16, ge=1, le=512, description="activities at once for each task queue")
-    cache: str = Field(
-        default="256Mi",
-        description="memory for workflows that wait between two steps; what does not fit is replayed at its next one",
-    )
+    grace_s: float = Field(default=20.0, ge=0)
+    """Seconds that running activities get after SIGTERM."""
+    threads: int = Field(default=16, ge=1, le=512)
+    """Activities at once for each task queue."""
+    cache: Annotated[str, _memory("1Mi", "1Ti")] = "256Mi"
+    """Memory for workflows that wait between two steps; what does not fit is replayed at its next one."""
     health_host: str = "127.0.0.1"
-    health_port: int = Field(default=8700, ge=0, le=65535, description="0 takes a free port")
+    health_port: int = Field(default=8700, ge=0, le=65535)
+    """Port of health checks; 0 takes a free one."""
     metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = Field(default=None, ge=1, le=65535, description="Prometheus endpoint; none: no metrics")
-    wake_ups: bool = Field(
-        default=True,
-        description="whether the role cluster notices changes on the cluster at once; the role observer always does",
-    )
-    deployment: str | None = Field(
-        default=None,
-        max_length=60,
-        pattern=r"^[A-Za-z0-9_-]+$",
-        description="name of Temporal's worker deployment that all roles belong to; none: workers are not versioned",
-    )
-    build_id: str | None = Field(
-        default=None,
-        max_length=100,
-        pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$",
-        description="the build, as Temporal's worker versioning knows it; none: TEMPORAL_WORKER_BUILD_ID, if versioned",
-    )
-
-    @field_validator("cache")
-    @classmethod
-    def _cache(cls, value: str) -> str:
-        if not 2**20 <= (parse_memory(value) or 0) <= 2**40:
-            raise ValueError(f"{value!r:.80} is not allowed; give 1Mi to 1Ti")
-        return value
+    metrics_port: int | None = Field(default=None, ge=1, le=65535)
+    """Prometheus endpoint; none: no metrics."""
+    wake_ups: bool = True
+    """Let the role cluster notice changes on the cluster at once; the role observer always does."""
+    deployment: str | None = Field(default=None, max_length=60, pattern=r"^[A-Za-z0-9_-]+$")
+    """Name of Temporal's worker deployment that all roles belong to; none: workers are not versioned."""
+    build_id: str | None = Field(default=None, max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
+    """The build, as Temporal's worker versioning knows it; none: TEMPORAL_WORKER_BUILD_ID, if versioned."""
 
     def cached(self) -> int:
         """The number of workflows that one role keeps in memory."""
@@ -256,29 +253,34 @@ class WorkerSettings(_Section):
 class PlansSettings(_Section):
     """Users' managers: their code, and what their words from Scrapy Cloud mean here."""
 
-    modules: list[str] = Field(
-        default_factory=list,
-        description="modules whose managers and functions plans workers execute; *: all of the folder",
-    )
-    folder: Path = Field(default_factory=Path.cwd, description="where these modules are looked for first")
-    environment: list[str] = Field(
-        default_factory=list, description="names of variables of the worker that users' code gets too"
-    )
-    hook_s: float = Field(default=60.0, gt=0, le=600, description="seconds that a hook or one cycle of a manager gets")
-    page_s: float = Field(default=300.0, gt=0, le=900, description="seconds that a source gets for one page of items")
-    processes: int = Field(default=100, ge=1, le=1000, description="processes with users' code at once in one worker")
-    memory: str = Field(default="1Gi", description="private memory of one such process")
-    functions: int = Field(default=4, ge=1, le=100, description="functions of graphs at once in one worker")
-    queue: str | None = Field(
-        default=None, description="name of the pool whose functions it executes; none: the common"
-    )
-    result: str = Field(default="64Mi", description="largest result of a function that is recorded")
-    buffer: int = Field(default=1000, ge=1, le=100_000, description="items of a source that wait for a slot at most")
-    unit_cpu: str | None = Field(default=None, description="processors of one unit; none: units ask for none")
-    unit_memory: str = Field(default="1Gi", description="memory of one unit")
-    projects: dict[str, str] = Field(
-        default_factory=dict, description="number or alias of a project -> prefix of the names of its crawlers"
-    )
+    modules: list[str] = Field(default_factory=list)
+    """Modules whose managers and functions plans workers execute; *: all of the folder."""
+    folder: Path = Field(default_factory=Path.cwd)
+    """The folder where these modules are searched first."""
+    environment: list[str] = Field(default_factory=list)
+    """Names of variables of the worker that users' code gets too."""
+    hook_s: float = Field(default=60.0, gt=0, le=600)
+    """Seconds that a hook or one cycle of a manager gets."""
+    page_s: float = Field(default=300.0, gt=0, le=900)
+    """Seconds that a source gets for one page of items."""
+    processes: int = Field(default=100, ge=1, le=1000)
+    """Processes with users' code at once in one worker."""
+    memory: str = "1Gi"
+    """Private memory of one such process."""
+    functions: int = Field(default=4, ge=1, le=100)
+    """Functions of graphs at once in one worker."""
+    queue: str | None = None
+    """Name of the pool whose functions it executes; none: the common one."""
+    result: Annotated[str, _memory("1Ki", "1Gi")] = "64Mi"
+    """Largest result of a function that is recorded."""
+    buffer: int = Field(default=1000, ge=1, le=100_000)
+    """Most items of a source that wait for a slot."""
+    unit_cpu: str | None = None
+    """Processors of one unit; none: units ask for none."""
+    unit_memory: str = "1Gi"
+    """Memory of one unit."""
+    projects: dict[str, str] = Field(default_factory=dict)
+    """Number or alias of a project -> prefix of the names of its crawlers."""
 
     @field_validator("modules")
     @classmethod
@@ -303,13 +305,6 @@ class PlansSettings(_Section):
             raise ValueError(f"{value!r:.80} names no pool; give 1 to 50 letters, digits, dots, dashes, underscores")
         return value
 
-    @field_validator("result")
-    @classmethod
-    def _result(cls, value: str) -> str:
-        if not 1024 <= (parse_memory(value) or 0) <= 2**30:
-            raise ValueError(f"{value!r:.80} is not allowed; give 1Ki to 1Gi")
-        return value
-
     @field_validator("unit_cpu", "unit_memory", "memory")
     @classmethod
     def _quantity(cls, value: str | None, info: ValidationInfo) -> str | None:
@@ -332,14 +327,14 @@ class PlansSettings(_Section):
 class WebhookSettings(_Section):
     """The addresses that webhooks may lead to."""
 
-    networks: list[str] = Field(
-        default_factory=list, description="networks beside the public internet that they may lead to: 10.1.0.0/16"
-    )
-    loopback: bool = Field(default=False, description="http, and this machine, as `crawlctl dev` allows it")
-    at_once: int = Field(default=100, ge=1, le=512, description="webhooks that one worker serves")
-    env_prefix: EnvPrefix = Field(
-        default=OF_WEBHOOKS, description="what variables begin with that hold secrets of webhooks (env:NAME)"
-    )
+    networks: list[str] = Field(default_factory=list)
+    """Networks beside the public internet that they may lead to: 10.1.0.0/16."""
+    loopback: bool = False
+    """Allow http and this machine, as `crawlctl dev` does."""
+    at_once: int = Field(default=100, ge=1, le=512)
+    """Webhooks that one worker serves."""
+    env_prefix: EnvPrefix = OF_WEBHOOKS
+    """The beginning of names of variables that hold secrets of webhooks (env:NAME)."""
 
     @field_validator("networks")
     @classmethod
@@ -357,39 +352,44 @@ class WebhookSettings(_Section):
 class AuditSettings(_Section):
     """Audits: database, cluster and Temporal compared, and put right where they differ. Seconds."""
 
-    every_s: float = Field(default=900.0, ge=0, description="between two scheduled audits; 0: none are scheduled")
-    repair: bool = Field(default=True, description="whether scheduled audits repair, or only tell")
-    grace_s: float = Field(default=120.0, ge=0, description="before a run whose workflow is gone is taken over")
-    orphan_grace_s: float = Field(default=300.0, ge=0, description="before a task that no run owns is ended")
-    start_grace_s: float = Field(
-        default=30.0, ge=0, description="before an accepted run that nobody took up is started"
-    )
+    every_s: float = Field(default=900.0, ge=0)
+    """Seconds between two scheduled audits; 0: none are scheduled."""
+    repair: bool = True
+    """Let scheduled audits repair, not only report."""
+    grace_s: float = Field(default=120.0, ge=0)
+    """Seconds before a run whose workflow is gone is taken over."""
+    orphan_grace_s: float = Field(default=300.0, ge=0)
+    """Seconds before a task that no run owns is ended."""
+    start_grace_s: float = Field(default=30.0, ge=0)
+    """Seconds before an accepted run that nobody took up is started."""
 
 
 class LimitSettings(_Section):
     """The most that may be open at once, of each kind."""
 
-    managers: int = Field(default=MOST["managers"], ge=1, le=100_000, description="managers that have not ended")
-    graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000, description="graphs that have not ended, and drafts")
-    schedules: int = Field(default=MOST["schedules"], ge=1, le=100_000, description="schedules, paused ones too")
-    webhooks: int = Field(default=MOST["webhooks"], ge=1, le=WEBHOOKS_MAX, description="webhooks, paused ones too")
+    managers: int = Field(default=MOST["managers"], ge=1, le=100_000)
+    """Managers that have not ended."""
+    graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000)
+    """Graphs that have not ended, and drafts."""
+    schedules: int = Field(default=MOST["schedules"], ge=1, le=100_000)
+    """Schedules, paused ones too."""
+    webhooks: int = Field(default=MOST["webhooks"], ge=1, le=WEBHOOKS_MAX)
+    """Webhooks, paused ones too."""
 
 
 class PayloadSettings(_Section):
     """The data that goes through Temporal; readable there until keys are set."""
 
-    keys: SecretStr | None = Field(
-        default=None, description="NAME=KEY[,NAME=KEY], 32 bytes in base64 each; the first encrypts, all of them read"
-    )
+    keys: SecretStr | None = None
+    """NAME=KEY[,NAME=KEY], 32 bytes in base64 each; the first encrypts, all of them read."""
 
 
 class LogSettings(_Section):
     """The log that our processes write to standard error."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    format: Literal["auto", "json", "pretty"] = Field(
-        default="auto", description="one JSON object a line, or for people; auto: pretty on a terminal, else JSON"
-    )
+    format: Literal["auto", "json", "pretty"] = "auto"
+    """One JSON object a line, or for people; auto: pretty on a terminal, else JSON."""
 
 
 class Settings(BaseSettings):
@@ -415,7 +415,8 @@ class Settings(BaseSettings):
     payloads: PayloadSettings = Field(default_factory=PayloadSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     crawlers: Path = Path("crawlers.yaml")
-    more_crawlers: Path | None = Field(default=None, description="another catalogue, for names that the first lacks")
+    more_crawlers: Path | None = None
+    """Another catalogue, for names that the first lacks."""
 
     @property
     def owned(self) -> Owned:

@@ -26,13 +26,12 @@ _NUMBER_MAX = 2**31 - 1
 _RUN = r"([1-9][0-9]{0,18}-[0-9a-f]{32})"
 _SHAPE = re.compile(rf"task\.{_RUN}\.([A-Za-z0-9_-]{{43}})", re.ASCII)
 _FILES_SHAPE = re.compile(
-    rf"files\.{_RUN}\.(0|[1-9][0-9]{{0,9}})\.([1-9][0-9]{{0,9}})\.([A-Za-z0-9_-]{{43}})", re.ASCII
+    rf"files\.({_RUN}\.(0|[1-9][0-9]{{0,9}})\.([1-9][0-9]{{0,9}}))\.([A-Za-z0-9_-]{{43}})", re.ASCII
 )
 
 
 def sign(key: bytes, run: RunRef) -> str:
     """The token for this run. Raises ``ValueError`` for a key under ``KEY_MIN`` bytes or an id that no run has."""
-    _check(key)
     if RunRef.named(str(run)) is None:
         raise ValueError(f"run_id: {run} is no run")
     return f"task.{run}.{_mac(key, str(run))}"
@@ -43,11 +42,9 @@ def verify(key: bytes, token: str) -> RunRef | None:
 
     Raises ``ValueError`` for a key under ``KEY_MIN`` bytes.
     """
-    _check(key)
     found = _SHAPE.fullmatch(token)
-    if found is None or not hmac.compare_digest(_mac(key, found[1]), found[2]):
-        return None
-    return RunRef.named(found[1])
+    right = found is not None and hmac.compare_digest(_mac(key, found[1]), found[2])
+    return RunRef.named(found[1]) if found is not None and right else None
 
 
 def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
@@ -55,7 +52,6 @@ def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
 
     Raises ``ValueError`` for a key under ``KEY_MIN`` bytes or numbers that no task has.
     """
-    _check(key)
     if RunRef.named(str(run)) is None or not (0 <= index <= _NUMBER_MAX and 1 <= attempt <= _NUMBER_MAX):
         raise ValueError(f"run {run}, index {index}, attempt {attempt}: there is no such task")
     task = f"{run}.{index}.{attempt}"
@@ -65,25 +61,17 @@ def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
 def verify_files(key: bytes, token: str) -> tuple[RunRef, int, int] | None:
     """Run, index and attempt that this token is for; ``None`` when it was not signed with this key, or is no such
     token. Raises ``ValueError`` for a key under ``KEY_MIN`` bytes."""
-    _check(key)
     found = _FILES_SHAPE.fullmatch(token)
-    run = None if found is None else RunRef.named(found[1])
-    if found is None or run is None:
+    if found is None or not hmac.compare_digest(_mac(key, found[1], _FILES), found[5]):
         return None
-    index, attempt = int(found[2]), int(found[3])
-    if index > _NUMBER_MAX or attempt > _NUMBER_MAX:
-        return None
-    right = hmac.compare_digest(_mac(key, f"{run}.{index}.{attempt}", _FILES), found[4])
-    return (run, index, attempt) if right else None
+    run = RunRef.named(found[2])
+    return None if run is None else (run, int(found[3]), int(found[4]))
 
 
 def _mac(key: bytes, named: str, purpose: bytes = _PURPOSE) -> str:
-    digest = hmac.new(key, purpose + named.encode(), hashlib.sha256).digest()
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-
-
-def _check(key: bytes) -> None:
     if len(key) < KEY_MIN:
         raise ValueError(
             f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {KEY_MIN} random ones or more"
         )
+    digest = hmac.digest(key, purpose + named.encode(), hashlib.sha256)
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

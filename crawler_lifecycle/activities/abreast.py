@@ -23,14 +23,14 @@ MOST = 200
 class Abreast(Generic[T, R]):
     """Calls ``do`` for each item; ``slow`` are, at the end, the calls that nobody waited for.
 
-    They go on in threads of their own until they end by their own time limits; what comes of them is not told.
+    They go on in threads of their own until they end by their own time limits; what comes of them is not reported.
     """
 
     def __init__(self, do: Callable[[T], R], *, width: int = WIDTH, slow_s: float = SLOW_S, most: int = MOST) -> None:
         self._do = do
         self._width, self._slow_s, self._most = width, slow_s, most
         self._busy: dict[int, float] = {}
-        self._told: SimpleQueue[tuple[int, T, R | BaseException]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[int, T, R | BaseException]] = SimpleQueue()
 
     @property
     def slow(self) -> int:
@@ -62,10 +62,10 @@ class Abreast(Generic[T, R]):
     def _begin(self, number: int, item: T) -> None:
         def call() -> None:
             try:
-                told: R | BaseException = self._do(item)
-            except BaseException as error:  # whatever it is, it is told like an answer
-                told = error
-            self._told.put((number, item, told))
+                answer: R | BaseException = self._do(item)
+            except BaseException as error:  # whatever it is, it is returned like an answer
+                answer = error
+            self._answers.put((number, item, answer))
 
         self._busy[number] = time.monotonic()
         run = contextvars.copy_context().run
@@ -74,13 +74,13 @@ class Abreast(Generic[T, R]):
     def _ended(self, seconds: float) -> Iterator[tuple[T, R | Exception]]:
         """Wait for one call, at most ``seconds``, and give it and all others that have ended."""
         try:
-            found = self._told.get(timeout=max(seconds, 0.001))
+            found = self._answers.get(timeout=max(seconds, 0.001))
             while True:
-                number, item, told = found
+                number, item, answer = found
                 del self._busy[number]
-                if isinstance(told, BaseException) and not isinstance(told, Exception):
-                    raise told
-                yield item, told
-                found = self._told.get_nowait()
+                if isinstance(answer, BaseException) and not isinstance(answer, Exception):
+                    raise answer
+                yield item, answer
+                found = self._answers.get_nowait()
         except Empty:
             return

@@ -50,9 +50,9 @@ class StopReport:
     left: int = 0
     """Tasks that it tried and that did not answer, or not in time. They are tried again later."""
     more: bool = False
-    """Whether its time was over before every task had its turn."""
+    """True if its time was over before every task had its turn."""
     asked_at: datetime | None = None
-    """When the last of the run's tasks was asked to end."""
+    """The time when the last of the run's tasks was asked to end."""
     counts: Counts = field(default_factory=Counts)
 
 

@@ -67,7 +67,7 @@ class RecordParentStop:
     intent: StopIntent
     leave: bool = False
     must: bool = False
-    """Whether a row that another hand spoilt is waited for; else it is answered, and the runs are stopped meanwhile."""
+    """True to wait for a row that a manual edit spoilt; else it is answered, and the runs are stopped meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ class BegunRuns:
     refused: int = 0
     """Jobs that can never be begun: they have ended by that."""
     more: bool = False
-    """Whether its time was over before every job had its turn."""
+    """True if its time was over before every job had its turn."""
     stopped: bool = False
-    """Whether a stop is on record, so that none is begun any more."""
+    """True if a stop is on record, so that none is begun any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ class RunsLeft:
     live: int = 0
     """Runs that have not ended; when the time was over, those that were counted."""
     more: bool = False
-    """Whether its time was over before every run had its turn."""
+    """True if its time was over before every run had its turn."""
     trouble: str | None = None
-    """Why a run could not be told."""
+    """The reason why a run could not be notified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +140,20 @@ class ChildRuns:
         stopped: Callable[[], StopIntent | None],
     ) -> BegunRuns:
         """One pass over jobs whose runs are to be begun, as far as the time reaches. An outage ends the pass; a job
-        that is in trouble holds up no other. Raises the first such trouble when all others had their turn.
+        that fails holds up no other. Raises the first such error when all others had their turn.
 
         ``waiting``: so many of these jobs at most, by number. ``begin``: the id of what was begun for a job; ``None``:
         it was stopped at once; raises ``NeverBegun``. ``begun`` puts on record the number of a job with that id, or
         the reason why there can never be one; ``False``: the job was cancelled meanwhile. ``stopped``: as ``begin``
         of one run takes it.
         """
-        until, troubles, tried, done = time.monotonic() + PASS_S, list[LifecycleError](), set[int](), BegunRuns()
+        until, incidents, tried, done = time.monotonic() + PASS_S, list[LifecycleError](), set[int](), BegunRuns()
         while True:
             jobs = {number: job for number, job in waiting(WINDOW).items() if number not in tried}
             if stopped() is not None:
                 return replace(done, stopped=True)
-            if not jobs and troubles:
-                raise troubles[0]
+            if not jobs and incidents:
+                raise incidents[0]
             if not jobs:
                 return done
             for number, job in jobs.items():
@@ -171,7 +171,7 @@ class ChildRuns:
                         done = replace(done, begun=done.begun + (id is not None), refused=done.refused + refused)
                 except (StoreRefused, RowUnreadable, InvalidRequest) as error:
                     log.error("job %d of %s cannot be begun now: %s", number, whose, error)
-                    troubles.append(error)
+                    incidents.append(error)
 
     def begin(
         self,
@@ -222,7 +222,7 @@ class ChildRuns:
             runs = page(after, WINDOW)
             left = replace(left, live=left.live + len(runs))
             asking = Abreast[RunRow, None](lambda run: self.stop(run, whose, intent))
-            for run, answer in asking.over([run for run in runs if _to_tell(run, intent)]):
+            for run, answer in asking.over([run for run in runs if _to_notify(run, intent)]):
                 alive()
                 if isinstance(answer, Exception):
                     log.warning("run %d of %s could not be stopped: %s", run.run_id, whose, answer)
@@ -236,7 +236,7 @@ class ChildRuns:
                 return replace(left, more=True)
 
     def stop(self, run: RunRow, whose: str, intent: StopIntent) -> None:
-        """Record the stop of a run, then tell its workflow, or start one, as the gateway does."""
+        """Record the stop of a run, then notify its workflow, or start one, as the gateway does."""
         kind = "force_stop" if intent.force else "stop"
         request_id = f"{whose}/{run.attempt}/{kind}"
         run = self.stops.record_stop(run.run_id, intent, request_id)
@@ -248,7 +248,7 @@ class ChildRuns:
         self._take_over(run)
 
     def stop_manager(self, managers: ManagerStore, row: ManagerRow, whose: str, intent: StopIntent) -> None:
-        """Record the stop of a manager, unless one is on record that suffices; then tell its workflow, or start one."""
+        """Record the stop of a manager, unless a sufficient one is there; then notify its workflow, or start one."""
         if row.stop is None or (intent.force and not row.stop.force):
             row = managers.record_manager_stop(row.manager_id, intent)
         stop = StopRequest(f"{whose}/{row.attempt}", intent.requested_by, intent.reason, intent.force)
@@ -263,8 +263,8 @@ class ChildRuns:
         self.directory.begin(begin_request(now), next_workflow_id(now), now.run_uid, repair=True)
 
 
-def _to_tell(run: RunRow, intent: StopIntent) -> bool:
-    """Tell whether a run is to be told of a stop: nobody did, or its workflow has not acted on it, or not on force."""
+def _to_notify(run: RunRow, intent: StopIntent) -> bool:
+    """Say whether a run needs the stop: it has none, or its workflow has not acted on it, or not on force."""
     return run.stop is None or run.stop_acted_at is None or (intent.force and not run.stop.force)
 
 

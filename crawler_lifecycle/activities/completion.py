@@ -28,9 +28,8 @@ from .shared import alive, beating, push_event, send_event, telling
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
-    from crawler_lifecycle.store.runs.completion import CompletionStore
+    from crawler_lifecycle.store.runs.completion import CompletionStore, ExportStore
     from crawler_lifecycle.store.runs.deployment import DeploymentStore
-    from crawler_lifecycle.store.runs.exports import ExportStore
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
@@ -53,11 +52,11 @@ class RunEnded:
     items: int | None = None
     errors: int | None = None
     push: bool = False
-    """Whether somebody wants to be told by ``signal_pusher_changed``."""
+    """True if somebody wants ``signal_pusher_changed``."""
     stopped: bool = False
-    """Whether a stop was on record, so that ``signal_pusher_stopped`` has something to tell."""
+    """True if a stop was on record, which ``signal_pusher_stopped`` reports."""
     stop: StopIntent | None = None
-    """What is on record of it."""
+    """The stop on record."""
 
 
 @dataclass
@@ -116,7 +115,7 @@ class CompletionActivities:
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
         if event is None:
             raise NotDelivered(f"attempt {fence.attempt} of run {fence.run_id} has no verdict to tell yet")
-        self._tell_earlier_ends(fence)
+        self._send_earlier_ends(fence)
         return send_event(self.events, event, self.sink.send, self.sink.name).seq
 
     @activity.defn(name="deliver_event", no_thread_cancel_exception=True)
@@ -130,7 +129,7 @@ class CompletionActivities:
             raise InvalidRequest(f"key: {key!r:.80} is the id of no event on record; give that of one")
         send_event(self.events, event, self.sink.send, self.sink.name)
 
-    def _tell_earlier_ends(self, fence: Fence) -> None:
+    def _send_earlier_ends(self, fence: Fence) -> None:
         """Deliver the ends of earlier attempts that nobody has: a resume came before their own workflow got to it.
 
         That workflow may have failed for it, and audits look after the present attempt. A failure is on record.
@@ -192,13 +191,7 @@ class CompletionActivities:
                     return None
                 manifest = {"run_id": fence.run_id, "run_uid": fence.run_uid, "attempt": fence.attempt}
                 key = archive_key(fence.run, fence.attempt)
-                result = self.archive.store(
-                    key,
-                    sources,
-                    manifest,
-                    alive,
-                    files_max=self._files_max(fence.run_id),
-                )
+                result = self.archive.store(key, sources, manifest, alive, files_max=self._files_max(fence.run_id))
         except LifecycleError as error:
             self.exports.record_export(fence, "failed", None, str(error))
             raise

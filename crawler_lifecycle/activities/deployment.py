@@ -58,7 +58,7 @@ class Deploy:
     max_parallel: int | None = None
     resume: bool = False
     next_look_at: datetime | None = None
-    """When the run is looked at next, whatever comes of the call."""
+    """The time when the run is looked at next, whatever comes of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class MainJob:
     fence: Fence
     start_check_s: float
     alone: bool = False
-    """Whether it is the run's only task: then each try is a look of the run, and is recorded as one."""
+    """True if it is the run's only task: then each try is a look of the run, and is recorded as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,8 @@ class DeploymentActivities:
             replaced = main.uid is not None and seen.uid is not None and seen.uid != main.uid
             over = replaced or seen.phase in (Phase.ENDED, Phase.GONE)
             if not over and seen.phase in (Phase.ABSENT, Phase.WAITING):
-                why = seen.reason or _waiting_words(seen)
+                absent = seen.phase is Phase.ABSENT
+                why = seen.reason or ("the cluster does not know the task yet" if absent else "waiting to be started")
                 self.deployment.note_waiting(fence, why)
                 again_s = look.again_s
                 if order.alone:
@@ -384,7 +385,3 @@ def _is_news(main: TaskState, seen: Observation) -> bool:
     if seen.phase is Phase.ABSENT:
         return main.uid is not None and main.missed_at is None
     return main.missed_at is not None or not main.ever_seen
-
-
-def _waiting_words(seen: Observation) -> str:
-    return "the cluster does not know the task yet" if seen.phase is Phase.ABSENT else "waiting to be started"

@@ -10,11 +10,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from crawler_lifecycle.activities.graphs.graphs import checked_run, crawl_request
-from crawler_lifecycle.domain.errors import (
-    DuplicateRequest,
-    InvalidRequest,
-    NotInThisState,
-)
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.graph.checks import check
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint, step_from_json
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, GraphState
@@ -56,11 +52,11 @@ class DueDecided:
     due_id: int
     decision: Decision
     begun: TargetRef | None = None
-    """What has been begun."""
+    """The target that was begun."""
     begin: bool = False
-    """Whether something is still to be begun: it waits for what came before."""
+    """True if something is still to be begun: it waits for what came before."""
     stop: bool = False
-    """Whether what the previous one began is stopped first."""
+    """True if what the previous one began is stopped first."""
 
 
 @dataclass

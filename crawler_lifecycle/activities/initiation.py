@@ -9,7 +9,7 @@ from temporalio import activity
 
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks, with_limits
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
-from crawler_lifecycle.domain.run import AddedTaskId, ChildTask, RunRequest, TasksAdded
+from crawler_lifecycle.domain.run import ChildTask, RunRequest, TasksAdded
 from crawler_lifecycle.ports.protocols import Catalogue, WorkflowDirectory
 from crawler_lifecycle.ports.runs import Fence, Owner, RunHandle
 
@@ -27,7 +27,7 @@ class CreateHistory:
     request_id: str
     owner: Owner
     repair: bool = False
-    """Whether the run is claimed in place of a workflow that was lost."""
+    """True if the run is claimed in place of a workflow that was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +98,4 @@ class InitiationActivities:
         args = [task.args for task in order.tasks]
         if crawler is not None:
             check_tasks(crawler, request.args, request.settings, args)
-        added = self.additions.add_tasks(run_id, order.key, args, order.fence)
-        return TasksAdded(run_id, [AddedTaskId(task.task_id, task.index) for task in added])
+        return TasksAdded(run_id, self.additions.add_tasks(run_id, order.key, args, order.fence))

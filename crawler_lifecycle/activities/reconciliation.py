@@ -70,9 +70,9 @@ class LookAnswer:
     stop: StopIntent | None = None
     stalled: bool = False
     started: bool = False
-    """Whether it saw a task execute, or, unless the run was just resumed, one that has executed."""
+    """True if it saw a task execute, or, unless the run was just resumed, one that has executed."""
     started_at: datetime | None = None
-    """When the first of those began, as far as the cluster knows."""
+    """The time when the first of those began, as far as the cluster knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,12 @@ class ReconciliationActivities:
         Second execution: looks again and stages anew.
         """
         fence = order.fence
-        with beating(), telling(self._tell, fence):
+        with beating(), telling(self._note_error, fence):
             step = LookStep(self.looks, self.cluster, fence)
             try:
                 state, look = step.look()
             except ClusterUnavailable as error:
-                self._tell(fence, str(error))
+                self._note_error(fence, str(error))
                 raise
             wanted = order.next_gap_s if look.again_s is None else min(order.next_gap_s, look.again_s)
             gap = max(wanted, 2 * look.seconds, ladder.MIN_GAP_SECONDS)
@@ -155,7 +155,7 @@ class ReconciliationActivities:
             *_started(look, order.resumed),
         )
 
-    def _tell(self, fence: Fence, error: str) -> None:
+    def _note_error(self, fence: Fence, error: str) -> None:
         """A look that cannot be had, or not be written down, says why from its first try on."""
         self.looks.record_look_error(fence, error, ordered_at())
 
@@ -165,7 +165,7 @@ class ReconciliationActivities:
 
         Second execution: fetches again and stages anew.
         """
-        with beating(), telling(self._tell, fence):
+        with beating(), telling(self._note_error, fence):
             return LookStep(self.looks, self.cluster, fence).fetch_details()
 
     @activity.defn(name="reconcile_tasks", no_thread_cancel_exception=True)
@@ -174,7 +174,7 @@ class ReconciliationActivities:
 
         Second execution: writes the same values again.
         """
-        with telling(self._tell, fence):
+        with telling(self._note_error, fence):
             return self.looks.apply_details(fence)
 
     @activity.defn(name="sync_statuses", no_thread_cancel_exception=True)
@@ -183,7 +183,7 @@ class ReconciliationActivities:
 
         Second execution: nothing is staged any more, and the counts are the same.
         """
-        with telling(self._tell, order.fence):
+        with telling(self._note_error, order.fence):
             counts = self.looks.apply_findings(order.fence, order.source, order.observed_at)
         return Synced(counts.positive(), counts.active, counts.queued, push=any(one.sends for one in self.notifiers))
 
@@ -275,8 +275,8 @@ def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool) -> list
         end = observation.end
         changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
         planned = state.next_look_at or look.observed_at
-        due = ladder.due_for(changed_at.timestamp(), planned.timestamp(), gap_s)
-        due_at = datetime.fromtimestamp(due, tz=look.observed_at.tzinfo)
+        # A change after the look that was planned belongs to a later one, at most one gap after the change.
+        due_at = planned if changed_at <= planned else changed_at + timedelta(seconds=gap_s)
         change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed)
         if change is not None:
             findings.append(TaskFinding(change, observation))

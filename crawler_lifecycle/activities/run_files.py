@@ -14,14 +14,13 @@ from crawler_lifecycle.domain.run_data import PIECE
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.cluster import LiveFiles
 from crawler_lifecycle.ports.files import FilePart
-from crawler_lifecycle.ports.protocols import FileArchive
 from crawler_lifecycle.ports.runs import RunRow, TaskRef
 
 from .archived import ArchivedFiles
 from .shared import there
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.store.runs.exports import ExportStore
+    from crawler_lifecycle.store.runs.completion import ExportStore
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
@@ -73,33 +72,28 @@ class OpenedFile:
         return bytes(found[:most])
 
 
+@dataclass(frozen=True)
 class RunFiles:
     """Reads files of runs. Methods block; they raise ``ClusterUnavailable`` and ``NotDelivered``.
 
     ``elsewhere`` says in words where tasks leave files that cannot be read here.
     """
 
-    def __init__(
-        self,
-        tasks: TaskReader,
-        exports: ExportStore,
-        live: LiveFiles | None,
-        archive: FileArchive | None,
-        elsewhere: str | None = None,
-    ) -> None:
-        self._tasks, self._exports, self._live = tasks, exports, live
-        self._archived = ArchivedFiles(archive) if archive is not None else None
-        self._elsewhere = elsewhere or "they lie where this gateway cannot read"
+    tasks: TaskReader
+    exports: ExportStore
+    live: LiveFiles | None
+    archived: ArchivedFiles | None
+    elsewhere: str
 
     def list(self, run: RunRow, of: TaskRef | None = None) -> FileList:
         """Files of the run, or of one of its tasks."""
         there = self._of_tasks(run.ref, of)
         record = None if there.readable else self._newest_archive(run.run_id)
-        if record is None or self._archived is None:
+        if record is None or self.archived is None:
             return there
         attempt, url, size = record
         prefix = f"{files_prefix(of.index, of.attempt)}/" if of is not None else ""
-        named, left_out = self._archived.list(url, size, FILES_MAX)
+        named, left_out = self.archived.list(url, size, FILES_MAX)
         files = [RunFile(name, size) for name, size in named if name.startswith(prefix)]
         return FileList(True, files, left_out, f"from the archive of attempt {attempt}", attempt)
 
@@ -107,15 +101,15 @@ class RunFiles:
         """The file with this name of the list; ``None`` when there is none that can be read here."""
         live = self._live_file(run.ref, name)
         record = None if live is not None else self._newest_archive(run.run_id)
-        if record is None or self._archived is None:
+        if record is None or self.archived is None:
             return live
         _, url, size = record
-        found = self._archived.open(url, size, name)
+        found = self.archived.open(url, size, name)
         return None if found is None else OpenedFile(*found)
 
     def of_task(self, run: RunRef, task: TaskRef, path: str) -> OpenedFile | None:
         """The file that a task has at this path now, as far as it is written; ``None`` when there is none."""
-        live = self._live
+        live = self.live
         first = live.read(run, task, path, 0, CHUNK) if live is not None else None
         if live is None or first is None:
             return None
@@ -128,29 +122,29 @@ class RunFiles:
 
     def _live_file(self, run: RunRef, name: str) -> OpenedFile | None:
         parts = _OF_TASK.fullmatch(name)
-        if parts is None or self._live is None:
+        if parts is None or self.live is None:
             return None
         key = (run.run_id, int(parts[1]), int(parts[2] or 1))
-        found = self._tasks.recorded_tasks([key])
+        found = self.tasks.recorded_tasks([key])
         if not found:
             return None
         return self.of_task(run, TaskRef(found[0].task_id, key[1], key[2], found[0].uid), parts[3])
 
     def _newest_archive(self, run_id: int) -> tuple[int, str, int] | None:
         """Attempt, address and size of the newest archive that is whole."""
-        stored = [one for one in self._exports.list_exports(run_id) if one["status"] == "exported" and one["url"]]
+        stored = [one for one in self.exports.list_exports(run_id) if one["status"] == "exported" and one["url"]]
         found = [(int(str(one["attempt"])), str(one["url"]), int(str(one["bytes"] or 0))) for one in stored]
         return max(found, default=None)
 
     def _of_tasks(self, run: RunRef, of: TaskRef | None) -> FileList:
-        if self._live is None:
-            return FileList(False, note=f"{self._elsewhere}; when the run has ended they come with its archive")
-        rows = [] if of is not None else self._tasks.list_tasks(run.run_id, limit=TASKS_MAX + 1)
+        if self.live is None:
+            return FileList(False, note=f"{self.elsewhere}; when the run has ended they come with its archive")
+        rows = [] if of is not None else self.tasks.list_tasks(run.run_id, limit=TASKS_MAX + 1)
         tasks = [TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid) for row in rows[:TASKS_MAX]]
         files: list[RunFile] = []
         left_out, here = 0, False
         for task in [of] if of is not None else tasks:
-            listed = self._live.list(run, task, FILES_MAX - len(files))
+            listed = self.live.list(run, task, FILES_MAX - len(files))
             if listed is None:
                 continue
             here = True

@@ -62,12 +62,13 @@ def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
     return {name: getattr(owner, attribute) for name, attribute in _DEFINED[kind].items()}
 
 
-def answered(answers: Mapping[str, Callable[..., object]], name: str, arguments: Mapping[str, Any]) -> object:
-    """The answer to a question of users' code. Raises ``InvalidRequest`` for what cannot be asked."""
-    if name not in answers:
-        raise InvalidRequest(f"{name!r:.80} is no question; ask {', '.join(answers)}")
+def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
+    """The answer of the method ``ask_<name>`` to users' code. Raises ``InvalidRequest`` for what cannot be asked."""
+    answer = getattr(owner, f"ask_{name}", None)
+    if answer is None:
+        raise InvalidRequest(f"{name!r:.80} is no question")
     try:
-        return answers[name](**arguments)
+        return answer(**arguments)
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"{name}: {error}") from None
 
@@ -155,7 +156,7 @@ def _beat(*details: object) -> None:
 
 @contextmanager
 def telling(tell: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
-    """Show people, by ``tell``, what no outage explains: a row that another hand spoilt, a statement that the database
+    """Show people, by ``tell``, what no outage explains: a row that a manual edit spoilt, a statement that the database
     refused, a fault of ours. The activity is tried again until somebody mends it.
 
     The run's own row, when that is the one, is not written to. Of a fault of ours only its kind is told: its text may

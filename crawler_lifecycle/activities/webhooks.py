@@ -72,7 +72,7 @@ class Following:
     stuck_seq: int | None = None
     """The first event that was not taken."""
     wait_s: float | None = None
-    """How long the receiver wants to be left alone."""
+    """Seconds for which the receiver wants no delivery."""
 
 
 @dataclass
@@ -115,10 +115,10 @@ class _Shift:
         self._read = row.through_seq
         """Up to here the outbox is read."""
         self._left: dict[int, str] = {}
-        """What was read and is not taken, in order, and the subject of each."""
+        """Events that were read and are not taken, in order, with the subject of each."""
         self._tried: list[Tried] = []
-        """What is not on record yet."""
-        self._told = 0
+        """Tries that are not on record yet."""
+        self._sent = 0
         self._failure: NotDelivered | None = None
         self._failed_in_row = 0
         self._idle_s = IDLE_S
@@ -151,7 +151,7 @@ class _Shift:
         if self._failure is not None:
             if not leaves and not self._hopeless and waiting.more and self._read < self._through + AHEAD_MAX:
                 return None
-            if not self._told:
+            if not self._sent:
                 raise self._failure
             return Following(Followed.FAILING, next(iter(self._left)), self._failure.retry_after_s)
         if leaves:
@@ -219,7 +219,7 @@ class _Shift:
                     return
             self._tried.append(Tried(event.seq))
             del self._left[event.seq]
-            self._told += 1
+            self._sent += 1
             self._failed_in_row = 0
             meters.count(meters.WEBHOOK_DELIVERIES, result="delivered")
             late = self._acts.clock() - event.created_at

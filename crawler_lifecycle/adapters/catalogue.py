@@ -260,7 +260,8 @@ class _Reader:
         return self._scalar(node, path)
 
     def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
-        self._refuse_tag(node, path, "tag:yaml.org,2002:map")
+        if node.tag != "tag:yaml.org,2002:map":
+            raise self.at(path, f"the tag {_shown(node.tag)} is not allowed; remove it", _line(node))
         plain: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = _line(key_node)
@@ -296,10 +297,6 @@ class _Reader:
         if kind == "timestamp":
             raise self.at(path, f'{text} is read as a date; put it in quotes: "{text}"', _line(node))
         raise self.at(path, f"the tag {_shown(node.tag)} is not allowed; remove it", _line(node))
-
-    def _refuse_tag(self, node: yaml.Node, path: Path_, expected: str) -> None:
-        if node.tag != expected:
-            raise self.at(path, f"the tag {_shown(node.tag)} is not allowed; remove it", _line(node))
 
     # --- words ------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,12 @@ class JsonLinesSink:
     def send(self, event: Event) -> None:
         """Append the event. Raises ``NotDelivered``; then no part of it counts as delivered."""
         try:
-            self._append(bus_text(event).encode("ascii") + b"\n")
+            line = bus_text(event).encode("ascii") + b"\n"
+            with self._open() as fd:
+                size = os.fstat(fd).st_size
+                if size and os.pread(fd, 1, size - 1) != b"\n":
+                    line = b"\n" + line
+                self._write(fd, line, size)
         except (OSError, TypeError, ValueError) as error:
             raise NotDelivered(f"{self.path}: the event cannot be written: {error}") from error
 
@@ -76,13 +81,6 @@ class JsonLinesSink:
             return os.path.samestat(os.stat(self.path), os.fstat(fd))
         except FileNotFoundError:
             return False
-
-    def _append(self, line: bytes) -> None:
-        with self._open() as fd:
-            size = os.fstat(fd).st_size
-            if size and os.pread(fd, 1, size - 1) != b"\n":
-                line = b"\n" + line
-            self._write(fd, line, size)
 
     def _lock(self, fd: int) -> None:
         deadline = time.monotonic() + self._lock_timeout_s

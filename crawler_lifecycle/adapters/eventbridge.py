@@ -34,23 +34,20 @@ _BAD_CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSI
 _BUSY = "nothing is wrong with the event; if this goes on, raise the account's quota of PutEvents"
 #: Error codes of AWS -> what to do about them.
 CURES = {
-    "AccessDenied": _NO_RIGHT,
-    "AccessDeniedException": _NO_RIGHT,
-    "NotAuthorizedForSourceException": f"let the policy of the bus allow the source {SOURCE}",
-    "NotAuthorizedForDetailTypeException": "let the policy of the bus allow this detail type",
-    "UnrecognizedClientException": _BAD_CREDENTIALS,
-    "InvalidClientTokenId": _BAD_CREDENTIALS,
-    "InvalidSignatureException": f"{_BAD_CREDENTIALS}; and the clock of this machine",
-    "SignatureDoesNotMatch": f"{_BAD_CREDENTIALS}; and the clock of this machine",
-    "RequestExpired": "set the clock of this machine",
-    "ExpiredToken": "renew the credentials",
-    "ExpiredTokenException": "renew the credentials",
-    "ResourceNotFoundException": f"create the bus, or set {SETTING}",
-    "ThrottlingException": _BUSY,
-    "Throttling": _BUSY,
-    "TooManyRequestsException": _BUSY,
-    "InternalFailure": "EventBridge has a trouble of its own",
-    "InternalException": "EventBridge has a trouble of its own",
+    code: cure
+    for codes, cure in (
+        ("AccessDenied AccessDeniedException", _NO_RIGHT),
+        ("NotAuthorizedForSourceException", f"let the policy of the bus allow the source {SOURCE}"),
+        ("NotAuthorizedForDetailTypeException", "let the policy of the bus allow this detail type"),
+        ("UnrecognizedClientException InvalidClientTokenId", _BAD_CREDENTIALS),
+        ("InvalidSignatureException SignatureDoesNotMatch", f"{_BAD_CREDENTIALS}; and the clock of this machine"),
+        ("RequestExpired", "set the clock of this machine"),
+        ("ExpiredToken ExpiredTokenException", "renew the credentials"),
+        ("ResourceNotFoundException", f"create the bus, or set {SETTING}"),
+        ("ThrottlingException Throttling TooManyRequestsException", _BUSY),
+        ("InternalFailure InternalException", "EventBridge has a trouble of its own"),
+    )
+    for code in codes.split()
 }
 
 log = logging.getLogger(__name__)
@@ -78,6 +75,7 @@ class EventBridgeSink:
                 "eventbridge://arn:aws:events:REGION:ACCOUNT:event-bus/NAME"
             )
         self._client = _client(url, arn["region"] if arn else None, connect_s, read_s)
+        self._where = f"EventBridge bus {self.bus} at {_LOGIN.sub('//…@', self._client.meta.endpoint_url)}"
         self._lock = threading.Lock()
         self._believed_until = 0.0
 
@@ -90,7 +88,7 @@ class EventBridgeSink:
         try:
             detail = bus_text(event)
         except (TypeError, ValueError) as error:
-            raise NotDelivered(f"{self._where()}: the event cannot be written: {error}") from error
+            raise NotDelivered(f"{self._where}: the event cannot be written: {error}") from error
         self._make_sure_of_the_bus()
         entry = {
             "EventBusName": self.bus,
@@ -110,10 +108,10 @@ class EventBridgeSink:
         answer = self._call("describe_event_bus", denied_is_none=True, Name=self.bus)
         if answer is None:
             raise NotDelivered(
-                f"{self._where()}: {_NO_SIGHT}; sending may work all the same, but a missing bus would not be noticed"
+                f"{self._where}: {_NO_SIGHT}; sending may work all the same, but a missing bus would not be noticed"
             )
         if not answer.get("Arn"):
-            raise NotDelivered(f"{self._where()} answered without describing a bus; check AWS_ENDPOINT_URL")
+            raise NotDelivered(f"{self._where} answered without describing a bus; check AWS_ENDPOINT_URL")
         return f"EventBridge bus {answer['Arn']}"
 
     def _make_sure_of_the_bus(self) -> None:
@@ -122,12 +120,18 @@ class EventBridgeSink:
             if time.monotonic() < self._believed_until:
                 return
         if self._call("describe_event_bus", denied_is_none=True, Name=self.bus) is None:
-            log.warning("%s: a missing bus would not be noticed: %s", self._where(), _NO_SIGHT)
+            log.warning("%s: a missing bus would not be noticed: %s", self._where, _NO_SIGHT)
         with self._lock:
             self._believed_until = time.monotonic() + BUS_SEEN_FOR_S
 
     def _call(self, operation: str, *, denied_is_none: bool = False, **arguments: Any) -> dict[str, Any] | None:
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            CredentialRetrievalError,
+            NoCredentialsError,
+            PartialCredentialsError,
+        )
 
         # `from None`: the whole text of an AWS error may hold session tokens, and causes travel with the failure.
         try:
@@ -139,10 +143,12 @@ class EventBridgeSink:
                 return None
             raise NotDelivered(self._refused(code, told.get("Message"))) from None
         except BotoCoreError as error:
-            raise NotDelivered(f"{self._where()}: {_first_line(error)}; {_network_cure(error)}") from None
+            here = isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError)
+            cure = _BAD_CREDENTIALS if here else "check the network, the region and AWS_ENDPOINT_URL"
+            raise NotDelivered(f"{self._where}: {_first_line(error)}; {cure}") from None
         except Exception as error:  # the client's reader of answers raises anything over one that AWS did not write
             raise NotDelivered(
-                f"{self._where()} gave an answer that cannot be read ({type(error).__name__}); check AWS_ENDPOINT_URL"
+                f"{self._where} gave an answer that cannot be read ({type(error).__name__}); check AWS_ENDPOINT_URL"
             ) from None
         return answer
 
@@ -154,14 +160,11 @@ class EventBridgeSink:
         if entry.get("ErrorCode"):
             raise NotDelivered(self._refused(str(entry["ErrorCode"]), entry.get("ErrorMessage")))
         if answer.get("FailedEntryCount") or not entry.get("EventId"):
-            raise NotDelivered(f"{self._where()} answered without accepting the event; check AWS_ENDPOINT_URL")
+            raise NotDelivered(f"{self._where} answered without accepting the event; check AWS_ENDPOINT_URL")
 
     def _refused(self, code: str, message: object) -> str:
         cure = CURES.get(code)
-        return f"{self._where()}: {code}: {_first_line(message)}" + (f"; {cure}" if cure else "")
-
-    def _where(self) -> str:
-        return f"EventBridge bus {self.bus} at {_LOGIN.sub('//…@', self._client.meta.endpoint_url)}"
+        return f"{self._where}: {code}: {_first_line(message)}" + (f"; {cure}" if cure else "")
 
 
 def _client(url: str, region: str | None, connect_s: float, read_s: float) -> Any:
@@ -187,14 +190,6 @@ def _client(url: str, region: str | None, connect_s: float, read_s: float) -> An
         raise InvalidRequest(
             f"{SETTING}: {url!r} cannot be served: {_first_line(error)}; check the AWS_* variables"
         ) from None
-
-
-def _network_cure(error: Exception) -> str:
-    from botocore.exceptions import CredentialRetrievalError, NoCredentialsError, PartialCredentialsError
-
-    if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
-        return _BAD_CREDENTIALS
-    return "check the network, the region and AWS_ENDPOINT_URL"
 
 
 def _first_line(text: object) -> str:

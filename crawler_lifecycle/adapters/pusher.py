@@ -6,11 +6,11 @@ and the client's own cannot promise that. The package is an extra and loaded whe
 
 from __future__ import annotations
 
-import queue
 import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 import httpx
@@ -151,28 +151,26 @@ class PusherNotifier:
         deadline = time.monotonic() + self._timeout_s
         if not self._calls.acquire(timeout=self._timeout_s):
             raise NotDelivered(f"{self._where}: {CALLS_MAX} earlier calls are still waiting for an answer")
-        done: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        done = Future[None]()
 
         def run() -> None:
-            failure: Exception | None = None
             try:
                 call()
             except Exception as error:  # handed over to the caller
-                failure = error
+                done.set_exception(error)
+            else:
+                done.set_result(None)
             finally:
                 self._calls.release()
-                done.put(failure)
 
         threading.Thread(target=run, name="push", daemon=True).start()
-        try:
-            failure = done.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            raise NotDelivered(f"{self._where}: no answer within {self._timeout_s} s") from None
-        if isinstance(failure, NotDelivered):
-            raise failure
+        if not wait((done,), max(0.0, deadline - time.monotonic())).done:
+            raise NotDelivered(f"{self._where}: no answer within {self._timeout_s} s")
+        failure = done.exception()
         if failure is not None:
             # Not `from`: what libraries raise may hold the signed address, and causes travel with the failure.
-            raise NotDelivered(f"{self._where}: {self._plain(failure)}") from None
+            known = isinstance(failure, NotDelivered)
+            raise failure if known else NotDelivered(f"{self._where}: {self._plain(failure)}") from None
 
     def send_request(self, request: Any) -> None:
         """Send a signed request, for the official client (its interface for transports)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from datetime import datetime
 from typing import Any
 
 import httpx
@@ -203,20 +202,16 @@ def wire(deployment: Deployment) -> dict[str, Any]:
         "tasks": [{"task_id": t.task_id, "index": t.index, "args": dict(t.args)} for t in deployment.tasks],
         "resources": dataclasses.asdict(deployment.resources),
         "limits": dataclasses.asdict(deployment.limits),
-        "expires_at": _stamp(deployment.expires_at),
+        "expires_at": deployment.expires_at.isoformat(),
         "resume": deployment.resume,
     }
     if deployment.scheduled and deployment.due_at is not None:
-        body["due_at"] = _stamp(deployment.due_at)
+        body["due_at"] = deployment.due_at.isoformat()
     if deployment.place is not None:
         body["place"] = deployment.place
     if deployment.record:
         body["record"] = dict(deployment.record)
     return body
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.isoformat()
 
 
 def _unreadable(url: str, error: ValidationError) -> str:

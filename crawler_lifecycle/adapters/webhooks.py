@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import httpx
@@ -105,31 +106,31 @@ class HttpWebhooks:
         return found
 
 
+@dataclass
 class _Sender:
     """``WebhookSender``."""
 
-    def __init__(self, outside: HttpWebhooks, client: httpx.AsyncClient) -> None:
-        self._outside = outside
-        self._client = client
+    outside: HttpWebhooks
+    client: httpx.AsyncClient
 
     async def send(self, spec: WebhookSpec, event: Event) -> None:
         try:
             body = event_text(event, ENTRY_MAX).encode()
         except (TypeError, ValueError) as error:
             raise NotDelivered(f"the event cannot be written: {error}") from error
-        headers = self._outside.headers(spec, event, body)
+        headers = self.outside.headers(spec, event, body)
         try:
-            async with asyncio.timeout(self._outside._timeout_s):
+            async with asyncio.timeout(self.outside._timeout_s):
                 answer, text = await self._post(spec, headers, body)
         except (TimeoutError, httpx.TimeoutException):
-            raise NotDelivered(f"no answer within {self._outside._timeout_s:g} s") from None
+            raise NotDelivered(f"no answer within {self.outside._timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise NotDelivered(_unreached(error)) from None
         _check(answer, text)
 
     async def _post(self, spec: WebhookSpec, headers: Mapping[str, str], body: bytes) -> tuple[httpx.Response, str]:
         """The answer of the first address that takes the connection."""
-        addresses, whole = await self._outside.addresses(spec), self._outside._timeout_s
+        addresses, whole = await self.outside.addresses(spec), self.outside._timeout_s
         for address in addresses[:-1]:
             with suppress(httpx.ConnectError, httpx.ConnectTimeout):
                 return await self._post_to(address, spec.url, headers, body, whole * CONNECT_SHARE)
@@ -143,8 +144,8 @@ class _Sender:
         # The certificate is checked for the name, whatever address was connected to.
         named = {"sni_hostname": parts.hostname} if parts.scheme == "https" else {}
         to = {"Host": parts.netloc, "User-Agent": "crawler-lifecycle"}
-        content, within = bytearray(), httpx.Timeout(self._outside._timeout_s, connect=connect_s)
-        async with self._client.stream(
+        content, within = bytearray(), httpx.Timeout(self.outside._timeout_s, connect=connect_s)
+        async with self.client.stream(
             "POST", there, content=body, headers={**headers, **to}, extensions=named, timeout=within
         ) as answer:
             # The status has said what became of the delivery, whatever is wrong with the words.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,21 +31,16 @@ class ClusterAccess:
 
     def environment(self) -> dict[str, str]:
         """The variables that make our processes use this cluster, over what the environment says already."""
-        given = {
-            "KUBECONFIG": None if self.kubeconfig is None else str(self.kubeconfig.absolute()),
-            "CONTEXT": self.context,
-            "NAMESPACE": self.namespace,
-            "IMAGE": self.image,
-        }
-        found = {f"{_SETTING}KIND": "kubernetes"}
-        return found | {f"{_SETTING}{name}": value for name, value in given.items() if value is not None}
+        given = {name: value.absolute() if isinstance(value, Path) else value for name, value in self._given().items()}
+        return {f"{_SETTING}{name.upper()}": str(value) for name, value in given.items()}
 
     def settings(self) -> ClusterSettings:
         """The settings in force with what was given here. Raises ``CommandFailed`` that names a wrong one."""
-        found: dict[str, Any] = {"kubeconfig": self.kubeconfig, "context": self.context}
-        found |= {"namespace": self.namespace, "image": self.image}
-        given = {name: value for name, value in found.items() if value is not None}
-        return load_settings().cluster.model_copy(update={"kind": "kubernetes", **given})
+        return load_settings().cluster.model_copy(update=self._given())
+
+    def _given(self) -> dict[str, Any]:
+        known = {name: value for name, value in asdict(self).items() if value is not None and name != "address"}
+        return {"kind": "kubernetes", **known}
 
 
 def connect(settings: ClusterSettings) -> Api:
@@ -54,7 +49,7 @@ def connect(settings: ClusterSettings) -> Api:
     from crawler_lifecycle.domain.errors import LifecycleError
 
     try:
-        return Api.connect(
+        return Api(
             kubeconfig=settings.kubeconfig,
             context=settings.context,
             namespace=settings.namespace,
@@ -102,15 +97,10 @@ def failed(error: Exception) -> CommandFailed:
     """The failure of a command that got no answer."""
     status = getattr(error, "status", None)
     if status == 401:
-        return CommandFailed(
-            Exit.NOT_AUTHORISED, "the cluster does not know us", str(error), "log in again: kubectl get namespaces"
-        )
+        again = "log in again: kubectl get namespaces"
+        return CommandFailed(Exit.NOT_AUTHORISED, "the cluster does not know us", str(error), again)
     if status == 403:
-        return CommandFailed(
-            Exit.NOT_AUTHORISED,
-            "the cluster refuses this",
-            str(error),
-            "ask for the right (deploy/ holds the roles), or use another --context",
-        )
+        ask = "ask for the right (deploy/ holds the roles), or use another --context"
+        return CommandFailed(Exit.NOT_AUTHORISED, "the cluster refuses this", str(error), ask)
     cure = "kubectl version, with the same kubeconfig and context, tells whether anybody reaches it"
     return CommandFailed(Exit.UNREACHABLE, "the cluster does not answer", str(error), cure)

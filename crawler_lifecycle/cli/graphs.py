@@ -16,23 +16,8 @@ from crawler_lifecycle.subjects import TERMINAL, At, Cell, Column, Document, of,
 from .inputs import answer_of, content_of, json_of
 from .output import as_json, clean, emit, say_note, show_facts, show_rows
 from .problems import CommandFailed, Exit
-from .session import current
-from .subjects import (
-    By,
-    End,
-    Force,
-    Kind,
-    Limit,
-    Proof,
-    Reason,
-    Yes,
-    await_end,
-    be_sure,
-    each,
-    follow,
-    status_of,
-    watch_one,
-)
+from .session import current, say
+from .subjects import By, End, Force, Kind, Limit, Proof, Reason, Yes, status_of
 
 if TYPE_CHECKING:
     from crawler_lifecycle.domain.graph.spec import GraphSpec
@@ -96,7 +81,6 @@ def start(
     dry_run: Annotated[bool, Parameter(negative=(), help="only show the graph as JSON, as --file reads it")] = False,
 ) -> int:
     """Start a graph: of a module that builds it in a process beside this one, or of a file."""
-    session = current()
     if (build is None) == (file is None):
         cure = "crawlctl graph start module:function, or crawlctl graph start --file graph.json"
         raise CommandFailed(Exit.USAGE, "give what builds the graph, or --file, and not both", None, cure)
@@ -105,20 +89,20 @@ def start(
     found |= {field: one for field, one in given.items() if one}
     spec, pages, whose = _checked(found)
     if dry_run:
-        emit(session, found, names=[found.get("id")], table=lambda: print(as_json(found)))
+        emit(found, names=[found.get("id")], table=lambda: print(as_json(found)))
         return Exit.DONE
     body: dict[str, Any] = {name: found[name] for name in ("id", "name", "tags") if found.get(name)}
     body |= {"options": asdict(spec.options), "pages": len(pages), "fingerprint": whose, "requested_by": by or user()}
     body |= {"parent": parent} if parent else {}
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         started = gateway.send_graph(body, pages)
         key = started["id"]
-        say_note(session, started, f"graph {key}")
+        say_note(started, f"graph {key}")
         if watch or wait:
-            return follow(GRAPH, gateway, key, watch=watch)
+            return GRAPH.follow(gateway, key, watch=watch)
     facts = [(field, str(started.get(field))) for field in ("id", "workflow_id", "state", "total")]
-    emit(session, started, names=[key], table=lambda: show_facts(session, facts))
-    session.say(f"next: {GRAPH.call('watch', key)} · {GRAPH.call('stop', key)}")
+    emit(started, names=[key], table=lambda: show_facts(facts))
+    say(f"next: {GRAPH.call('watch', key)} · {GRAPH.call('stop', key)}")
     return Exit.DONE
 
 
@@ -179,8 +163,7 @@ def describe(
     limit: Limit = 50,
 ) -> int:
     """Show everything about a graph on one screen, and its steps."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         found = gateway.get(GRAPH.path(graph))
         listed = steps or ("all" if below else None)
         state = None if listed == "all" else listed
@@ -189,17 +172,17 @@ def describe(
         runs = gateway.runs(limit=1, parent=found.get("workflow_id"))
 
     def table() -> None:
-        show_facts(session, SUBJECT.known(found))
+        show_facts(SUBJECT.known(found))
         if listed:
             print()
-            show_rows(session, rows, STEPS, empty="no such steps")
+            show_rows(rows, STEPS, empty="no such steps")
 
-    emit(session, {**found, "steps": rows} if listed else found, names=[graph], table=table)
+    emit({**found, "steps": rows} if listed else found, names=[graph], table=table)
     ended = status_of(found)[0] in TERMINAL
     steps_of = [] if listed else [GRAPH.call("describe", graph) + " --steps all"]
     runs_of = [f"crawlctl list --parent '{found.get('workflow_id')}'"] if runs else []
     then = GRAPH.call("retry", graph) if ended else f"{GRAPH.call('watch', graph)} · {GRAPH.call('stop', graph)}"
-    session.say(f"next: {' · '.join([*steps_of, *runs_of, then])}")
+    say(f"next: {' · '.join([*steps_of, *runs_of, then])}")
     return Exit.DONE
 
 
@@ -211,15 +194,14 @@ def step(
     result: Annotated[bool, Parameter(negative=(), help="print what it recorded, as JSON, and nothing else")] = False,
 ) -> int:
     """Show one step: what it does, what it waits for, how its executions failed."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         if result:
             print(gateway.text(GRAPH.path(graph, "/result"), path=path))
             return Exit.DONE
         found = gateway.get(GRAPH.path(graph, "/step"), path=path)
-    emit(session, found, names=[path], table=lambda: show_facts(session, _step_facts(found)))
+    emit(found, names=[path], table=lambda: show_facts(_step_facts(found)))
     if found.get("run_id") and found.get("kind") == "crawl":
-        session.say(f"next: crawlctl describe {found['run_id']}")
+        say(f"next: crawlctl describe {found['run_id']}")
     return Exit.DONE
 
 
@@ -254,10 +236,9 @@ def render(
     ] = None,
 ) -> int:
     """Draw a graph with the states of its steps, as text for Graphviz or Mermaid."""
-    session = current()
-    if session.output != "table":
+    if current().output != "table":
         raise CommandFailed(Exit.USAGE, "graph render gives a text of its own format", None, "leave -o out")
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         text = gateway.text(GRAPH.path(graph, "/picture"), format=form, expand=expand)
     print(clean(text, lines=True), end="")
     return Exit.DONE
@@ -282,20 +263,14 @@ def stop(
         if graphs or force or wait:
             raise CommandFailed(Exit.USAGE, "--step goes with one graph, without --force and --wait")
         return _change(graph, "cancel", body | {"names": step}, "cancelled")
-    return each(GRAPH, (graph, *graphs), GRAPH.ask("stop", body | {"force": force or None}), wait=wait)
+    return GRAPH.each((graph, *graphs), "stop", body | {"force": force or None}, wait=wait)
 
 
 def force_stop(
-    graph: Key,
-    /,
-    *graphs: Keys,
-    reason: Reason = None,
-    yes: Yes = False,
-    by: By = None,
-    wait: Proof = False,
+    graph: Key, /, *graphs: Keys, reason: Reason = None, yes: Yes = False, by: By = None, wait: Proof = False
 ) -> int:
     """End graphs at once, killing the functions and crawlers that they execute."""
-    be_sure(GRAPH, (graph, *graphs), "whatever is executed by graph", yes=yes)
+    GRAPH.be_sure((graph, *graphs), "whatever is executed by graph", yes=yes)
     return stop(graph, *graphs, reason=reason, force=True, by=by, wait=wait)
 
 
@@ -317,7 +292,7 @@ def retry(
     if not wait or code != Exit.DONE:
         return code
     with current().gateway() as gateway:
-        return await_end(GRAPH, gateway, graph)
+        return GRAPH.await_end(gateway, graph)
 
 
 def wait(
@@ -331,23 +306,22 @@ def wait(
     With --for completed the exit code tells how it ended: 0 completed, 5 discarded, 6 cancelled.
     """
     with current().gateway() as gateway:
-        return await_end(GRAPH, gateway, graph, goal)
+        return GRAPH.await_end(gateway, graph, goal)
 
 
 def watch(graph: Key, /) -> int:
     """Watch a graph to its end; the exit code tells how it ended: 0 completed, 5 discarded, 6 cancelled."""
     with current().gateway() as gateway:
-        return watch_one(GRAPH, gateway, graph)
+        return GRAPH.watch_one(gateway, graph)
 
 
 def _change(graph: str, action: str, body: dict[str, object], what: str) -> int:
     """Change steps, and tell how many."""
-    session = current()
-    with session.gateway() as gateway:
-        answer = GRAPH.ask(action, body)(gateway, graph)
+    with current().gateway() as gateway:
+        answer = gateway.post(GRAPH.path(graph, f"/{action}"), body)
     count = answer.get("count") or 0
     steps = "1 step" if count == 1 else f"{count:,} steps"
-    emit(session, answer, names=[graph], table=lambda: print(f"graph {clean(graph)}: {steps} {what}"))
-    say_note(session, answer, f"graph {graph}")
-    session.say(f"next: {GRAPH.call('watch', graph)} · {GRAPH.call('describe', graph)}")
+    emit(answer, names=[graph], table=lambda: print(f"graph {clean(graph)}: {steps} {what}"))
+    say_note(answer, f"graph {graph}")
+    say(f"next: {GRAPH.call('watch', graph)} · {GRAPH.call('describe', graph)}")
     return Exit.DONE

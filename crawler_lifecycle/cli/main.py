@@ -108,6 +108,7 @@ CLUSTER = {
     "release": ("admin.cluster:release", "Take our finalizer from pods that nobody will record any more."),
     "tidy": ("admin.cluster_tidy:tidy", "Remove what old runs left on the shared volume and in object storage."),
 }
+ROOM = "crawler_lifecycle.cli"
 ALIASES = {"list": "ls", "tasks": "ps", "force-stop": "terminate"}
 
 
@@ -128,7 +129,7 @@ def build() -> App:
     )
     for title, verbs in (("Runs", RUNS), ("Services", SERVICES), ("This program", PROGRAM)):
         for name, (function, text) in verbs.items():
-            _add(app, name, function, text, title, ALIASES.get(name))
+            app.command(f"{ROOM}.{function}", name=name, help=text, group=title, alias=ALIASES.get(name))
     groups = (
         ("crawler", CRAWLER, "The catalogue of crawlers."),
         ("manager", MANAGER, "Crawl managers: streams of runs."),
@@ -143,13 +144,9 @@ def build() -> App:
             name=group, help=text, group="Runs" if group in ("crawler", "manager", "graph", "schedule") else "Services"
         )
         for name, (function, line) in verbs.items():
-            _add(below, name, function, line, None, None)
+            below.command(f"{ROOM}.{function}", name=name, help=line)
         app.command(below)
     return app
-
-
-def _add(app: App, name: str, function: str, text: str, group: str | None, alias: str | None) -> None:
-    app.command(f"crawler_lifecycle.cli.{function}", name=name, help=text, group=group, alias=alias)
 
 
 def check_words(words: Sequence[str]) -> None:

@@ -9,11 +9,13 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from crawler_lifecycle.subjects import At, Cell, Column, Count, Document, Lag, Link, Took, Word
 
-from .session import Session, current
+from .session import current, say
 
 #: Where no terminal says how wide it is, nothing is cut or folded.
 WIDE = 10_000
@@ -32,10 +34,10 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def say_note(session: Session, answer: Document, about: str = "") -> None:
+def say_note(answer: Document, about: str = "") -> None:
     """Say what an answer of the gateway notes for a person, if anything; ``about``: on what."""
     if answer.get("note"):
-        session.say((f"{about}: " if about else "") + clean(answer["note"]))
+        say((f"{about}: " if about else "") + clean(answer["note"]))
 
 
 def clean(value: object, *, lines: bool = False) -> str:
@@ -66,10 +68,8 @@ def span(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    for size, name, smaller, small_name in ((60, "min", 1, "s"), (3600, "h", 60, "min"), (86400, "d", 3600, "h")):
-        if whole < size * {60: 60, 3600: 24, 86400: 10**6}[size]:
+    for (size, name), (smaller, small_name) in pairwise(((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))):
+        if whole >= size:
             rest = whole % size // smaller
             return f"{whole // size} {name}" + (f" {rest} {small_name}" if rest else "")
     return f"{whole} s"
@@ -146,25 +146,20 @@ def as_yaml(document: object) -> str:
 
 
 def emit(
-    session: Session,
-    document: object,
-    *,
-    names: Sequence[object],
-    table: Callable[[], None],
-    rows: Sequence[Document] | None = None,
+    document: object, *, names: Sequence[object], table: Callable[[], None], rows: Sequence[Document] | None = None
 ) -> None:
     """Write ``document`` in the format that was asked for; ``table`` writes it for people, ``names`` are its ids.
 
     ``rows`` are the lines of ``-o jsonl`` (default: the document as one line).
     """
-    if session.output == "json":
+    if current().output == "json":
         print(as_json(document))
-    elif session.output == "jsonl":
+    elif current().output == "jsonl":
         for row in [document] if rows is None else rows:
             print(as_json(row, indent=None))
-    elif session.output == "yaml":
+    elif current().output == "yaml":
         print(as_yaml(document), end="")
-    elif session.output == "name":
+    elif current().output == "name":
         for name in names:
             print(clean(name))
     else:
@@ -173,24 +168,34 @@ def emit(
 
 
 def emit_list(
-    session: Session, key: str, rows: Sequence[Document], columns: Sequence[Column], *, name: str, empty: str
+    key: str,
+    rows: Sequence[Document],
+    columns: Sequence[Column],
+    *,
+    name: str,
+    empty: str,
+    beside: Mapping[str, Document | None] = MappingProxyType({}),
 ) -> None:
-    """Write rows in the format that was asked for; ``name`` is the field with a row's id."""
-    emit(
-        session,
-        {key: list(rows)},
-        names=[row.get(name) for row in rows],
-        table=lambda: show_rows(session, rows, columns, empty=empty),
-        rows=rows,
-    )
+    """Write rows in the format that was asked for; ``name`` is the field with a row's id.
+
+    ``beside``: what else the document holds, if it is there; its ``text`` stands below the table.
+    """
+    known = {name: one for name, one in beside.items() if one}
+
+    def table() -> None:
+        show_rows(rows, columns, empty=empty)
+        for one in known.values():
+            print(clean(one.get("text")))
+
+    emit({key: list(rows), **known}, names=[row.get(name) for row in rows], table=table, rows=rows)
 
 
-def build_table(session: Session, rows: Sequence[Document], columns: Sequence[Column]) -> Any:
+def build_table(rows: Sequence[Document], columns: Sequence[Column]) -> Any:
     """A rich table of the columns that the format shows."""
     from rich.table import Table
     from rich.text import Text
 
-    wide = session.output == "wide"
+    wide = current().output == "wide"
     shown = [one for one in columns if "terminal" in one.on and (wide or not one.wide)]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False, expand=False)
     for column in shown:
@@ -201,26 +206,26 @@ def build_table(session: Session, rows: Sequence[Document], columns: Sequence[Co
     return table
 
 
-def show_rows(session: Session, rows: Sequence[Document], columns: Sequence[Column], *, empty: str) -> None:
+def show_rows(rows: Sequence[Document], columns: Sequence[Column], *, empty: str) -> None:
     """A table on standard output; ``empty`` is said when there is nothing to show."""
     if not rows:
-        session.say(empty)
+        say(empty)
         return
-    terminal = console(session)
+    terminal = console()
     with terminal.capture() as capture:
-        terminal.print(build_table(session, rows, columns))
+        terminal.print(build_table(rows, columns))
     # The last column is padded, too; spaces at the end of a line are only trouble for whoever copies it.
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
     for row in rows:
         if row.get("unreadable"):  # it stands still until a person mends it
-            session.say(clean(row["unreadable"]))
+            say(clean(row["unreadable"]))
 
 
-def show_facts(session: Session, facts: Sequence[tuple[str, Cell]]) -> None:
+def show_facts(facts: Sequence[tuple[str, Cell]]) -> None:
     """Names and values, one line each."""
     from rich.text import Text
 
-    terminal = console(session)
+    terminal = console()
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
         words = written(value).partition(" ")
@@ -228,7 +233,7 @@ def show_facts(session: Session, facts: Sequence[tuple[str, Cell]]) -> None:
         terminal.print(line.append("".join(words[1:]), style="not bold"))
 
 
-def console(session: Session) -> Any:
+def console() -> Any:
     """A rich console on standard output that treats every text as data."""
     from rich.console import Console
 
@@ -236,8 +241,8 @@ def console(session: Session) -> Any:
     return Console(
         file=sys.stdout,
         width=None if terminal else WIDE,
-        no_color=not session.color,
-        force_terminal=True if session.force_color else None,
+        no_color=not current().color,
+        force_terminal=True if current().force_color else None,
         highlight=False,
         markup=False,
         emoji=False,
@@ -245,12 +250,12 @@ def console(session: Session) -> Any:
     )
 
 
-def write_lines(session: Session, lines: Sequence[str]) -> None:
+def write_lines(lines: Sequence[str]) -> None:
     """Write lines as they come, each with its time."""
     moment = f"{now():%Y-%m-%dT%H:%M:%SZ}"
     for line in lines:
-        if session.for_people:
+        if current().for_people:
             print(f"{moment} {line}")
         else:
-            session.say(f"{moment} {line}")
+            say(f"{moment} {line}")
     sys.stdout.flush()

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from . import session as options
 from .output import emit, show_facts
 from .problems import Exit
-from .session import current, installed
+from .session import installed, say
 
 Shell = Literal["bash", "zsh", "fish"]
 
@@ -44,13 +44,12 @@ def completion(shell: Annotated[Shell, Parameter(help="the shell that shall comp
         raise AssertionError("only its signature is read")
 
     print(app.meta.generate_completion(prog_name="crawlctl", shell=shell), end="")
-    current().say(_HINTS[shell])
+    say(_HINTS[shell])
     return Exit.DONE
 
 
 def show_version() -> int:
     """Show the version of this program, of Python and of where both are."""
-    session = current()
     document = {
         "version": installed(),
         "python": platform.python_version(),
@@ -58,5 +57,5 @@ def show_version() -> int:
         "package": str(Path(options.__file__).parents[1]),
     }
     table = list(document.items())
-    emit(session, document, names=[document["version"]], table=lambda: show_facts(session, table))
+    emit(document, names=[document["version"]], table=lambda: show_facts(table))
     return Exit.DONE

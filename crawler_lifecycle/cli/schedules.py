@@ -13,11 +13,10 @@ from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import DUE, SCHEDULE, Document
 
 from .inputs import content_of, json_of, pairs
-from .named import Named, Reason
 from .output import emit_list, now, say_note
 from .problems import CommandFailed, Exit
-from .session import Session, current, time_of
-from .subjects import By, Limit
+from .session import current, time_of
+from .subjects import By, Limit, Named, Shown
 
 KIND = Named(SCHEDULE)
 Name = Annotated[str, Parameter(help="the schedule's name")]
@@ -89,13 +88,7 @@ def create(
     return KIND.put(name, {**body, **times.given()}, by, lambda _: "due trigger")
 
 
-def update(
-    name: Name,
-    /,
-    *,
-    times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES,
-    by: By = None,
-) -> int:
+def update(name: Name, /, *, times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES, by: By = None) -> int:
     """Change when a schedule is due, and what happens then; what it begins stays (create gives all of it anew)."""
     return KIND.put(name, KIND.definition(name, times.given()), by, lambda _: "due trigger")
 
@@ -125,14 +118,13 @@ def due(
     limit: Limit = 50,
 ) -> int:
     """List due times, the latest first, each with what became of it."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         rows = gateway.rows(f"{KIND.path(name)}/due", limit=limit, decision=decision)
-    emit_list(session, "due", rows, DUE, name="due_at", empty="nothing was due yet")
+    emit_list("due", rows, DUE, name="due_at", empty="nothing was due yet")
     return Exit.DONE
 
 
-def pause(name: Name, /, *, reason: Reason = None, by: By = None) -> int:
+def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> int:
     """Have due times begin nothing until it is resumed; each still has its line."""
     return KIND.pause(name, reason, by)
 
@@ -144,9 +136,9 @@ def resume(name: Name, /) -> int:
 
 def trigger(name: Name, /, *, by: By = None) -> int:
     """Have it be due now, also while it is paused; what overlaps waits."""
-    session, path = current(), f"{KIND.path(name)}/trigger"
-    with session.gateway() as gateway:
-        _asked(session, gateway.post(path, {"requested_by": by or user()}, key=uuid.uuid4().hex))
+    path = f"{KIND.path(name)}/trigger"
+    with current().gateway() as gateway:
+        _asked(gateway.post(path, {"requested_by": by or user()}, key=uuid.uuid4().hex))
     return Exit.DONE
 
 
@@ -159,12 +151,12 @@ def backfill(
     by: By = None,
 ) -> int:
     """Have past due times begin that began nothing, one after the other."""
-    session, present = current(), now()
+    present = now()
     body = {"after": time_of("--after", after, present), "requested_by": by or user()}
     if until:
         body["until"] = time_of("--until", until, present)
-    with session.gateway() as gateway:
-        _asked(session, gateway.post(f"{KIND.path(name)}/backfill", body))
+    with current().gateway() as gateway:
+        _asked(gateway.post(f"{KIND.path(name)}/backfill", body))
     return Exit.DONE
 
 
@@ -173,6 +165,6 @@ def delete(name: Name, /) -> int:
     return KIND.delete(name)
 
 
-def _asked(session: Session, found: Document) -> None:
-    say_note(session, found)
-    emit_list(session, "due", found.get("due") or [], DUE, name="due_at", empty="nothing was due in this time")
+def _asked(found: Document) -> None:
+    say_note(found)
+    emit_list("due", found.get("due") or [], DUE, name="due_at", empty="nothing was due in this time")

@@ -74,12 +74,12 @@ class Session:
             return Gateway(url, token=self.token(), timeout_s=timeout_s)
         url = self._of_dev()
         if self.token() is not None:
-            self.say(f"the token is not shown to {url}: it was found by {dev_json.DEV_JSON}, and asks for none")
+            say(f"the token is not shown to {url}: it was found by {dev_json.DEV_JSON}, and asks for none")
         return Gateway(url, token=None, timeout_s=timeout_s)
 
     def _of_dev(self) -> str:
         """The gateway of the nearest ``crawlctl dev``. Raises ``CommandFailed`` when there is none."""
-        found = dev_json.nearest(self.say)
+        found = dev_json.nearest(say)
         if found is not None and found.known.get("gateway"):
             return str(found.known["gateway"])
         raise CommandFailed(
@@ -105,11 +105,6 @@ class Session:
         """Tell whether standard output is a table, and not data for a program."""
         return self.output in ("table", "wide")
 
-    def say(self, line: str) -> None:
-        """Tell people something; programs read standard output, where only data goes."""
-        if not self.quiet:
-            print(line, file=sys.stderr, flush=True)
-
 
 _current = Session()
 
@@ -117,6 +112,12 @@ _current = Session()
 def current() -> Session:
     """The options of this call."""
     return _current
+
+
+def say(line: str) -> None:
+    """Write a line for people on standard error; programs read standard output, where only data goes."""
+    if not _current.quiet:
+        print(line, file=sys.stderr, flush=True)
 
 
 def begin(session: Session) -> None:

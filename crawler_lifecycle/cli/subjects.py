@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.waiting import ageless
 from crawler_lifecycle.subjects import STOPPED, TERMINAL, Document, Subject
 
 from .client.polling import Polling
-from .output import as_json, console, emit, emit_list, say_note, show_rows, write_lines
+from .output import as_json, clean, console, emit, emit_list, say_note, show_facts, show_rows, write_lines
 from .problems import CommandFailed, Exit
-from .session import Session, current
+from .session import current, say
 
 if TYPE_CHECKING:
     from .client.gateway import Gateway
@@ -32,6 +33,7 @@ LONGEST_PAUSE_S = 1.0
 By = Annotated[str | None, Parameter(help="who asks for it; default: you")]
 Limit = Annotated[int, Parameter(help="at most so many")]
 Reason = Annotated[str | None, Parameter(help="written into the record")]
+Shown = Annotated[str | None, Parameter(help="shown with it")]
 Force = Annotated[bool, Parameter(negative=(), help="kill what it executes")]
 Yes = Annotated[bool, Parameter(negative=(), help="do not ask; needed without a terminal")]
 Proof = Annotated[bool, Parameter(negative=(), help="wait for the proof that nothing of it executes")]
@@ -79,19 +81,186 @@ class Kind:
         """The address of one of them, or of something of it, such as ``/stop``."""
         return f"/v1{self.subject.path(number, what)}"
 
-    def ask(self, action: str, body: Mapping[str, Any] | None = None) -> Callable[[Gateway, Any], Document]:
-        """The call that has this done to one of them."""
-        return lambda gateway, number: gateway.post(self.path(number, f"/{action}"), body)
-
     def list_all(self, limit: int, **filters: Any) -> int:
         """The verb ``list``."""
-        session, plural = current(), self.subject.plural
-        with session.gateway() as gateway:
+        plural = self.subject.plural
+        with current().gateway() as gateway:
             rows = gateway.rows(f"/v1/{plural}", limit=limit, **filters)
         make = "create" if self.noun in ("schedule", "webhook") else "start"
         empty = f"no {plural}; next: crawlctl {self.noun} {make} --help"
-        emit_list(session, plural, rows, self.subject.columns, name=self.subject.key, empty=empty)
+        emit_list(plural, rows, self.subject.columns, name=self.subject.key, empty=empty)
         return Exit.DONE
+
+    def show(self, rows: Sequence[Document]) -> None:
+        """Write them, and the notes of the gateway."""
+        document: Any = rows[0] if len(rows) == 1 else {f"{self.noun}s": list(rows)}
+        names = [self.number(row) for row in rows]
+        columns = self.subject.state
+        emit(document, names=names, table=lambda: show_rows(rows, columns, empty=f"no {self.noun}"))
+        for row in rows:
+            say_note(row, f"{self.noun} {self.number(row)}")
+
+    def look_further(self, number: object, code: Exit) -> int:
+        """Say what to look at when it did not go well; the exit code."""
+        if code is not Exit.DONE:
+            say(f"next: {self.call('describe', number)} · {self.call(self.again, number)}")
+        return code
+
+    def each(
+        self,
+        numbers: Sequence[Any],
+        action: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = False,
+        then: str = "describe {}",
+    ) -> int:
+        """Have ``action`` done to several; one that refuses it, or has ended, does not keep the others from it.
+
+        ``wait``: until all have ended. ``then``: the verb to use next, with ``{}`` for the number.
+        """
+        answers: list[Document] = []
+        failures: list[CommandFailed] = []
+        with current().gateway() as gateway:
+            for number in dict.fromkeys(numbers):
+                try:
+                    answers.append(gateway.post(self.path(number, f"/{action}"), body))
+                    if not gateway.accepted and status_of(answers[-1])[0] in TERMINAL:
+                        what, after = f"{self.noun} {number} had ended already", self.call("describe", number)
+                        failures.append(CommandFailed(Exit.NOT_IN_THIS_STATE, what, None, after))
+                except CommandFailed as failure:
+                    failures.append(failure)
+            if wait:
+                ends = [self.wait_for(gateway, self.number(one), "ended")[0] for one in answers]
+                notes = [{"note": one["note"]} if one.get("note") else {} for one in answers]
+                answers = [{**end, **note} for end, note in zip(ends, notes, strict=True)]
+        if answers:
+            self.show(answers)
+            if not wait and not failures:
+                say(f"next: {self.call(then.format(shlex.quote(str(self.number(answers[-1])))))}")
+        for told in failures[:-1]:
+            say(f"crawlctl: {told}")
+        if failures:
+            raise failures[-1]
+        return Exit.DONE
+
+    def be_sure(self, numbers: Sequence[object], what: str, *, yes: bool) -> None:
+        """Ask before ``what`` is killed. Raises ``CommandFailed`` when nobody says yes, or nobody can be asked."""
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            again = self.call("force-stop", *numbers, "--yes")
+            raise CommandFailed(Exit.USAGE, "force-stop kills crawlers without asking them", None, again)
+        wanted = " ".join(shlex.quote(str(one)) for one in numbers)
+        print(f"Kill {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise CommandFailed(Exit.ERROR, "nothing was stopped", None, self.call("stop", *numbers))
+
+    # --- following ---------------------------------------------------------------------------------------------------
+
+    def wait_for(
+        self, gateway: Gateway, number: Any, goal: Goal, *, after: Document | None = None
+    ) -> tuple[Document, Exit]:
+        """Ask for one until ``goal`` is reached; how it is then, and the exit code that says how it ended.
+
+        An attempt before that of ``after`` does not count. The wait survives a restart of the gateway.
+        """
+        shown = ""
+        for row in Polling(timeout_s=current().timeout_s).answers(lambda: gateway.get(self.path(number))):
+            code = verdict(row, goal) if is_news(row, after) else None
+            if code is not None:
+                return row, code
+            told = self.line(row)
+            if ageless(told) != ageless(shown):
+                say(told)
+            shown = told
+        raise self.gave_up(number, shown.partition(f"{self.noun} {number} ")[2])
+
+    def await_end(
+        self, gateway: Gateway, number: Any, goal: Goal = "completed", *, after: Document | None = None
+    ) -> int:
+        """The same, and show it; the exit code."""
+        row, code = self.wait_for(gateway, number, goal, after=after)
+        self.show([row])
+        return self.look_further(number, code)
+
+    def gave_up(self, number: object, state: str) -> CommandFailed:
+        """The error of a wait that took longer than ``--timeout``."""
+        why = f"after {current().timeout_s:g} s it is {state or 'unknown'}"
+        again = self.call("wait", number)
+        return CommandFailed(Exit.GAVE_UP_WAITING, f"gave up waiting; the {self.noun} goes on", why, again)
+
+    def follow(self, gateway: Gateway, number: Any, *, watch: bool, after: Document | None = None) -> int:
+        """See one that was started to its end, or to that of the attempt that follows ``after``; the exit code."""
+        if watch:
+            return self.watch_one(gateway, number, after=after)
+        say(f"{self.noun} {number} started; Ctrl-C stops the waiting, not the {self.noun}")
+        return self.await_end(gateway, number, after=after)
+
+    def watch_one(self, gateway: Gateway, number: Any, *, after: Document | None = None) -> int:
+        """Show one until its end, or the end of the attempt that follows ``after``; the exit code."""
+        row, code = watch_changes(
+            lambda: gateway.poll(self.path(number)),
+            lambda row: [(number, self.line(row), row)],
+            end=lambda row: verdict(row, "completed") if is_news(row, after) else None,
+        )
+        return self.seen_to_its_end(row, code)
+
+    def seen_to_its_end(self, row: Document, code: Exit | None) -> int:
+        """Say how one ended that was watched; the exit code. Raises ``CommandFailed`` when it has not (no ``code``)."""
+        number = self.number(row)
+        if code is None:
+            raise self.gave_up(number, self.line(row).partition(f"{self.noun} {number} ")[2])
+        if current().output in ("json", "yaml", "name"):
+            self.show([row])
+        return self.look_further(number, code)
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Kind):
+    """Schedules or webhooks: people name, pause and delete them. A method returns the exit code of its verb."""
+
+    def describe(self, name: str) -> int:
+        with current().gateway() as gateway:
+            self._show(gateway.get(self.path(name)))
+        return Exit.DONE
+
+    def pause(self, name: str, reason: str | None, by: str | None) -> int:
+        return self.post(name, "pause", {"reason": reason, "requested_by": by or user()})
+
+    def post(self, name: str, what: str, body: Mapping[str, Any] | None = None) -> int:
+        """Ask for something, and show how it stands then."""
+        with current().gateway() as gateway:
+            self._show(gateway.post(f"{self.path(name)}/{what}", body))
+        return Exit.DONE
+
+    def put(self, name: str, body: Mapping[str, Any], by: str | None, following: Callable[[Document], str]) -> int:
+        """Make it, or change its definition; ``following``: the verbs that are of use then."""
+        with current().gateway() as gateway:
+            found = gateway.put(self.path(name), {**body, "requested_by": by or user()})
+        self._show(found, name)
+        verbs = " · ".join(f"crawlctl {self.noun} {verb} {name}" for verb in following(found).split())
+        say(f"next: {verbs}")
+        return Exit.DONE
+
+    def definition(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Its definition with these changes. Raises ``CommandFailed`` where there are none."""
+        if not changes:
+            raise CommandFailed(Exit.USAGE, "nothing to change", None, f"crawlctl {self.noun} update --help")
+        with current().gateway() as gateway:
+            return {**gateway.get(self.path(name))["definition"], **changes}
+
+    def delete(self, name: str) -> int:
+        with current().gateway() as gateway:
+            found = gateway.delete(self.path(name))
+        emit(found, names=[name], table=lambda: print(clean(f"{self.noun} {name} is deleted")))
+        say_note(found)
+        return Exit.DONE
+
+    def _show(self, found: Document, name: str | None = None) -> None:
+        say_note(found)
+        names = [name or found["name"]]
+        emit(found, names=names, table=lambda: show_facts(self.subject.known(found)))
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
@@ -117,147 +286,6 @@ def is_news(row: Document, after: Document | None) -> bool:
     return attempt >= int(before.get("attempt") or 0)
 
 
-def wait_for(
-    kind: Kind, gateway: Gateway, number: Any, goal: Goal, *, after: Document | None = None
-) -> tuple[Document, Exit]:
-    """Ask for one until ``goal`` is reached; how it is then, and the exit code that says how it ended.
-
-    What is said of an attempt before that of ``after`` does not count. A gateway that restarts meanwhile is waited for.
-    """
-    session = current()
-    shown = ""
-    for row in Polling(timeout_s=session.timeout_s).answers(lambda: gateway.get(kind.path(number))):
-        code = verdict(row, goal) if is_news(row, after) else None
-        if code is not None:
-            return row, code
-        told = kind.line(row)
-        if ageless(told) != ageless(shown):
-            session.say(told)
-        shown = told
-    raise gave_up(kind, number, shown.partition(f"{kind.noun} {number} ")[2])
-
-
-def await_end(
-    kind: Kind, gateway: Gateway, number: Any, goal: Goal = "completed", *, after: Document | None = None
-) -> int:
-    """The same, and show it; the exit code."""
-    return show_state(kind, *wait_for(kind, gateway, number, goal, after=after))
-
-
-def gave_up(kind: Kind, number: object, state: str) -> CommandFailed:
-    """The end of a patience that was limited by ``--timeout``."""
-    why = f"after {current().timeout_s:g} s it is {state or 'unknown'}"
-    again = kind.call("wait", number)
-    return CommandFailed(Exit.GAVE_UP_WAITING, f"gave up waiting; the {kind.noun} goes on", why, again)
-
-
-def show_state(kind: Kind, row: Document, code: Exit) -> int:
-    """Write one, and say what to look at when it did not go well; its exit code."""
-    show(kind, [row])
-    return look_further(kind, kind.number(row), code)
-
-
-def look_further(kind: Kind, number: object, code: Exit) -> int:
-    """Say what to look at when it did not go well; the exit code."""
-    if code is not Exit.DONE:
-        current().say(f"next: {kind.call('describe', number)} · {kind.call(kind.again, number)}")
-    return code
-
-
-def show(kind: Kind, rows: Sequence[Document]) -> None:
-    """Write them, and the notes of the gateway."""
-    session = current()
-    document: Any = rows[0] if len(rows) == 1 else {f"{kind.noun}s": list(rows)}
-    names = [kind.number(row) for row in rows]
-    columns = kind.subject.state
-    emit(session, document, names=names, table=lambda: show_rows(session, rows, columns, empty=f"no {kind.noun}"))
-    for row in rows:
-        say_note(session, row, f"{kind.noun} {kind.number(row)}")
-
-
-def each(
-    kind: Kind,
-    numbers: Sequence[Any],
-    ask: Callable[[Gateway, Any], Document],
-    *,
-    wait: bool = False,
-    then: str = "describe {}",
-) -> int:
-    """Do the same to several: one that cannot be steered does not keep the others from it, nor one that has ended.
-
-    ``wait``: until all have ended. ``then``: what to do next, after the verbs, with ``{}`` for the number.
-    """
-    session = current()
-    answers: list[Document] = []
-    failures: list[CommandFailed] = []
-    with session.gateway() as gateway:
-        for number in dict.fromkeys(numbers):
-            try:
-                answers.append(ask(gateway, number))
-                if not gateway.accepted and status_of(answers[-1])[0] in TERMINAL:
-                    what, after = f"{kind.noun} {number} had ended already", kind.call("describe", number)
-                    failures.append(CommandFailed(Exit.NOT_IN_THIS_STATE, what, None, after))
-            except CommandFailed as failure:
-                failures.append(failure)
-        if wait:
-            ends = [wait_for(kind, gateway, kind.number(one), "ended")[0] for one in answers]
-            notes = [{"note": one["note"]} if one.get("note") else {} for one in answers]
-            answers = [{**end, **note} for end, note in zip(ends, notes, strict=True)]
-    if answers:
-        show(kind, answers)
-        if not wait and not failures:
-            session.say(f"next: {kind.call(then.format(shlex.quote(str(kind.number(answers[-1])))))}")
-    for told in failures[:-1]:
-        session.say(f"crawlctl: {told}")
-    if failures:
-        raise failures[-1]
-    return Exit.DONE
-
-
-def be_sure(kind: Kind, numbers: Sequence[object], what: str, *, yes: bool) -> None:
-    """Ask before ``what`` is killed. Raises ``CommandFailed`` when nobody says yes, or nobody can be asked."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        again = kind.call("force-stop", *numbers, "--yes")
-        raise CommandFailed(Exit.USAGE, "force-stop kills crawlers without asking them", None, again)
-    wanted = " ".join(shlex.quote(str(one)) for one in numbers)
-    print(f"Kill {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandFailed(Exit.ERROR, "nothing was stopped", None, kind.call("stop", *numbers))
-
-
-# --- following ------------------------------------------------------------------------------------------------------
-
-
-def follow(kind: Kind, gateway: Gateway, number: Any, *, watch: bool, after: Document | None = None) -> int:
-    """See one that was started to its end, or to that of the attempt that follows ``after``; the exit code."""
-    if watch:
-        return watch_one(kind, gateway, number, after=after)
-    current().say(f"{kind.noun} {number} started; Ctrl-C stops the waiting, not the {kind.noun}")
-    return await_end(kind, gateway, number, after=after)
-
-
-def watch_one(kind: Kind, gateway: Gateway, number: Any, *, after: Document | None = None) -> int:
-    """Show one until its end, or the end of the attempt that follows ``after``; the exit code."""
-    row, code = watch_changes(
-        lambda: gateway.poll(kind.path(number)),
-        lambda row: [(number, kind.line(row), row)],
-        end=lambda row: verdict(row, "completed") if is_news(row, after) else None,
-    )
-    return seen_to_its_end(kind, row, code)
-
-
-def seen_to_its_end(kind: Kind, row: Document, code: Exit | None) -> int:
-    """Say how one ended that was watched; the exit code. Raises ``CommandFailed`` when it has not (no ``code``)."""
-    number = kind.number(row)
-    if code is None:
-        raise gave_up(kind, number, kind.line(row).partition(f"{kind.noun} {number} ")[2])
-    if current().output in ("json", "yaml", "name"):
-        return show_state(kind, row, code)
-    return look_further(kind, number, code)
-
-
 def watch_changes(
     ask: Callable[[], T],
     entries: Callable[[T], Sequence[Entry]],
@@ -271,23 +299,22 @@ def watch_changes(
     Returns the last answer, and what ``end`` said of it; ``None`` when ``--timeout`` is over. ``nothing`` is said once
     when there is no entry at all.
     """
-    session = current()
-    polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
+    polling = Polling(timeout_s=current().timeout_s, longest_s=LONGEST_PAUSE_S)
     told: dict[object, str] = {}
-    with nullcontext() if picture is None else _screen(session) as show:
-        for answer in polling.answers(ask, lambda failure: session.say(f"{failure.what}; asking on")):
+    with nullcontext() if picture is None else _screen() as show:
+        for answer in polling.answers(ask, lambda failure: say(f"{failure.what}; asking on")):
             changed = [one for one in entries(answer) if told.get(one[0]) != ageless(one[1])]
             told |= {key: ageless(line) for key, line, _ in changed}
             if show is not None and picture is not None:
                 show(picture(answer))
-            elif changed and session.output == "jsonl":
+            elif changed and current().output == "jsonl":
                 for document in {id(one[2]): one[2] for one in changed}.values():
                     print(as_json(document, indent=None))
                 sys.stdout.flush()
             elif changed:
-                write_lines(session, [line for _, line, _ in changed])
+                write_lines([line for _, line, _ in changed])
             elif nothing and not told:
-                session.say(nothing)
+                say(nothing)
                 told[None] = ""
             if changed:
                 polling.hurry()
@@ -298,10 +325,10 @@ def watch_changes(
 
 
 @contextmanager
-def _screen(session: Session) -> Iterator[Callable[[Any], None] | None]:
+def _screen() -> Iterator[Callable[[Any], None] | None]:
     """Something that redraws the terminal; ``None`` where lines are to be written instead."""
-    terminal = console(session)
-    if not session.for_people or not sys.stdout.isatty() or terminal.is_dumb_terminal:
+    terminal = console()
+    if not current().for_people or not sys.stdout.isatty() or terminal.is_dumb_terminal:
         yield None
         return
     from rich.live import Live

@@ -12,11 +12,10 @@ from crawler_lifecycle.subjects import DELIVERIES, WEBHOOK, Document
 
 from .client.gateway import Gateway
 from .client.polling import Polling
-from .named import Named, Reason
 from .output import clean, emit_list, say_note
 from .problems import CommandFailed, Exit
-from .session import current
-from .subjects import By, Limit
+from .session import current, say
+from .subjects import By, Limit, Named, Shown
 
 KIND = Named(WEBHOOK)
 Name = Annotated[str, Parameter(help="the webhook's name")]
@@ -102,14 +101,13 @@ def deliveries(
     limit: Limit = 50,
 ) -> int:
     """List what was told to a webhook, or tried to be, the latest event first."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         rows = gateway.rows(f"{KIND.path(name)}/deliveries", limit=limit, status=status)
-    emit_list(session, "deliveries", rows, DELIVERIES, name="seq", empty="nothing was told yet")
+    emit_list("deliveries", rows, DELIVERIES, name="seq", empty="nothing was told yet")
     return Exit.DONE
 
 
-def pause(name: Name, /, *, reason: Reason = None, by: By = None) -> int:
+def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> int:
     """Have nothing told to a webhook until it is resumed."""
     return KIND.pause(name, reason, by)
 
@@ -127,19 +125,18 @@ def resume(
 
 def try_out(name: Name, /, *, by: By = None) -> int:
     """Tell a webhook of an event that is for it alone, and show what became of that (--timeout: how long to wait)."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         asked = gateway.post(f"{KIND.path(name)}/test", {"requested_by": by or user()})
-        say_note(session, asked)
-        wait = 0.0 if asked.get("note") else session.timeout_s or WAIT_S
+        say_note(asked)
+        wait = 0.0 if asked.get("note") else current().timeout_s or WAIT_S
         found = _became(gateway, name, int(asked["seq"]), wait)
         if found is None:
             error = gateway.get(KIND.path(name))["error"]
             why = f" behind what fails: {error}" if error else ""
             said = f"event {asked['seq']} waits for its turn{why}; next: crawlctl webhook deliveries {name}"
-            session.say(clean(said))
+            say(clean(said))
             return Exit.GAVE_UP_WAITING
-    emit_list(session, "deliveries", [found], DELIVERIES, name="seq", empty="")
+    emit_list("deliveries", [found], DELIVERIES, name="seq", empty="")
     return Exit.DONE if found["status"] == "delivered" else Exit.ERROR
 
 

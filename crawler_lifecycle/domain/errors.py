@@ -133,7 +133,7 @@ class StoreRefused(StoreUnavailable):
 
 
 class RowUnreadable(LifecycleError):
-    """A row holds what cannot be, because another hand wrote it. The text names table, key, column, value and cure.
+    """A row holds what cannot be, because of a manual edit. The text names table, key, column, value and cure.
 
     Nothing is written over it. Whoever waits for the row goes on by itself as soon as a person has mended it.
     """
@@ -142,7 +142,7 @@ class RowUnreadable(LifecycleError):
 
 
 class RowEdited(RowUnreadable, Fenced):
-    """Only one of attempt and owner changed, which no takeover does: another hand wrote it. Refused until mended."""
+    """Only one of attempt and owner changed, which no takeover does: a manual edit. Refused until mended."""
 
 
 class TemporalUnavailable(LifecycleError):

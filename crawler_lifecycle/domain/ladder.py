@@ -42,12 +42,3 @@ def start_check_interval(tries: int, start_check_s: float) -> float:
     if tries <= 10:
         return max(start_check_s, 0.05)
     return max(min(max(start_check_s, 0.05) * 1.5 ** min(tries - 10, 40), 60.0), start_check_s)
-
-
-def due_for(change_at: float, next_look_at: float, gap: float) -> float:
-    """The moment by which a look should have found a change that happened at ``change_at`` (epoch seconds).
-
-    ``next_look_at`` is the look that was planned when the status was believed. A change after that moment belongs to
-    a later look, at most one ``gap`` after the change.
-    """
-    return next_look_at if change_at <= next_look_at else change_at + gap

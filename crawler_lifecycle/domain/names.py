@@ -73,18 +73,8 @@ UPDATE_ADD_JOB = "add_job"
 UPDATE_CANCEL_STEPS, UPDATE_RETRY_STEPS, UPDATE_APPEND_STEPS = "cancel_steps", "retry_steps", "append_steps"
 
 #: Search attribute name -> indexed type, as the operator service and `temporal operator search-attribute` spell it.
-SEARCH_ATTRIBUTES: dict[str, str] = {
-    "CrawlRunId": "Int",
-    "CrawlRunUid": "Keyword",
-    "CrawlCrawler": "Keyword",
-    "CrawlTrigger": "Keyword",
-    "CrawlStage": "Keyword",
-    "CrawlStatus": "Keyword",
-    "CrawlOutcome": "Keyword",
-    "CrawlFlow": "Keyword",
-    "CrawlParent": "Keyword",
-    "CrawlName": "Keyword",
-}
+_KEYWORDS = ("RunUid", "Crawler", "Trigger", "Stage", "Status", "Outcome", "Flow", "Parent", "Name")
+SEARCH_ATTRIBUTES = {"CrawlRunId": "Int", **{f"Crawl{name}": "Keyword" for name in _KEYWORDS}}
 
 #: The history property under which the id of the owning workflow is kept.
 PROPERTY_WORKFLOW_ID = "workflow_id"

@@ -42,9 +42,7 @@ LOCAL_FOLDERS = Retention(14 * DAY_S)
 #: ``crawlctl cluster tidy`` (clusters/kubernetes/files/volume.py, adapters/archive/bundles.py). One try of an
 #: export may read files for six hours.
 FILES = Retention(
-    14 * DAY_S,
-    12 * 3600.0,
-    "an export may read files for hours, and a run that just ended may be resumed",
+    14 * DAY_S, 12 * 3600.0, "an export may read files for hours, and a run that just ended may be resumed"
 )
 #: Object storage: unfinished uploads of the same archive to which nothing was added lately, by each export, before and
 #: after its own (adapters/archive/s3/upload.py). It is below the heartbeat timeout of an export (30 s).

@@ -233,8 +233,8 @@ class AddTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class AddedTaskId:
-    """A task that ``add_tasks`` made."""
+class AddedTask:
+    """A task that was appended to a live run."""
 
     task_id: int
     index: int
@@ -245,7 +245,7 @@ class TasksAdded:
     """The answer of the update ``add_tasks``, in the order of the tasks sent."""
 
     run_id: int
-    tasks: list[AddedTaskId]
+    tasks: list[AddedTask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +412,21 @@ class RunResult:
     pages: int | None = None
     errors: int | None = None
     export: ExportResult | None = None
+
+
+#: Of a shorter time there is no average: it would be the noise of the first moments.
+PACE_LEAST_S = 1.0
+
+
+def pages_per_minute(pages: int | None, started_at: datetime | None, until: datetime | None) -> float | None:
+    """The average from the start to ``until``: the end, or while there is none the newest progress.
+
+    ``None`` where it is unknown: nobody counts, no start or no progress is on record, or there was no time yet.
+    """
+    if pages is None or pages < 0 or started_at is None or until is None:
+        return None
+    seconds = (until - started_at).total_seconds()
+    return None if seconds < PACE_LEAST_S else round(pages * 60 / seconds, 1)
 
 
 @dataclass(frozen=True, slots=True)

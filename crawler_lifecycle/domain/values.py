@@ -165,7 +165,8 @@ class _Tree:
         kind = next((one for one in _TO_TEXT if isinstance(value, one)), None)
         if kind is None:
             cure = next((cure for one, cure in _CURES.items() if isinstance(value, one)), "give a dictionary or a text")
-            raise self._no(path, f"{_article(type(value).__name__)} cannot travel; {cure}")
+            name = type(value).__name__
+            raise self._no(path, f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot travel; {cure}")
         if isinstance(value, Decimal) and not value.is_finite():
             raise self._no(path, f"{value} is no number; give None")
         if isinstance(value, time) and value.tzinfo is not None and value.utcoffset() is None:
@@ -215,7 +216,3 @@ def _untagged(found: dict[str, Any]) -> Any:
 
 def _refused(text: str) -> object:
     raise NoValue(f"{text} is no number that JSON has")
-
-
-def _article(name: str) -> str:
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

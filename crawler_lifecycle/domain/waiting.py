@@ -26,6 +26,7 @@ NAMED_MAX = 5
 #: How errors begin that are of a row of ours and not of the cluster.
 _ROWS = ("run_history ", "task_history ", "task_observation ", "task_finding ")
 _ACTIVE = ("PENDING", "RUNNING", "STOPPING")
+_AGO = "{} ago"
 _ENDED = ("COMPLETED", "FAILED")
 _SPAN = re.compile(r"\b(for|since|ago) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)")
 
@@ -88,20 +89,13 @@ def span(seconds: float) -> str:
     return f"{whole} s"
 
 
-def _for(s: Standing, since: datetime | None) -> str:
+def _for(s: Standing, since: datetime | None, form: str = "for {}") -> str:
     if since is None:
         return ""
     if s.now is None:
         return f" since {since:%Y-%m-%dT%H:%M:%SZ}"
-    return f" for {MARK}{since.isoformat()}{MARK}" if s.moments else f" for {span((s.now - since).total_seconds())}"
-
-
-def _ago(s: Standing, when: datetime | None) -> str:
-    if when is None:
-        return ""
-    if s.now is None:
-        return f" since {when:%Y-%m-%dT%H:%M:%SZ}"
-    return f" {MARK}{when.isoformat()}{MARK} ago" if s.moments else f" {span((s.now - when).total_seconds())} ago"
+    age = f"{MARK}{since.isoformat()}{MARK}" if s.moments else span((s.now - since).total_seconds())
+    return f" {form.format(age)}"
 
 
 def _look(s: Standing) -> str | None:
@@ -111,7 +105,7 @@ def _look(s: Standing) -> str | None:
     if s.look_error is not None:
         return f"the cluster has not answered{_for(s, s.look_error_since)}: {s.look_error}"
     if s.now is not None and s.next_look_at is not None and s.next_look_at < overdue_before(s.now):
-        return f"the look that was due{_ago(s, s.next_look_at)} has not come: no worker takes it up, or it hangs"
+        return f"the look that was due{_for(s, s.next_look_at, _AGO)} has not come: no worker takes it up, or it hangs"
     return None
 
 
@@ -119,7 +113,7 @@ def _stop(s: Standing) -> str | None:
     if s.stop_at is None:
         return None
     who = f" by {s.stop_by}" if s.stop_by else ""
-    what = f"{'forced stop' if s.stop_force else 'stop'}{who} asked for{_ago(s, s.stop_at)}"
+    what = f"{'forced stop' if s.stop_force else 'stop'}{who} asked for{_for(s, s.stop_at, _AGO)}"
     if not s.stop_heard:
         return f"{what}: no workflow has acted on it yet"
     if s.tasks is None:
@@ -153,12 +147,8 @@ def _start(s: Standing) -> str | None:
     what = s.waiting_for.removeprefix("waiting: ")
     if s.status != "INITIALIZING":
         return f"{_tasks(queued)} QUEUED{since}: {what}" if queued else what
-    return f"waiting for {what}{since}" if _noun(what) else f"waiting{since}: {what}"
-
-
-def _noun(text: str) -> bool:
-    """Tell whether the reason is a thing to wait for and no sentence of its own."""
-    return text.startswith(("the ", "a ", "an "))
+    thing = what.startswith(("the ", "a ", "an "))  # to wait for, and no sentence of its own
+    return f"waiting for {what}{since}" if thing else f"waiting{since}: {what}"
 
 
 def _places(s: Standing) -> str | None:

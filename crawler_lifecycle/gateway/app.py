@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
-
 from fastapi import FastAPI, Request, Response
 
-from crawler_lifecycle.background import Beside
 from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Operations, caller_name
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
@@ -23,13 +19,7 @@ from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
 from crawler_lifecycle.gateway.runs.recent import AllCrawlerRuns
-from crawler_lifecycle.gateway.runs.routes import (
-    Uploads,
-    add_commands,
-    add_deliveries,
-    add_readers,
-    add_uploads,
-)
+from crawler_lifecycle.gateway.runs.routes import add_commands, add_deliveries, add_readers, add_uploads
 from crawler_lifecycle.gateway.schedules.routes import add_schedules
 from crawler_lifecycle.gateway.scrapyd.jobs import Jobs
 from crawler_lifecycle.gateway.scrapyd.routes import Dialect, add_scrapyd
@@ -45,9 +35,8 @@ _UNTOLD = "not available; ask with a token for the reason, or read the log"
 
 def create_app(gateway: Gateway) -> FastAPI:
     """The app of a gateway, open to whom its entrance lets in."""
-    leaving = [gateway.feed.close, gateway.reader.close]
-    app = service("crawler-lifecycle gateway", API_VERSION, describe, lifespan=_lifespan(gateway, leaving))
-    app.state.leaving = leaving
+    app = service("crawler-lifecycle gateway", API_VERSION, describe, lifespan=gateway.lifespan)
+    app.state.leaving = gateway.leaving
     app.state.metrics = gateway.metrics
     _add_api(app, gateway)
     store = gateway.store
@@ -63,32 +52,11 @@ def create_app(gateway: Gateway) -> FastAPI:
     return app
 
 
-def _lifespan(
-    gateway: Gateway, leaving: Sequence[Callable[[], None]]
-) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
-    """The lifespan of the app: its tasks run beside it, and ``leaving`` are called when it ends."""
-    tasks = gateway.tasks()
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        gateway.reader.open()
-        async with Beside() as beside:
-            for task in tasks:
-                beside.start(task())
-            try:
-                yield
-            finally:
-                for leave in leaving:
-                    leave()
-
-    return lifespan
-
-
 def _add_api(app: FastAPI, gateway: Gateway) -> None:
     store, clock = gateway.store, gateway.clock
     add_commands(app, gateway.commands, clock)
     add_deliveries(app, gateway.deliveries, clock)
-    add_uploads(app, Uploads(store.tasks, gateway.bundles))
+    add_uploads(app, store.tasks, gateway.bundles)
     add_ledger(app, store.corrections, store.overdue, clock)
     add_readers(app, store, gateway.views, gateway.feed)
     add_logs(app, gateway.reader, store.runs, store.tasks)

@@ -7,7 +7,7 @@ import binascii
 import re
 
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.web.problems import FieldError, Problem
+from crawler_lifecycle.web.problems import refused
 
 PAGE_MAX = 200
 
@@ -28,11 +28,10 @@ def decode_places(kind: str, token: str | None, count: int) -> tuple[int, ...] |
         text = ""
     numbers = r"\.".join(["([0-9]{1,19})"] * count)
     found = re.fullmatch(f"{kind}:{numbers}", text, re.ASCII)
-    places = tuple(int(group) for group in found.groups()) if found else ()
+    places = tuple(map(int, found.groups())) if found else ()
     if not places or max(places) > ID_MAX:
-        message = "is no token of this list; take next_page_token of the page before, or leave it out"
-        error = FieldError(field="page_token", value=repr(token)[:120], message=message)
-        raise Problem(422, "invalid_request", f"page_token: {message}", errors=[error])
+        cure = "take next_page_token of the page before, or leave it out"
+        raise refused("page_token", f"is no token of this list; {cure}", token)
     return places
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated
 
@@ -24,7 +23,7 @@ from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.runs.reads import RunReader
-from crawler_lifecycle.web.problems import FieldError, Problem
+from crawler_lifecycle.web.problems import refused
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would collect the events
 
@@ -75,15 +74,14 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerStore
         """
         after = _last(last_event_id) if last_event_id else choice.after
         subject = choice.subject()
-        asked: tuple[tuple[Callable[..., object], object, object], ...] = (
-            (found_run, runs, choice.run_id),
-            (found_manager, managers, choice.manager),
-            (found_graph, graphs, choice.graph),
-        )
-        for find, store, key in asked:
-            # The stream outlasts an outage, so it may begin in one: browsers do not come back after an error.
-            with suppress(StoreUnavailable, RowUnreadable):
-                await run_in_threadpool(find, store, key) if key is not None else None
+        # The stream outlasts an outage, so it may begin in one: browsers do not come back after an error.
+        with suppress(StoreUnavailable, RowUnreadable):
+            if choice.run_id is not None:
+                await run_in_threadpool(found_run, runs, choice.run_id)
+            elif choice.manager is not None:
+                await run_in_threadpool(found_manager, managers, choice.manager)
+            elif choice.graph is not None:
+                await run_in_threadpool(found_graph, graphs, choice.graph)
         return Streamed(
             feed.stream(after, subject),
             "text/event-stream",
@@ -98,5 +96,4 @@ def _last(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= ID_MAX:
         return int(text)
     message = "is no id of this stream; send the id of the last event, or leave it out"
-    error = FieldError(field="Last-Event-ID", value=repr(text)[:120], message=message)
-    raise Problem(422, "invalid_request", f"Last-Event-ID: {message}", errors=[error])
+    raise refused("Last-Event-ID", message, text)

@@ -1,4 +1,4 @@
-"""The state of the house, in one strip: what it works with, each with the time of its state. Asked once for all."""
+"""The status bar: the parts that the installation works with, each with the time of its state. Asked once for all."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from crawler_lifecycle.domain.audits.corrections import wrong_words
 from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.streams.feed import Feed
-from crawler_lifecycle.store.audits.reads import OverdueStore
-from crawler_lifecycle.store.runs.corrections import CorrectionStore
-from crawler_lifecycle.store.runs.reads import RunReader
-from crawler_lifecycle.store.store import StoreHealth
+from crawler_lifecycle.store.store import Store, StoreHealth
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.operator.queue_findings import judged
 
@@ -28,7 +25,7 @@ from .kept import Kept
 #: Seconds for which an answer is good enough for everybody who asks, and that about the task queues, which is dear.
 FRESH_S, QUEUES_S = 3.0, 15.0
 #: Seconds that a reader waits for news of the task queues.
-QUEUES_PATIENCE_S = 1.0
+QUEUES_WAIT_S = 1.0
 #: Seconds that each of them may take; a stream that was not read for so long stands still.
 READY_TIMEOUT_S, SILENT_S = 3.0, 10.0
 _WEEK = timedelta(days=7)
@@ -95,44 +92,38 @@ async def _check(probe: Awaitable[None]) -> str:
     return "ok"
 
 
+@dataclass(eq=False)
 class Health:
-    """Makes the strip. Whoever reads it within ``FRESH_S`` seconds gets the same one."""
+    """Makes the status bar. Whoever reads it within ``FRESH_S`` seconds gets the same one."""
 
-    def __init__(
-        self,
-        needs: Callable[[], Awaitable[Mapping[str, str]]],
-        workflows: Workflows,
-        feed: Feed,
-        runs: RunReader,
-        overdue: OverdueStore,
-        corrections: CorrectionStore,
-        clock: Callable[[], datetime],
-        *,
-        fresh_s: float = FRESH_S,
-        queues_s: float = QUEUES_S,
-    ) -> None:
-        self._needs, self._workflows, self._feed = needs, workflows, feed
-        self._runs, self._overdue, self._corrections = runs, overdue, corrections
-        self._clock = clock
-        self._strip = Kept(self._ask, fresh_s)
-        self._queues = Kept(self._ask_queues, queues_s)
+    needs: Callable[[], Awaitable[Mapping[str, str]]]
+    workflows: Workflows
+    feed: Feed
+    store: Store
+    clock: Callable[[], datetime]
+    fresh_s: float = FRESH_S
+    queues_s: float = QUEUES_S
+
+    def __post_init__(self) -> None:
+        self._strip = Kept(self._ask, self.fresh_s)
+        self._queues = Kept(self._ask_queues, self.queues_s)
         self._threads = CapacityLimiter(1)
 
     async def read(self) -> HealthStrip:
         """The state of everything. Raises nothing."""
         return await self._strip.read()
 
-    async def read_within(self, patience_s: float) -> HealthStrip | None:
-        """The same; as of before, or ``None`` before the first time, where it takes longer than ``patience_s``."""
-        return await self._strip.read_within(patience_s)
+    async def read_within(self, seconds: float) -> HealthStrip | None:
+        """The same; as of before, or ``None`` before the first time, where it takes longer than ``seconds``."""
+        return await self._strip.read_within(seconds)
 
     async def _ask(self) -> HealthStrip:
-        now = self._clock()
-        answers, (looks, wrong, worst_s) = await asyncio.gather(self._needs(), self._ledger(now))
+        now = self.clock()
+        answers, (looks, wrong, worst_s) = await asyncio.gather(self.needs(), self._ledger(now))
         parts = [_part(name, answer, now) for name, answer in answers.items()]
         if answers.get("temporal") == "ok":
             # It may take seconds to know that a worker is gone.
-            queues = await self._queues.read_within(QUEUES_PATIENCE_S)
+            queues = await self._queues.read_within(QUEUES_WAIT_S)
             asking = HealthPart("queue", "asking", "who polls the task queues is being asked", None, now)
             parts += [asking] if queues is None else queues
         parts += [looks, self._stream(now)]
@@ -144,14 +135,14 @@ class Health:
 
         def read() -> tuple[HealthPart, str, float | None]:
             late, found = (
-                self._overdue.overdue_looks(overdue_before(now)),
-                self._corrections.correction_summary(now - _WEEK),
+                self.store.overdue.overdue_looks(overdue_before(now)),
+                self.store.corrections.correction_summary(now - _WEEK),
             )
             words = wrong_words(found.worst_ms, {one.kind: one.count for one in found.kinds}, "this week")
             worst_s = None if found.worst_ms is None else found.worst_ms / 1000
             if not late.count and not late.lost:
                 return HealthPart("looks", "ok", "every look that was due was made", None, now), words, worst_s
-            oldest = self._runs.get_run(late.run_id) if late.run_id is not None else None
+            oldest = self.store.runs.get_run(late.run_id) if late.run_id is not None else None
             why = f"; it says: {oldest.look_error}" if oldest is not None and oldest.look_error else ""
             cure = "see the other parts: a look needs Temporal, a worker of the role cluster, and the cluster"
             return HealthPart("looks", "bad", f"{overdue_words(late, now)}{why}", cure, now), words, worst_s
@@ -171,24 +162,24 @@ class Health:
         """A part for each task queue."""
         unreachable = "crawlctl doctor says what is wrong with Temporal"
         try:
-            queues = await self._workflows.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
+            queues = await self.workflows.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
         except LifecycleError as error:
-            return [HealthPart("queue", "bad", f"the task queues are not known: {error}", unreachable, self._clock())]
-        now, parts = self._clock(), []
+            return [HealthPart("queue", "bad", f"the task queues are not known: {error}", unreachable, self.clock())]
+        now, parts = self.clock(), []
         for queue in queues:
             found = judged(queue, SERVED_BY[queue.name], unreachable)
             parts.append(HealthPart(f"queue {queue.name} ({queue.kind})", found.level, found.text, found.cure, now))
         return parts
 
     def _stream(self, now: datetime) -> HealthPart:
-        silent_s, readers = self._feed.silent_s, self._feed.readers
+        silent_s, readers = self.feed.silent_s, self.feed.readers
         if silent_s is None:
             return HealthPart("stream", "ok", "nobody reads the stream of events", None, now)
         many = "1 reader" if readers == 1 else f"{readers} readers"
-        told = f"{many}, the outbox was read {silent_s:.0f} s ago"
+        text = f"{many}, the outbox was read {silent_s:.0f} s ago"
         if silent_s < SILENT_S:
-            return HealthPart("stream", "ok", told, None, now)
-        return HealthPart("stream", "bad", f"{told}: changes arrive late", "it goes on when the database answers", now)
+            return HealthPart("stream", "ok", text, None, now)
+        return HealthPart("stream", "bad", f"{text}: changes arrive late", "it goes on when the database answers", now)
 
 
 def _part(name: str, answer: str, now: datetime) -> HealthPart:

@@ -23,12 +23,12 @@ class Kept(Generic[T]):
         fresh = self._fresh()
         return fresh if fresh is not None else await asyncio.shield(self._asked())
 
-    async def read_within(self, patience_s: float) -> T | None:
-        """The same; the last one, or ``None`` before the first, where a new one takes longer than ``patience_s``."""
+    async def read_within(self, seconds: float) -> T | None:
+        """The same; the last one, or ``None`` before the first, where a new one takes longer than ``seconds``."""
         fresh = self._fresh()
         if fresh is not None:
             return fresh
-        done, _ = await asyncio.wait([asked := self._asked()], timeout=patience_s)
+        done, _ = await asyncio.wait([asked := self._asked()], timeout=seconds)
         return asked.result() if done else self._answer
 
     def _fresh(self) -> T | None:

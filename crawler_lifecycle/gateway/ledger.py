@@ -11,7 +11,6 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind, wrong_words
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
-from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import SummaryChoice
 from crawler_lifecycle.gateway.runs.answers import (
@@ -24,12 +23,13 @@ from crawler_lifecycle.gateway.runs.answers import (
     LedgerSummary,
     Overdue,
 )
+from crawler_lifecycle.gateway.runs.commands import needing_temporal
 from crawler_lifecycle.ports.looks import CorrectionSummary
 from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import OverdueStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.web.problems import JsonBody, Problem, unavailable
+from crawler_lifecycle.web.problems import JsonBody, Problem
 
 
 def add_ledger(
@@ -94,10 +94,8 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
         ``unknown`` says what becomes of what executes and no row knows, as after a restore of the database: ``adopt``
         takes it up again, ``end`` ends it.
         """
-        try:
+        with needing_temporal("no audit was made; send this later."):
             audit_id, report = await workflows.audit(body.repair, WAIT_S, body.unknown)
-        except TemporalUnavailable as error:
-            raise unavailable("temporal_unavailable", f"no audit was made; send this later. {error}") from error
         if report is not None:
             return AuditAnswer(audit_id=audit_id, report=Audit.of(report), note=None)
         response.status_code = 202

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from fastapi import FastAPI
+
+from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.run_files import RunFiles
+from crawler_lifecycle.background import Beside
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import Entrance
@@ -80,9 +85,11 @@ class Gateway:
         self.logins = Logins(self.entrance.callers, self.entrance.login_key) if self.entrance.callers else None
         self.feed = Feed(store.events, store.runs, self.metrics, clock)
         self.reader = LogReader(store.runs, store.tasks, self.logs, self.metrics)
-        self.files = RunFiles(store.tasks, store.exports, self.live_files, self.archive, self.elsewhere)
-        needs, feed = self.needs, self.feed
-        self.health = Health(needs, workflows, feed, store.runs, store.overdue, store.corrections, clock)
+        archived = ArchivedFiles(self.archive) if self.archive is not None else None
+        elsewhere = self.elsewhere or "they lie where this gateway cannot read"
+        self.leaving = [self.feed.close, self.reader.close]
+        self.files = RunFiles(store.tasks, store.exports, self.live_files, archived, elsewhere)
+        self.health = Health(self.needs, workflows, self.feed, store, clock)
         self.recent = RecentRuns(store.runs, crawlers, clock)
         self.views = RunViews(store, blocked, clock)
         self.commands = Commands(store.initiation, store.additions, store.stops, store.runs, workflows, crawlers, clock)
@@ -101,7 +108,20 @@ class Gateway:
     def sweep(self, every_s: float) -> Sweep:
         """The sweep for what was accepted and did not reach Temporal."""
         commands = (self.commands, self.manager_commands, self.graph_commands)
-        return Sweep(self.store, self.workflows, *commands, every_s=every_s, clock=self.clock)
+        return Sweep(self.store, self.workflows, *commands, every_s, self.clock)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """The life of the app with its background tasks; all readers are sent away at its end."""
+        self.reader.open()
+        async with Beside() as beside:
+            for task in self.tasks():
+                beside.start(task())
+            try:
+                yield
+            finally:
+                for leave in self.leaving:
+                    leave()
 
     def tasks(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """Everything that runs while the app does."""

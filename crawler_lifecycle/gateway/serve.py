@@ -115,7 +115,7 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
             f"{_OPEN}=true to ask for none, on 127.0.0.1 only"
         )
     try:
-        callers = TokenFile.load(settings.tokens_file)
+        callers = TokenFile(settings.tokens_file)
     except TokenFileError as error:
         raise Unservable(str(error)) from None
     quota = Quota(settings.reads_per_s, settings.writes_per_s, settings.requests_at_once, settings.streams_at_once)

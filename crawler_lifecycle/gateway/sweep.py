@@ -2,15 +2,15 @@
 
 A gateway may die between its database and Temporal, or Temporal may be down at that moment. Both leave a row that says
 what was accepted. Several gateways may sweep at once: starts find the open workflow, stops are known by their id, and
-what a manager is told only wakes it.
+what a manager is notified of only wakes it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import partial
 
 from starlette.concurrency import run_in_threadpool
@@ -40,65 +40,54 @@ MANAGERS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """Something that did not reach Temporal."""
+    """Something that did not reach Temporal, and the call that brings it there."""
 
     what: str
     bring: Callable[[], Awaitable[object]]
 
 
+@dataclass(eq=False)
 class Sweep:
     """One round with ``once``, rounds for ever with ``run``."""
 
-    def __init__(
-        self,
-        store: Store,
-        workflows: Workflows,
-        commands: Commands,
-        manager_commands: ManagerCommands,
-        graph_commands: GraphCommands,
-        *,
-        every_s: float = 15.0,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._store = store
-        self._workflows = workflows
-        self._commands = commands
-        self._manager_commands = manager_commands
-        self._graph_commands = graph_commands
-        self._every_s = every_s
-        self._clock = clock
-        self._tried: dict[str, tuple[datetime, timedelta]] = {}
-        self._loop = Loop("the sweep for accepted work", every_s)
+    store: Store
+    workflows: Workflows
+    commands: Commands
+    manager_commands: ManagerCommands
+    graph_commands: GraphCommands
+    every_s: float
+    clock: Callable[[], datetime]
+    _tried: dict[str, tuple[datetime, timedelta]] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Sweep until it is cancelled. Raises nothing."""
-        await self._loop.run(self._next)
+        await Loop("the sweep for accepted work", self.every_s).run(self._next)
 
     async def _next(self) -> None:
         await self.once()
 
     async def once(self) -> int:
-        """One round; how many runs, managers and graphs it started or told. Raises ``LifecycleError``."""
+        """One round; how many runs, managers and graphs it started or notified. Raises ``LifecycleError``."""
         found = await run_in_threadpool(lambda: list(self._found()))
         names = {one.what for one in found}
         self._tried = {name: value for name, value in self._tried.items() if name in names}
         return sum([await self._mend(one) for one in found])
 
     def _found(self) -> Iterator[_Left]:
-        store, due = self._store, self._clock() - GRACE
+        store, due = self.store, self.clock() - GRACE
         for run in store.sweep.unowned_runs(due):
-            take_over = partial(self._commands.take_over, run)
+            take_over = partial(self.commands.take_over, run)
             yield _Left(f"the start of run {run.run_id}", take_over)
         for run in store.sweep.unheard_stops(due):
-            yield _Left(f"the stop of run {run.run_id}", partial(self._tell, run))
+            yield _Left(f"the stop of run {run.run_id}", partial(self._notify_stop, run))
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
             for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=status):
                 if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):
-                    tell = partial(self._manager_commands.tell, manager)
-                    yield _Left(f"the {what} of manager {manager.manager_id}", tell)
-        for graph in store.graphs.untold_graphs(due, self._clock() - SILENT):
+                    notify = partial(self.manager_commands.notify, manager)
+                    yield _Left(f"the {what} of manager {manager.manager_id}", notify)
+        for graph in store.graphs.untold_graphs(due, self.clock() - SILENT):
             what = "stop" if graph.stop else "wake-up"
-            yield _Left(f"the {what} of graph {graph.graph_id}", partial(self._graph_commands.tell, graph))
+            yield _Left(f"the {what} of graph {graph.graph_id}", partial(self.graph_commands.notify, graph))
 
     async def _mend(self, left: _Left) -> int:
         if not self._is_due(left.what):
@@ -107,7 +96,7 @@ class Sweep:
             await left.bring()
         except TemporalUnavailable as error:
             try:
-                await self._workflows.ping()
+                await self.workflows.ping()
             except TemporalUnavailable:
                 del self._tried[left.what]
                 raise
@@ -120,8 +109,8 @@ class Sweep:
         logger.info("brought %s to Temporal", left.what)
         return 1
 
-    async def _tell(self, row: RunRow) -> None:
-        logged = await run_in_threadpool(self._store.runs.cancellations, row.run_id)
+    async def _notify_stop(self, row: RunRow) -> None:
+        logged = await run_in_threadpool(self.store.runs.cancellations, row.run_id)
         ours = [entry for entry in logged if entry.get("attempt") == row.attempt]
         if ours:
             last = ours[-1]
@@ -132,17 +121,17 @@ class Sweep:
                 _text(last.get("reason")),
                 any(bool(entry.get("force")) for entry in ours),
             )
-            await self._commands.tell_stop(row, stop)
+            await self.commands.notify_stop(row, stop)
             return
         # A limit's stop, recorded by a workflow: if that is open it knows, if not another one has to go on.
         for candidate in workflow_ids(row):
-            if await self._workflows.is_open(candidate):
+            if await self.workflows.is_open(candidate):
                 return
-        await self._commands.take_over(row)
+        await self.commands.take_over(row)
 
     def _is_due(self, name: str) -> bool:
-        now = self._clock()
-        next_at, wait = self._tried.get(name, (now, timedelta(seconds=self._every_s)))
+        now = self.clock()
+        next_at, wait = self._tried.get(name, (now, timedelta(seconds=self.every_s)))
         if now < next_at:
             return False
         self._tried[name] = (now + wait, min(wait * 2, RETRY_MAX))

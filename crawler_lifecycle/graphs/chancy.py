@@ -145,9 +145,7 @@ class StepState(Enum):
 
 #: Ours -> theirs. A cancelled step that had not begun has no state.
 _STEP_STATES = {
-    "suspended": StepState.PENDING,
-    "scheduled": StepState.PENDING,
-    "available": StepState.PENDING,
+    **dict.fromkeys(("suspended", "scheduled", "available"), StepState.PENDING),
     "executing": StepState.RUNNING,
     "retryable": StepState.RETRYING,
     "completed": StepState.SUCCEEDED,

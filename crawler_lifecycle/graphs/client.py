@@ -94,19 +94,11 @@ class Gateway:
         return rows[:limit]
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
-        try:
-            pages = list(self._pages(f"{_graph(key)}/steps", _named(paths)))
-        except KeyError:
-            return []
-        wanted = _wanted(paths)
+        pages, wanted = self._about(key, "steps", paths), _wanted(paths)
         return [one for page in pages for one in page["steps"] if one["kind"] != "graph" and wanted(one["path"])]
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
-        try:
-            pages = list(self._pages(f"{_graph(key)}/results", _named(paths)))
-        except KeyError:
-            return {}
-        wanted = _wanted(paths)
+        pages, wanted = self._about(key, "results", paths), _wanted(paths)
         return {path: of_json(value) for page in pages for path, value in page["results"].items() if wanted(path)}
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
@@ -166,6 +158,14 @@ class Gateway:
     def _command(self, key: str, name: str, body: Document | bytes) -> int:
         count: int = self._call("POST", f"{_graph(key)}/{name}", body)["count"]
         return count
+
+    def _about(self, key: str, what: str, paths: Sequence[str] | None) -> list[Document]:
+        """All pages about these steps; none when there is no such graph."""
+        named = {"path": list(paths)} if paths is not None and len(paths) <= PATHS_MAX else {}
+        try:
+            return list(self._pages(f"{_graph(key)}/{what}", named))
+        except KeyError:
+            return []
 
     def _pages(self, path: str, params: Mapping[str, Any], size: int = PAGE_SIZE) -> Iterator[Document]:
         more: dict[str, Any] = {}
@@ -239,10 +239,6 @@ def found() -> tuple[str, str | None]:
 
 def _graph(key: str) -> str:
     return f"/v1/graphs/{quote(key, safe='')}"
-
-
-def _named(paths: Sequence[str] | None) -> dict[str, Any]:
-    return {"path": list(paths)} if paths is not None and len(paths) <= PATHS_MAX else {}
 
 
 def _wanted(paths: Sequence[str] | None) -> Callable[[str], bool]:

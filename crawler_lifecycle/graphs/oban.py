@@ -18,17 +18,7 @@ from .workflow import Graph, Status
 from .workflow import Workflow as _Workflow
 
 WorkflowStatus = Status
-__all__ = [
-    "Cancel",
-    "Graph",
-    "Job",
-    "Record",
-    "Snooze",
-    "Workflow",
-    "WorkflowStatus",
-    "enqueue_many",
-    "worker",
-]
+__all__ = ["Cancel", "Graph", "Job", "Record", "Snooze", "Workflow", "WorkflowStatus", "enqueue_many", "worker"]
 
 
 class Workflow(_Workflow):

@@ -34,7 +34,7 @@ from crawler_lifecycle.domain.managers.manager import (
 )
 from crawler_lifecycle.domain.managers.window import Rules
 
-from .cycle import TURN, Cycle, Turn, platform_of_new_objects
+from .cycle import BUILDING, TURN, Cycle, Turn
 from .options import OptionParser, parse, start_from_here
 from .platform import Platform
 from .stats import Stats
@@ -65,7 +65,7 @@ class BaseScript:
     """Number or alias of the project of its jobs (``--project-id``); ``None``: of none."""
 
     def __init__(self) -> None:
-        self._platform_or_none = platform_of_new_objects()
+        self._platform_or_none = BUILDING.get()
         start = self._platform_or_none.start() if self._platform_or_none is not None else Start(0, "", "")
         self._start = start
         #: What survives every restart: JSON of at most 64 KiB.
@@ -216,14 +216,8 @@ class BaseScript:
         ``project_id``: number or alias. ``spider_args`` and ``arguments``: arguments of the spider; the former go
         first. ``job_settings``: its settings. Raises ``InvalidRequest``.
         """
-        override = {
-            **arguments,
-            "tags": list(tags or []),
-            "units": units,
-            "project_id": project_id,
-            "spider_args": spider_args,
-            "job_settings": job_settings,
-        }
+        override = {**arguments, "tags": list(tags or []), "units": units, "project_id": project_id}
+        override |= {"spider_args": spider_args, "job_settings": job_settings}
         return self._schedule(merged(override, spider, self._defaults()))
 
     def _defaults(self) -> JobDefaults:

@@ -147,7 +147,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
                 if self._handle(one):
                     outcomes[one.live.key] = one.outcome
                 if hooks and not alone:
-                    cycle.tell()
+                    cycle.report()
         self._passed = passed
         if jobs:
             self._platform.entering("workflow_loop")
@@ -186,9 +186,9 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
                     check_state(self.state)
                     self.aggregate_spider_stats({"spider": live.job.spider, **ended.metadata})
             except (Exception, SystemExit) as error:
-                told = f"hooks of {named_job(live.job)}: {where(error)}"
-                cycle.failed.append(HookFailed(live.item_id, ended.attempt, told))
-                cycle.note(told)
+                said = f"hooks of {named_job(live.job)}: {where(error)}"
+                cycle.failed.append(HookFailed(live.item_id, ended.attempt, said))
+                cycle.note(said)
                 _LOG.exception("a hook of %s raised", live.key)
                 return False
         cycle.hooked.append(Hooked(live.item_id, ended.attempt, bad))

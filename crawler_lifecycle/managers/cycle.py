@@ -28,23 +28,18 @@ class Turn:
 
 #: Whose turn it is; each task of the event loop has its own.
 TURN: ContextVar[Turn | None] = ContextVar("turn", default=None)
-#: The platform of the object that is being made.
-_BUILDING: ContextVar[Platform | None] = ContextVar("building", default=None)
+#: The platform of the object that is being made; ``None`` in a script of its own.
+BUILDING: ContextVar[Platform | None] = ContextVar("building", default=None)
 
 
 @contextmanager
 def building(platform: Platform) -> Iterator[None]:
     """Objects that are made inside belong to this platform."""
-    token = _BUILDING.set(platform)
+    token = BUILDING.set(platform)
     try:
         yield
     finally:
-        _BUILDING.reset(token)
-
-
-def platform_of_new_objects() -> Platform | None:
-    """``None`` in a script of its own."""
-    return _BUILDING.get()
+        BUILDING.reset(token)
 
 
 @dataclass(slots=True)
@@ -70,8 +65,8 @@ class Cycle:
     """One sentence of the class itself: what it waits for."""
     clock: Callable[[], float] = lambda: 0.0
     began: float = 0.0
-    tell: Callable[[], None] = lambda: None
-    """Tells the platform what was decided so far."""
+    report: Callable[[], None] = lambda: None
+    """Reports to the platform what was decided so far."""
 
     @property
     def took_s(self) -> float:
@@ -93,7 +88,7 @@ class Cycle:
         self.coming |= before.coming
 
     def note(self, error: str) -> None:
-        """Tell what the class did wrong; the cycle goes on."""
+        """Note what the class did wrong; the cycle goes on."""
         if error not in self.errors:
             self.errors.append(error)
 

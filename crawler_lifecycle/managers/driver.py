@@ -115,7 +115,7 @@ class Driver:
         script = self.script
         before, script._cycle = script._cycle, Cycle.of(facts, self._platform)
         cycle = script._cycle
-        cycle.clock, cycle.began, cycle.tell = self._clock, self._clock(), lambda: self._platform.did(self._done())
+        cycle.clock, cycle.began, cycle.report = self._clock, self._clock(), lambda: self._platform.did(self._done())
         if not before.begun:
             cycle.carry(before, self._platform)
         if isinstance(script, WorkFlowManager):

@@ -172,14 +172,10 @@ def configure(service: str, settings: Settings | None = None) -> None:
     structlog.contextvars.clear_contextvars()
     _process.update(service=service, pid=os.getpid())
     if settings is not None:
-        _warn_of_misspelt_settings()
+        from crawler_lifecycle.settings import unread_variables  # whoever has settings has loaded it
 
-
-def _warn_of_misspelt_settings() -> None:
-    from crawler_lifecycle.settings import unread_variables  # whoever has settings has loaded it
-
-    for name, cure in unread_variables(os.environ):
-        logging.getLogger(__name__).warning("%s is set, but no setting reads it; %s", name, cure)
+        for name, cure in unread_variables(os.environ):
+            logging.getLogger(__name__).warning("%s is set, but no setting reads it; %s", name, cure)
 
 
 #: Fields of every line of this process; unlike context variables, all threads have them.

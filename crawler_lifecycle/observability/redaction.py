@@ -44,7 +44,7 @@ _PAIR = re.compile(
       | \\?"(?P<double>(?:[^"\\]|\\.)*)\\?"
       | \\?'(?P<single>(?:[^'\\]|\\.)*)\\?'
       | (?P<bare>\[redacted\] | [^\s"',;&}}\])]+)
-    )""",
+    )"""
 )
 #: What stands in place of a secret in a catalogue or a webhook: people mend it by its name.
 _REFERENCE = re.compile(r"env:[A-Za-z_]\w*|secret:[\w.-]+/[\w.-]+", re.ASCII)

@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.run_data import RunFile
 from crawler_lifecycle.graphs.asking import use
 from crawler_lifecycle.graphs.calling import Meant, NotCallable, execute
 from crawler_lifecycle.graphs.job import Cancel, Job, Record, Snooze
-from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable
+from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable, nested
 
 from . import loading
 from .wire import Pipes, read_frames, write_frames
@@ -39,7 +39,7 @@ class Caller:
         job = Job.of(message["graph"], message["job"])
         own = _OwnGraph(self._worker, job.graph)
         use(own)
-        name, what = message["function"], {**message["job"]["job"], "style": message["style"]}
+        name, what = message["function"], message["job"]["job"]
         try:
             found = execute(name, what, job, lambda: self._context(message["given"]), graft=message["graft"])
             if os.getpid() == me:
@@ -47,7 +47,7 @@ class Caller:
         except NotCallable as error:
             return {"kind": "failed", "error": str(error), "for_good": True}
         except BaseException as error:  # sys.exit and its like are no reason to leave
-            return {"kind": "failed", "error": loading.told(error), "for_good": False}
+            return {"kind": "failed", "error": loading.reported(error), "for_good": False}
         os._exit(0)  # the user's code forked, and this is the copy
 
     def _context(self, size: int) -> dict[str, Any]:
@@ -56,10 +56,10 @@ class Caller:
         results: dict[str, Any] = {}
         for head, value in self._worker.frames(size):
             if head["path"]:
-                _put(results, head["path"], value)
+                results["/".join(head["path"])] = value
             else:
                 context |= value
-        return context | results
+        return context | (nested(results, "") or {})
 
     def _kept(self, found: Meant, message: Mapping[str, Any], own: _OwnGraph) -> dict[str, Any]:
         """The reply, with the value in the file when one is to be recorded. Raises ``NoValue``."""
@@ -82,13 +82,6 @@ def _read(head: Document, data: bytes) -> Any:
     except values.NoValue as error:
         what = "/".join(head["path"]) or "the context"
         raise values.NoValue(f"{what}: {error}") from None
-
-
-def _put(found: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    *above, name = path
-    for one in above:
-        found = found.setdefault(one, {})
-    found[name] = value
 
 
 class _Worker:

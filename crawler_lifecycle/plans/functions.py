@@ -52,20 +52,9 @@ class FunctionProcess(Pooled):
             self._import(call.function.partition(":")[0], alive)
             self._calls += 1
             self.process.label = call.function
-            reply = self.process.call(
-                "function",
-                call.limit_s,
-                answer,
-                alive,
-                setting=_SETTING,
-                function=call.function,
-                style=call.style,
-                graph=call.graph,
-                job=call.job,
-                graft=call.graft,
-                limit=self._result_max,
-                given=self.give(call.given),
-            )
+            told: dict[str, Any] = {"function": call.function, "graph": call.graph, "job": call.job}
+            told |= {"graft": call.graft, "limit": self._result_max, "given": self.give(call.given)}
+            reply = self.process.call("function", call.limit_s, answer, alive, setting=_SETTING, **told)
         except PlanFailed:
             if self._leaving.is_set():
                 raise WorkerLeaves("this worker leaves, and has ended its processes") from None

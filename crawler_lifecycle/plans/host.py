@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import logging
 import os
 import resource
@@ -17,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -64,10 +65,10 @@ class HostPlatform:
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         found = self._pipes.ask("waiting_jobs", state=state, after_id=after_id, limit=limit)
-        return [wire.waiting(one) for one in found]
+        return [wire.held(Waiting, one) for one in found]
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
-        return [wire.live(one) for one in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)]
+        return [wire.held(Live, one) for one in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)]
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
         return set(self._pipes.ask("known_identities", identities=list(identities)))
@@ -81,7 +82,7 @@ class HostPlatform:
 
 
 class Host:
-    """One class, at most one object of it, and the calls."""
+    """One class, at most one object of it, and the calls: each is a method ``do_<name>``."""
 
     def __init__(self, pipes: wire.Pipes, files: Sequence[int] = ()) -> None:
         self._pipes, self._files = pipes, files
@@ -89,16 +90,6 @@ class Host:
         self._class: type | None = None
         self._driver: Driver | None = None
         self._platform: HostPlatform | None = None
-        self._calls: dict[str, Callable[[dict[str, Any]], Any]] = {
-            "find": self._find,
-            "load": self._load,
-            "begin": self._begin,
-            "page": self._page,
-            "cycle": self._cycle,
-            "finish": self._finish,
-            "open": self._open,
-            "function": self._function,
-        }
 
     def serve(self) -> None:
         """Until the worker says so, or is gone."""
@@ -119,23 +110,23 @@ class Host:
 
     def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
-            return {"reply": self._calls[message["call"]](message)}
+            return {"reply": getattr(self, f"do_{message['call']}")(message)}
         except (ClassError, loading.NotUsable) as error:
             return {"wrong": str(error) or type(error).__name__}
         except BaseException as error:  # sys.exit and its like are no reason to leave
-            return {"broken": loading.told(error)}
+            return {"broken": loading.reported(error)}
 
-    def _find(self, message: dict[str, Any]) -> Any:
+    def do_find(self, message: dict[str, Any]) -> Any:
         return loading.find(message["module"])
 
-    def _load(self, message: dict[str, Any]) -> Any:
+    def do_load(self, message: dict[str, Any]) -> Any:
         self._class = found = loading.load(message["plan"])
         return {
             "fingerprint": loading.fingerprint(found),
             **{name: getattr(found, name, choices[0]) for name, choices in CHOICES.items()},
         }
 
-    def _begin(self, message: dict[str, Any]) -> Any:
+    def do_begin(self, message: dict[str, Any]) -> Any:
         if self._class is None:
             raise loading.NotUsable("no class was loaded")
         self._platform = HostPlatform(self._pipes, Start(**message["start"]))
@@ -145,22 +136,22 @@ class Host:
         self._driver.begin()
         return self._driver.failed_outcomes
 
-    def _page(self, message: dict[str, Any]) -> Any:
+    def do_page(self, message: dict[str, Any]) -> Any:
         return self._ready(message).page(message["after"])
 
-    def _cycle(self, message: dict[str, Any]) -> Decision:
+    def do_cycle(self, message: dict[str, Any]) -> Decision:
         return self._ready(message).cycle(wire.facts(message["facts"]))
 
-    def _finish(self, message: dict[str, Any]) -> Decision:
+    def do_finish(self, message: dict[str, Any]) -> Decision:
         return self._ready(message).close(message["reason"])
 
-    def _open(self, message: dict[str, Any]) -> None:
+    def do_open(self, message: dict[str, Any]) -> None:
         from crawler_lifecycle.graphs.asking import use  # managers need none of it
 
         use(None)  # what is imported is of no graph
-        loading.module(message["module"])
+        importlib.import_module(message["module"])
 
-    def _function(self, message: dict[str, Any]) -> Any:
+    def do_function(self, message: dict[str, Any]) -> Any:
         if self._caller is None:
             from .caller import Caller  # managers need none of it
 

@@ -12,7 +12,6 @@ import sysconfig
 import traceback
 from argparse import SUPPRESS
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, cast
 
 from crawler_lifecycle.domain.managers.jobs import options_of
@@ -36,7 +35,7 @@ def load(plan: str) -> type[BaseLoopScript]:
     module_name, _, class_name = plan.partition(":")
     if not module_name or not class_name:
         raise NotUsable(f"{plan!r} is no class; give module:Class, such as shops.managers:ShopsManager")
-    found = getattr(module(module_name), class_name, None)
+    found = getattr(importlib.import_module(module_name), class_name, None)
     if found is None:
         raise NotUsable(f"{plan}: the module has no class {class_name!r}; name one that it has, or bring it back")
     if not _is_plan(found):
@@ -44,15 +43,10 @@ def load(plan: str) -> type[BaseLoopScript]:
     return cast(type[BaseLoopScript], found)
 
 
-def module(name: str) -> ModuleType:
-    """Import a module. Raises whatever it raises."""
-    return importlib.import_module(name)
-
-
 def find(module_name: str) -> dict[str, Any]:
     """Every manager that is defined in this module, as ``PlanRow`` has it; the files that it is made of, and what tells
     them from others."""
-    there = module(module_name)
+    there = importlib.import_module(module_name)
     files = watched()
     own = [one for one in vars(there).values() if _is_plan(one) and one.__module__ == there.__name__]
     plans = [_described(f"{module_name}:{one.__name__}", one) for one in dict.fromkeys(own)]
@@ -105,10 +99,8 @@ def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
             }
         )
         if action.dest == "program":  # whoever starts it with such a line must know its flow id before the class does
-            lines = [
-                (name, options_of([str(word) for word in one["command_line"]])) for name, one in cls.PROGRAMS.items()
-            ]
-            said = {name: words.get("--flow-id", "{") for name, words in lines}
+            lines = {name: [str(word) for word in one["command_line"]] for name, one in cls.PROGRAMS.items()}
+            said = {name: options_of(words).get("--flow-id", "{") for name, words in lines.items()}
             found[-1]["flow_ids"] = {name: text for name, text in said.items() if "{" not in text}
     return found
 
@@ -145,7 +137,7 @@ def _apart() -> tuple[str, ...]:
     return tuple(os.path.join(path, "") for path in {*sysconfig.get_paths().values(), ours})
 
 
-def told(error: BaseException) -> str:
+def reported(error: BaseException) -> str:
     """The exception and where in the user's code it came from; the whole stack goes to the output."""
     with contextlib.suppress(Exception):
         traceback.print_exception(error)

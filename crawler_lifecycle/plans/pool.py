@@ -63,21 +63,21 @@ class Pool(Generic[P]):
         self, key: int | None, fits: Callable[[P], bool], start: Callable[[], P], alive: Callable[[], None]
     ) -> Iterator[P]:
         """An idle process of this key, where it fits, else a new one. Waits while another thread uses the one of this
-        key, and while there is no room.
+        key, and while all are taken.
 
         Raises ``WorkerLeaves``, and what ``start`` and ``alive`` raise, which is called while this waits.
         """
-        place = object() if key is None else key
-        process, gone = self._take(place, key, fits, alive)
+        slot = object() if key is None else key
+        process, gone = self._take(slot, key, fits, alive)
         try:
             for one in gone:
                 one.process.end()
                 one.kill()
             if process is None:
-                process = self._begin(place, start)
+                process = self._begin(slot, start)
             yield process
         finally:
-            self._give_back(place, process)
+            self._give_back(slot, process)
 
     def drop(self, key: int) -> None:
         """End the process of this key. One that is in use ends with its use, if it is not usable then."""
@@ -109,21 +109,21 @@ class Pool(Generic[P]):
             one.kill()
 
     def _take(
-        self, place: object, key: int | None, fits: Callable[[P], bool], alive: Callable[[], None]
+        self, slot: object, key: int | None, fits: Callable[[P], bool], alive: Callable[[], None]
     ) -> tuple[P | None, list[P]]:
         """The process that fits, and those that must go first."""
         while True:
             with self._changed:
                 if self.over.is_set():
                     raise WorkerLeaves("this worker leaves")
-                if place not in self._taken and (found := self._found(key, fits)) is not None:
-                    self._taken[place] = found[0]
+                if slot not in self._taken and (found := self._found(key, fits)) is not None:
+                    self._taken[slot] = found[0]
                     return found
                 self._changed.wait(_TURN_S)
             alive()
 
     def _found(self, key: int | None, fits: Callable[[P], bool]) -> tuple[P | None, list[P]] | None:
-        """The same; ``None``: there is no room. The caller holds the lock."""
+        """The same; ``None``: all are taken. The caller holds the lock."""
         gone: list[P] = []
         for process in [one for one in reversed(self._idle) if one.key == key]:
             self._idle.remove(process)
@@ -137,21 +137,21 @@ class Pool(Generic[P]):
             self.parked += 1
         return None, gone
 
-    def _begin(self, place: object, start: Callable[[], P]) -> P:
+    def _begin(self, slot: object, start: Callable[[], P]) -> P:
         process = start()
         with self._changed:
             self.started += 1
-            self._taken[place] = process
+            self._taken[slot] = process
             if self.over.is_set():
                 process.process.strike()
         return process
 
-    def _give_back(self, place: object, process: P | None) -> None:
+    def _give_back(self, slot: object, process: P | None) -> None:
         keep = process is not None and process.usable()
         if process is not None and not keep:
             process.kill()
         with self._changed:
-            del self._taken[place]
+            del self._taken[slot]
             if process is not None and keep:
                 self._idle.append(process)
             self._changed.notify_all()
@@ -201,11 +201,11 @@ class Host(Pooled):
     def begin(self, start: Start, generation: int, answer: Answer) -> None:
         try:
             hook_s, whole_s = self._limits.hook_s, self._limits.page_s
-            told = self._call("begin", hook_s, answer, calls.outcomes, start=start, whole_s=whole_s)
+            outcomes = self._call("begin", hook_s, answer, calls.outcomes, start=start, whole_s=whole_s)
         except PlanFailed as failed:
             failed.for_good = self.at == "__init__"
             raise
-        self.generation, self.failed_outcomes = generation, told
+        self.generation, self.failed_outcomes = generation, outcomes
 
     def page(self, after: int, answer: Answer) -> Page:
         self.settled = False
@@ -244,7 +244,7 @@ class Hosts:
         self._pool: Pool[Host] = Pool(limits.processes)
         self._lock = threading.Lock()
         self._known: set[int] = set()
-        """Managers that were told to come back here."""
+        """Managers that are to come back here."""
         self._printed: dict[int, str] = {}
         """Output of processes that nobody has asked for, by manager."""
         self._leaving = False
@@ -255,7 +255,7 @@ class Hosts:
         return None if self._leaving else self.own_queue
 
     def leave(self) -> list[int]:
-        """From now on nobody is told to come back here; the managers that were, whether or not their objects are still
+        """From now on nobody is sent back here; the managers that were, whether or not their objects are still
         here."""
         with self._lock:
             self._leaving = True

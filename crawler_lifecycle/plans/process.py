@@ -154,18 +154,18 @@ class HostProcess:
         call = _Call(self, limit_s, answer, alive, setting, whole_s)
         try:
             return call.result({"call": name, "id": self._calls, "limit_s": limit_s, **arguments})
-        except _Raised as raised:
-            raise self._failed(raised.text, lives=True) from None
         except _Over as over:
             if over.ended:
                 self._wait_for_end(_LEAVING_S)  # a process closes its files some time before it has ended
             how = self.kill()
-            raise self._failed(over.text.format(how=how) + self.output.said()) from None
-        except BaseException:
-            self.kill()
+            raise self.failed(over.text.format(how=how) + self.output.said()) from None
+        except BaseException as error:
+            if not (isinstance(error, PlanFailed) and error.lives):
+                self.kill()
             raise
 
-    def _failed(self, text: str, lives: bool = False) -> PlanFailed:
+    def failed(self, text: str, lives: bool = False) -> PlanFailed:
+        """The error of a call: what the class itself raised when the process ``lives``."""
         where, item_id = self.at or (None, None)
         place = f" in {where}" if where and not lives else ""
         told = for_people(f"{self.label}{place}: {text}", TEXT_MAX)
@@ -220,10 +220,8 @@ class HostProcess:
     def _end_what_left_it(self) -> None:
         """Kill what has a session of its own."""
         with contextlib.suppress(OSError):  # another system than Linux
-            boot = identity.boot_id()
             for _ in range(_ROUNDS):
-                left = identity.members(None, [self._mark])
-                if not identity.kill_all(left, boot):
+                if not identity.kill_all(identity.members(None, [self._mark])):
                     return
 
     # --- the pipes, for a call
@@ -262,14 +260,11 @@ class HostProcess:
             raise _Over("it wrote into the pipe of the service, and {how}; let it close and write only its own files")
         return found
 
-    def readable(self) -> bool:
-        """Say whether something can be read, the end of the pipe included."""
-        return bool(select.select([self._in], [], [], 0)[0])
-
-    def wait_for(self, room: bool, seconds: float) -> None:
-        """Until there is something to read, or room to write; at most so long."""
-        reading, writing = ([], [self._out]) if room else ([self._in], [])
-        select.select(reading, writing, [], max(0.0, seconds))
+    def wait_for(self, writing: bool, seconds: float) -> bool:
+        """Wait until something can be read (the end of the pipe included), or there is room to write; at most so long.
+        Say whether it is so."""
+        reading, ready = ([], [self._out]) if writing else ([self._in], [])
+        return any(select.select(reading, ready, [], max(0.0, seconds)))
 
 
 class _Over(Exception):
@@ -278,13 +273,6 @@ class _Over(Exception):
     def __init__(self, text: str, *, ended: bool = False) -> None:
         """``ended``: it seems to have ended by itself."""
         self.text, self.ended = text, ended
-
-
-class _Raised(Exception):
-    """The class raised, and the process goes on."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
 
 
 class _Call:
@@ -320,14 +308,14 @@ class _Call:
             elif "reply" in found:
                 return found["reply"]
             elif "wrong" in found or "broken" in found:
-                raise _Raised(str(found.get("wrong") or found.get("broken")))
+                raise self._process.failed(str(found.get("wrong") or found.get("broken")), lives=True)
             else:
                 raise _Over("it sent a message that nobody understands, and {how}")
 
-    def _wait(self, room: bool) -> None:
-        if not self._process.lives() and not self._process.readable():
+    def _wait(self, writing: bool) -> None:
+        if not self._process.lives() and not self._process.wait_for(False, 0.0):
             raise _Over("its process {how}", ended=True)  # what it has forked may keep the pipe open
-        self._process.wait_for(room, min(self._left(), _TURN_S))
+        self._process.wait_for(writing, min(self._left(), _TURN_S))
 
     def _left(self) -> float:
         """Seconds that are left; whoever waits is told now and then. Raises ``_Over``."""

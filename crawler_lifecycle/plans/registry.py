@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,7 @@ class _Module:
 
 
 class Registry:
-    """Keeps the plans of one worker on record. ``told`` gets plan -> fingerprint whenever they were read anew."""
+    """Keeps the plans of one worker on record. ``notify`` gets plan -> fingerprint whenever they were read anew."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class Registry:
         plans: PlanStore,
         rules: Rules,
         limit_s: float = START_S,
-        told: Callable[[Mapping[str, str]], None] = lambda fingerprints: None,
+        notify: Callable[[Mapping[str, str]], None] = lambda fingerprints: None,
         queue: str | None = None,
     ) -> None:
-        self._worker_id, self._plans, self._rules, self._limit_s, self._told = worker_id, plans, rules, limit_s, told
+        self._worker_id, self._plans, self._rules, self._notify = worker_id, plans, rules, notify
         self._named = [name for name in modules if name != ALL]
         self._all = ALL in modules
         self.modules = {name: _Module() for name in self._named}
         """Modules that this worker has. The processes with users' code look here."""
-        self._queue = queue
+        self._queue, self._limit_s = queue, limit_s
         self._said: float | None = None
         """The time at which the plans that are served now were put on record; ``None``: they were not yet."""
         self._began = time.monotonic()
@@ -124,7 +124,7 @@ class Registry:
         rows = [row for module in list(self.modules.values()) for row in module.plans]
         self._plans.register_plans(self._worker_id, rows)
         self._said = time.monotonic()
-        self._told({row.plan: row.fingerprint for row in rows if row.error is None})
+        self._notify({row.plan: row.fingerprint for row in rows if row.error is None})
 
     def missing(self) -> dict[str, str]:
         """Return what keeps this worker from being ready: a start would be told that its class is unknown. Not for
@@ -165,10 +165,7 @@ class Registry:
         except (PlanFailed, InvalidRequest) as why:
             log.warning("module %s cannot be used: %s", name, why)
             return _Module([self._row(name, error=str(why))], frozenset(), before, time.monotonic())
-        rows = [
-            PlanRow(one.plan, PLAN_MANAGER, one.name, one.description, one.fingerprint, one.options, one.error)
-            for one in found.plans
-        ]
+        rows = [PlanRow(kind=PLAN_MANAGER, **asdict(one)) for one in found.plans]
         if name != _OURS:
             rows.append(self._row(name, fingerprint=found.fingerprint))
         files = frozenset(found.files)
@@ -191,12 +188,8 @@ def modules_in(folder: Path) -> list[str]:
     found = []
     for file in sorted(folder.glob("*.py")):
         with contextlib.suppress(OSError):
-            if (
-                file.is_file()
-                and file.stem.isidentifier()
-                and file.stem.isascii()
-                and _USES.search(file.read_text(errors="replace"))
-            ):
+            named = file.is_file() and file.stem.isidentifier() and file.stem.isascii()
+            if named and _USES.search(file.read_text(errors="replace")):
                 found.append(file.stem)
     return found
 
@@ -205,8 +198,6 @@ def _stamps(files: set[str]) -> dict[str, int]:
     """Say when each of these files was changed, in nanoseconds; those that are gone are left out."""
     found = {}
     for file in files:
-        try:
+        with contextlib.suppress(OSError):
             found[file] = Path(file).stat().st_mtime_ns
-        except OSError:
-            continue
     return found

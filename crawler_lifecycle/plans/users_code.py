@@ -29,11 +29,11 @@ class UsersCode:
         rules = Rules(parse_memory(settings.memory) or 0, tuple(settings.environment), settings.folder)
         modules = [BUILT_IN.partition(":")[0], *settings.modules]
         limits = Limits(settings.hook_s, settings.page_s, settings.processes)
-        self.registry = Registry(worker_id, modules, plans, rules, told=self._told, queue=settings.queue)
+        self.registry = Registry(worker_id, modules, plans, rules, notify=self._outdate, queue=settings.queue)
         self.hosts = Hosts(worker_id, self.registry.modules, rules, limits)
         self.functions = Functions(self.registry.modules, rules, parse_memory(settings.result) or 0)
 
-    def _told(self, fingerprints: Mapping[str, str]) -> None:
+    def _outdate(self, fingerprints: Mapping[str, str]) -> None:
         self.hosts.retire(fingerprints)
         self.functions.outdate(fingerprints)
 
@@ -49,8 +49,8 @@ class UsersCode:
         return {"processes": self.hosts.state(), "functions": self.functions.state(), **self.registry.state()}
 
     async def leave(self, managers: ManagerStore, moved: Callable[[str], Awaitable[bool]]) -> None:
-        """Tell each manager whose object is here that another worker is to make it anew. Who is not told finds out by
-        asking here in vain. Raises ``LifecycleError``."""
+        """Notify each manager whose object is here that another worker is to make it anew. The others find out when
+        they ask here in vain. Raises ``LifecycleError``."""
         for manager_id in self.hosts.leave():
             row = await asyncio.to_thread(managers.get_manager, manager_id)
             if row is not None:

@@ -15,9 +15,12 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
-from typing import IO, Any
+from datetime import datetime
+from typing import IO, Any, TypeVar
 
 from crawler_lifecycle.domain.managers.manager import Ended, Facts, Job, Live, Waiting
+
+W = TypeVar("W", Live, Waiting)
 
 #: Bytes of one message of a host: a decision with a thousand picks, or a page with its frame.
 MESSAGE_MAX = 4 * 1024 * 1024
@@ -43,22 +46,19 @@ def _plain(value: object) -> Any:
         return asdict(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-def live(data: Mapping[str, Any]) -> Live:
-    """Return what ``encode`` made of a ``Live``."""
-    return Live(**{**data, "job": Job(**data["job"])})
-
-
-def waiting(data: Mapping[str, Any]) -> Waiting:
-    """Return what ``encode`` made of a ``Waiting``."""
-    return Waiting(**{**data, "job": Job(**data["job"])})
+def held(kind: type[W], data: Mapping[str, Any]) -> W:
+    """The ``Live`` or ``Waiting`` that ``encode`` was given."""
+    return kind(**{**data, "job": Job(**data["job"])})
 
 
 def facts(data: Mapping[str, Any]) -> Facts:
-    """Return what ``encode`` made of ``Facts``."""
-    ended = [Ended(**{**one, "live": live(one["live"])}) for one in data["ended"]]
+    """The ``Facts`` that ``encode`` was given."""
+    ended = [Ended(**{**one, "live": held(Live, one["live"])}) for one in data["ended"]]
     return Facts(**{**data, "ended": ended})
 
 

@@ -26,7 +26,6 @@ class TaskDetails(Protocol):
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         """Debugging information; a task about which nothing can be read is left out."""
-        ...
 
 
 class TaskLooks(TaskDetails, Protocol):
@@ -38,7 +37,6 @@ class TaskLooks(TaskDetails, Protocol):
         Where a task of which nothing is found was put somewhere else (``TaskRef.place``), nothing is proved about it:
         that is an error.
         """
-        ...
 
 
 class TaskPlaces(TaskLooks, Protocol):
@@ -52,7 +50,6 @@ class TaskPlaces(TaskLooks, Protocol):
         It goes on record with a task before the task is asked for. ``None``: there is but one place. Raises
         ``ClusterUnavailable`` also when tasks at one of the places ``beside`` may live where nobody would look.
         """
-        ...
 
 
 class TaskStops(TaskDetails, Protocol):
@@ -67,11 +64,9 @@ class TaskStops(TaskDetails, Protocol):
 
         Another object under its name (``task.uid`` is not its uid) is left alone.
         """
-        ...
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
         """End the task and everything it started, now. Another object under its name is left alone."""
-        ...
 
 
 class TaskInventory(Protocol):
@@ -86,14 +81,12 @@ class TaskInventory(Protocol):
 
         ``run_id`` asks for one run; ``after`` is the last one of the page before.
         """
-        ...
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
         """Records of every task of this very run that left anything here, ended ones too, by index.
 
         Of an index that was deployed in several attempts the latest. At most 100,000.
         """
-        ...
 
 
 class AuditedCluster(TaskInventory, TaskLooks, TaskStops, Protocol):
@@ -110,7 +103,6 @@ class TaskFiles(Protocol):
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """The files that these tasks left; a task that left nothing may be left out. When files should be there and are
         not, their source says so."""
-        ...
 
 
 class EvidenceKeeper(Protocol):
@@ -118,7 +110,6 @@ class EvidenceKeeper(Protocol):
 
     def kept(self) -> list[KeptEnd]:
         """Every task of ours that has ended and is not released, whoever it belongs to."""
-        ...
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         """The end of these tasks was committed: what is kept for the sake of evidence may go.
@@ -126,7 +117,6 @@ class EvidenceKeeper(Protocol):
         Later looks need not find them any more; logs and files stay for as long as the cluster keeps them. Released
         twice, gone, or another object under the name: no error.
         """
-        ...
 
 
 class Deployer(Protocol):
@@ -139,7 +129,6 @@ class Deployer(Protocol):
 
         Raises ``DeploymentExpired`` when ``expires_at`` passed before a creation (what was created stays).
         """
-        ...
 
 
 class Observer(Protocol):
@@ -157,17 +146,14 @@ class Observer(Protocol):
         nothing: an observer that cannot see says so by ``health`` and tries again. May be called again afterwards.
         ``changed`` must return at once.
         """
-        ...
 
     def health(self) -> ObserverHealth:
         """Tell whether it sees now."""
-        ...
 
     def counted(self) -> Sequence[Counted]:
         """The counts of crawlers that execute now, as far as they can be read in a few seconds: of very many those
         whose turn it is. Raises nothing but what the cluster cannot be asked for; one that says nothing is left out.
         """
-        ...
 
 
 class TaskLogs(Protocol):
@@ -182,7 +168,6 @@ class TaskLogs(Protocol):
         A place beyond the end is that of a log which was cut meanwhile: reading goes on at its beginning. ``None``
         when there is no log here: the task has not begun, executes on another machine, or was cleared away.
         """
-        ...
 
 
 class LiveFiles(Protocol):
@@ -193,8 +178,6 @@ class LiveFiles(Protocol):
 
     def list(self, run: RunRef, task: TaskRef, most: int) -> TaskFileList | None:
         """At most ``most`` files of a task; ``None`` when its folder is not here."""
-        ...
 
     def read(self, run: RunRef, task: TaskRef, path: str, place: int, limit: int) -> FilePart | None:
         """At most ``limit`` bytes of a file from ``place`` on; ``None`` when there is no such regular file."""
-        ...

@@ -27,7 +27,6 @@ class KnowsRuns(Protocol):
         Numbers over ``names.RUN_NUMBER_MAX`` are no run's. Raises an error of the domain for anything but an answer,
         also when there is too much to read all of it.
         """
-        ...
 
 
 class SchedulerClient(Protocol):
@@ -46,75 +45,58 @@ class WorkflowDirectory(KnowsRuns, Protocol):
 
     def is_open(self, owner: Owner) -> bool:
         """Tell whether the chain of executions that began with ``owner.first_run_id`` is still open."""
-        ...
 
     def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
         """Tell whether the workflow is open, and how it closed; ``first_run_id``: of the chain that began with it."""
-        ...
 
     def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
         """A page of the workflows of runs and managers that are open, and where the next one begins (``None``: none).
 
         It may lag behind by seconds: ``confirm`` each one before anything is decided.
         """
-        ...
 
     def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
         """The same as it is now; ``None`` when it is no longer open."""
-        ...
 
     def of_run(self, run: RunRef) -> OpenWorkflow | None:
         """The open lifecycle workflow that says it works for this very run. It may lag behind by seconds."""
-        ...
 
     def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
         """The run's row as its workflow itself knows it; it takes a worker to ask it."""
-        ...
 
     def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> object:
         """Start a workflow for the stored run with this uid, or find it open. ``repair``: in place of one that was
         lost. Where another run's is open under the id, it starts under one with a part of the uid."""
-        ...
 
     def begin_manager(self, manager_id: int, workflow_id: str) -> object:
         """Start the workflow of a stored manager, or find it open."""
-        ...
 
     def begin_graph(self, graph_id: int, workflow_id: str) -> object:
         """Start the workflow of a stored graph, or wake the one that is open."""
-        ...
 
     def begin_due(self, due_id: int, workflow_id: str) -> None:
         """Start the workflow of a due time on record, or find it open."""
-        ...
 
     def begin_webhook(self, webhook_id: int, workflow_id: str) -> None:
         """Start the workflow of a stored webhook, or find it open."""
-        ...
 
     def wake(self, workflow_id: str) -> bool:
         """Have a manager or a graph look into its rows now; ``False`` when no workflow of this id is open."""
-        ...
 
     def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
         """Signal a stop to a workflow; ``False`` when none of this id is open, or it works for another run."""
-        ...
 
     def hurry(self, owner: Owner) -> None:
         """Have the run looked at now, also where a step of it waits for its next try. A closed chain is no error."""
-        ...
 
     def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> object:
         """Have what an ended attempt has to deliver sent again, or find that going on."""
-        ...
 
     def deliver_event(self, key: str) -> None:
         """Have the event of this id delivered, beside everything else, or find that going on."""
-        ...
 
     def end(self, workflow: OpenWorkflow, reason: str) -> None:
         """Terminate this execution, with its reason on record. One that is closed is no error."""
-        ...
 
 
 class Notifier(Protocol):
@@ -127,11 +109,9 @@ class Notifier(Protocol):
 
     def push(self, event: Event) -> None:
         """Deliver one event. Raises ``NotDelivered``."""
-        ...
 
     def check(self) -> str:
         """Say in words where pushes go. Raises ``NotDelivered`` with reason and cure when that cannot be reached."""
-        ...
 
 
 class EventSink(Protocol):
@@ -141,11 +121,9 @@ class EventSink(Protocol):
 
     def send(self, event: Event) -> None:
         """Deliver one event; receivers de-duplicate by its id. Raises ``NotDelivered``."""
-        ...
 
     def check(self) -> str:
         """Say in words where events go, sending none. Raises ``NotDelivered`` when that cannot be used."""
-        ...
 
 
 class FileArchive(Protocol):
@@ -165,20 +143,16 @@ class FileArchive(Protocol):
         Of more than ``files_max`` files the rest is left out and named in the zip's manifest.
         ``progress`` is called with (files, bytes) so far. Raises ``NotDelivered``.
         """
-        ...
 
     def open(self, url: str) -> Iterator[bytes]:
         """The bytes of a stored archive."""
-        ...
 
     def part(self, url: str, place: int, limit: int) -> FilePart:
         """At most ``limit`` bytes of a stored archive from ``place`` on, which lies before its end, and its size.
         Raises ``NotDelivered``."""
-        ...
 
     def check(self) -> str:
         """Say in words where archives go, after writing and removing a probe. Raises ``NotDelivered``."""
-        ...
 
 
 class TaskBundles(Protocol):
@@ -190,11 +164,9 @@ class TaskBundles(Protocol):
         ``md5`` is in base64. Raises ``InvalidRequest`` for a part that is too large or one too many, ``NotDelivered``
         when nothing can be signed now.
         """
-        ...
 
     def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
         """The bundle, a ``tar.gz``. Raises as ``FileSource.bundle`` does."""
-        ...
 
 
 class FilesPlace(Protocol):
@@ -207,23 +179,18 @@ class FilesPlace(Protocol):
     @property
     def where(self) -> str:
         """For people."""
-        ...
 
     def runs(self) -> set[str]:
         """The names that lie where those of runs should, whatever they are."""
-        ...
 
     def put_aside(self, run: RunRef) -> None:
         """Take what a resume would go on with out of its way, at once."""
-        ...
 
     def remove(self, run: RunRef, attempt: int) -> None:
         """Remove what the run's attempts up to this one left. Again: what is still there, or nothing."""
-        ...
 
     def finish(self) -> list[str]:
         """Remove what calls that were killed had put aside; what could not be removed, and why."""
-        ...
 
 
 class Catalogue(Protocol):
@@ -259,30 +226,24 @@ class PlanHost(Protocol):
     @property
     def at(self) -> str | None:
         """The method of the class that is called now, or was last; ``None``: none was."""
-        ...
 
     @property
     def done(self) -> Decision | None:
         """The decision of the hooks that ended in the last ``cycle``, however the cycle itself ended; ``None``: nothing
         is known. It is committed where the decision of the cycle cannot be."""
-        ...
 
     def begin(self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> object:
         """Make the object: ``__init__``, ``on_start``, and the resume hooks."""
-        ...
 
     def page(self, after: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> Page:
         """The yields of its source after this position."""
-        ...
 
     def cycle(self, facts: Facts, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
         """One ``workflow_loop``. What it decided must be committed as a whole, or the process given up."""
-        ...
 
     def finish(self, reason: str | None, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
         """``on_close``. After the last cycle: the decision of both, in place of that of the cycle. After a stop: what
         it decided, with this close reason unless the class set one."""
-        ...
 
 
 class PlanHosts(Protocol):
@@ -291,7 +252,6 @@ class PlanHosts(Protocol):
     @property
     def queue(self) -> str | None:
         """The task queue that this worker alone serves; ``None`` when it leaves."""
-        ...
 
     def use(
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
@@ -303,16 +263,13 @@ class PlanHosts(Protocol):
         block that ends by an error ends a process that is not settled. Raises ``PlanFailed`` when the class cannot be
         loaded.
         """
-        ...
 
     def drop(self, manager_id: int) -> None:
         """End the manager's process, if there is one."""
-        ...
 
     def printed(self, manager_id: int) -> str:
         """The output of the manager's processes until they were given back, since this was asked last: at most 16 KiB,
         for people, without secrets."""
-        ...
 
 
 class FunctionHost(Protocol):
@@ -328,24 +285,19 @@ class FunctionHost(Protocol):
         cannot be called at all; otherwise it failed, and with its process unless that ``lives``. ``WorkerLeaves``: the
         process was ended with all others of this worker.
         """
-        ...
 
     def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
         """Put values, each with what it is, where the function reads them; their size, for the answer. Raises
         ``InvalidRequest`` for more than a process can hold, and ``PlanFailed`` when this machine has no room."""
-        ...
 
     def taken(self, size: int) -> list[bytes]:
         """The values that came with a question of the function. Raises ``InvalidRequest`` for what cannot be."""
-        ...
 
     def end_soon(self) -> None:
         """Ask the process to end: SIGTERM."""
-        ...
 
     def printed(self) -> str:
         """The output since this was asked last: at most 16 KiB, for people, without secrets."""
-        ...
 
 
 class FunctionHosts(Protocol):
@@ -354,7 +306,6 @@ class FunctionHosts(Protocol):
     def use(self, graph: str) -> AbstractContextManager[FunctionHost]:
         """A process for the caller alone until the block ends, in which nothing of another graph runs. Raises
         ``PlanFailed`` when none can be started, and ``WorkerLeaves``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,8 +314,6 @@ class FunctionCall:
 
     function: str
     """``module:qualname``."""
-    style: str
-    """The way it is called (``domain.graph.spec.StepSpec.job``)."""
     graph: str
     """The key of its graph."""
     job: Mapping[str, Any]

@@ -265,14 +265,6 @@ class QueuedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class AddedTask:
-    """A task that was appended to a live run."""
-
-    task_id: int
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
 class Deployed:
     """The scheduler service's answer for one task. ``state``: created, existing, deferred or refused."""
 

@@ -89,7 +89,7 @@ class Child:
         while True:
             info = signal.sigtimedwait(_WATCHED, max(0.0, due - time.monotonic()))
             if info is not None and info.si_signo in _STOPS:
-                self._pass_on()
+                self.stop()
             ended = self._reap()
             if ended is not None:
                 self._pid = 0
@@ -120,20 +120,15 @@ class Child:
             except ChildProcessError:
                 return
 
-    def stop(self) -> None:
-        """Send the stop signal ourselves, unless it was sent already."""
-        self._pass_on()
-
     def kill(self) -> None:
         """SIGKILL."""
         os.kill(self._pid, signal.SIGKILL)  # our unreaped child, as below
 
-    def _pass_on(self) -> None:
-        """The first stop goes to the crawler, as its own stop signal; a second would cost Scrapy its stats."""
-        if self.stop_asked:
-            return
-        self._note_stop()
-        os.kill(self._pid, self._stop_signal)  # it is our unreaped child, so the number is its own
+    def stop(self) -> None:
+        """Send the crawler its stop signal, unless it was sent already: a second one would cost Scrapy its stats."""
+        if not self.stop_asked:
+            self._note_stop()
+            os.kill(self._pid, self._stop_signal)  # it is our unreaped child, so the number is its own
 
     def _reap(self) -> Ended | None:
         """Reap whatever has ended; the child's end if it was among them."""
@@ -146,9 +141,5 @@ class Child:
             if pid == 0:
                 return found
             if pid == self._pid:
-                found = Ended(*_split(status), usage.ru_maxrss * 1024)
-
-
-def _split(status: int) -> tuple[int | None, int | None]:
-    code = os.waitstatus_to_exitcode(status)
-    return (None, -code) if code < 0 else (code, None)
+                code = os.waitstatus_to_exitcode(status)
+                found = Ended(code if code >= 0 else None, -code if code < 0 else None, usage.ru_maxrss * 1024)

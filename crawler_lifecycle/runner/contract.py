@@ -168,13 +168,8 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat()  # noqa: UP017 - Python 3.9 has no datetime.UTC
 
 
-def write(path: str, data: Json) -> None:
+def write(path: str, text: str) -> None:
     """Replace the file as a whole; where that is not possible (a pod's termination log is mounted), write into it."""
-    write_text(path, json.dumps(data))
-
-
-def write_text(path: str, text: str) -> None:
-    """As ``write``."""
     folder, name = os.path.split(path)
     try:
         Held(folder or ".").replace(name, text.encode(), lasting=False)

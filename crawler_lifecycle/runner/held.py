@@ -13,8 +13,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -23,8 +22,6 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR)
 #: Added to the name of what stood where a file of ours belongs.
 FORGED = ".forged"
-
-T = TypeVar("T")
 
 
 class NotOurs(Exception):
@@ -217,12 +214,13 @@ def _opened(name: str, flags: int, folder: int) -> int:
 
     Raises ``NotOurs`` for another kind of thing, and ``OSError``.
     """
-
-    def attempt() -> int:
-        return os.open(name, flags, 0o600, dir_fd=folder)
-
     try:
-        handle = _made_readable(attempt, name, folder)
+        try:
+            handle = os.open(name, flags, 0o600, dir_fd=folder)
+        except PermissionError:
+            if not _made_readable(name, folder):
+                raise
+            handle = os.open(name, flags, 0o600, dir_fd=folder)
     except OSError as error:
         if error.errno not in _OTHER_KIND:
             raise
@@ -234,17 +232,14 @@ def _opened(name: str, flags: int, folder: int) -> int:
     raise NotOurs(f"{name} is no file")
 
 
-def _made_readable(attempt: Callable[[], T], name: str, folder: int) -> T:
-    """Do it; where rights are in the way that a process of our own user took away, give them back and do it again."""
+def _made_readable(name: str, folder: int) -> bool:
+    """Give back the rights that a process of our own user took away; whether it was one of our user."""
+    mine = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        return attempt()
-    except PermissionError:
-        mine = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            found = os.fstat(mine)
-            if found.st_uid != os.geteuid() or stat.S_ISLNK(found.st_mode):
-                raise
+        found = os.fstat(mine)
+        ours = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
+        if ours:
             os.chmod(f"/proc/self/fd/{mine}", 0o700 if stat.S_ISDIR(found.st_mode) else 0o600)
-        finally:
-            os.close(mine)
-        return attempt()
+        return ours
+    finally:
+        os.close(mine)

@@ -106,7 +106,7 @@ class Runner:
         return self._finish(ended, child)
 
     def _log(self) -> CappedLog | None:
-        """Return the log that keeps within its cap; ``None`` where others keep it, or where it cannot be had."""
+        """The log that keeps within its cap; ``None`` where others keep it, or where it cannot be had."""
         if self._terms.log_file:
             try:
                 return CappedLog(self._terms.log_file)
@@ -176,7 +176,7 @@ class Runner:
             child.stop()
 
     def _grace_over(self, child: Child) -> float | None:
-        """Return the time when a stopped crawler's grace ends, by the monotonic clock: with a forced stop, at once.
+        """The time when a stopped crawler's grace ends, by the monotonic clock: with a forced stop, at once.
 
         ``None`` where nobody has stopped it, or its grace is not ours to keep.
         """
@@ -217,7 +217,7 @@ class Runner:
         if self._terms.stats_file:
             try:
                 signs = {"wrote_at": self._wrote_at} if self._wrote_at else {}
-                contract.write(self._terms.stats_file, {**data, **self._resumption, **signs})
+                contract.write(self._terms.stats_file, json.dumps({**data, **self._resumption, **signs}))
             except OSError as error:
                 if not self._complained:  # once, not every second
                     say(f"The stats cannot be written: {error}")
@@ -317,12 +317,9 @@ class Runner:
         return True
 
     def _disk_full(self) -> bool:
-        for folder in (self._terms.files_dir, self._terms.state_dir):
-            if folder:
-                try:
-                    disk = os.statvfs(folder)
-                except OSError:
-                    continue
+        for folder in filter(None, (self._terms.files_dir, self._terms.state_dir)):
+            with contextlib.suppress(OSError):
+                disk = os.statvfs(folder)
                 if disk.f_bavail * disk.f_frsize < DISK_RESERVE:
                     return True
         return False
@@ -353,7 +350,7 @@ def write_summary(path: str | None, summary: contract.Json) -> None:
     if not path:
         return
     try:
-        contract.write_text(path, contract.summary_text({k: v for k, v in summary.items() if v is not None}))
+        contract.write(path, contract.summary_text({k: v for k, v in summary.items() if v is not None}))
     except (OSError, ValueError) as error:
         say(f"The summary cannot be written: {error}")
 
@@ -383,35 +380,32 @@ def _run(argv: list[str]) -> int:
         chosen = _parse(argv)
     except SystemExit as leaving:
         return contract.BAD_CONFIGURATION if leaving.code else 0
+    scrapy = chosen.kind == "scrapy"
     try:
         terms = contract.Contract.read(os.environ)
+        if terms.upload_token:
+            hide_environment()
+        try:
+            if chosen.project is not None:
+                os.chdir(chosen.project)
+        except OSError as error:
+            raise contract.BadConfiguration(f"the project folder cannot be used: {error}") from None
+        command = _scrapy_command(chosen) if scrapy else chosen.argv
+        if command[:1] == ["--"]:
+            command = command[1:]
+        if not command:
+            raise contract.BadConfiguration("no command given")
+        return Runner(terms, scrapy=scrapy).run(command)
     except contract.BadConfiguration as error:
         return _refuse(str(error))
-    if terms.upload_token:
-        hide_environment()
-    try:
-        if chosen.project is not None:
-            os.chdir(chosen.project)
-    except OSError as error:
-        return _refuse(f"the project folder cannot be used: {error}")
-    try:
-        return _run_scrapy(terms, chosen) if chosen.kind == "scrapy" else _run_command(terms, chosen.argv)
-    except contract.BadConfiguration as error:
-        return _refuse(str(error))
 
 
-def _run_command(terms: contract.Contract, argv: list[str]) -> int:
-    command = argv[1:] if argv[:1] == ["--"] else argv
-    return Runner(terms, scrapy=False).run(command) if command else _refuse("no command given")
-
-
-def _run_scrapy(terms: contract.Contract, chosen: argparse.Namespace) -> int:
+def _scrapy_command(chosen: argparse.Namespace) -> list[str]:
     if not os.path.isfile("scrapy.cfg") and not os.environ.get("SCRAPY_SETTINGS_MODULE"):
-        return _refuse(f"{chosen.project} holds no scrapy.cfg, so it is no Scrapy project")
+        raise contract.BadConfiguration(f"{chosen.project} holds no scrapy.cfg, so it is no Scrapy project")
     inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inject, os.environ.get("PYTHONPATH")]))
-    boot = os.path.join(inject, "crawl_runner_boot.py")
-    return Runner(terms, scrapy=True).run([sys.executable, "-u", boot, chosen.spider])
+    return [sys.executable, "-u", os.path.join(inject, "crawl_runner_boot.py"), chosen.spider]
 
 
 def main(argv: list[str]) -> None:

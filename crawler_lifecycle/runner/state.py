@@ -6,6 +6,7 @@ consumes it, so that a crawl killed later leaves none.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from typing import Any
@@ -59,7 +60,7 @@ class JobState:
 
     def mark_clean(self, counted: dict[str, int]) -> None:
         """Say that the state may be resumed, and what was counted until now."""
-        contract.write(self._marker, {"at": contract.now(), "counted": counted})
+        contract.write(self._marker, json.dumps({"at": contract.now(), "counted": counted}))
 
     def with_earlier(self, stats: contract.Json) -> contract.Json:
         """Statistics of this attempt with what earlier ones counted."""

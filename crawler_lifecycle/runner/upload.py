@@ -54,7 +54,7 @@ class Upload:
         self._bundle = Bundle(folder)
         self._over = threading.Event()
         self._deadline = time.monotonic()
-        self._trouble = ""
+        self._incident = ""
         self._result: dict[str, Any] | None = None
         self._opener = urllib.request.build_opener(NoRedirect)
 
@@ -77,13 +77,13 @@ class Upload:
         """Return what the summary says about the files; also when the upload is not over."""
         if self._over.is_set() and self._result is not None:
             return self._result
-        return {"uploaded": False, "why": _cut(OUT_OF_TIME + (f": {self._trouble}" if self._trouble else ""))}
+        return {"uploaded": False, "why": _cut(OUT_OF_TIME + (f": {self._incident}" if self._incident else ""))}
 
     # --- in the thread
 
     def _run(self) -> None:
         try:
-            end = self._bundle.send(lambda number, part: self._put(number, part))
+            end = self._bundle.send(self._put)
             self._put(None, json.dumps(end).encode())
             result: dict[str, Any] = {"uploaded": True, "files": self._bundle.files, "bytes": self._bundle.bytes}
             if self._bundle.left_out:
@@ -105,13 +105,12 @@ class Upload:
                 if status in (200, 201, 204):
                     return
                 why = f"object storage answered {status}{_s3_words(answer)}"
-                if not passing(status):
-                    refusals += 1
-                    if refusals >= _REFUSALS_MAX:
-                        raise _Never(why)
+                refusals += not passing(status)
+                if refusals >= _REFUSALS_MAX:
+                    raise _Never(why)
                 raise _Later(why, wait_s)
             except _Later as error:
-                self._trouble = _cut(str(error))
+                self._incident = _cut(str(error))
                 pause = max(error.wait_s, _PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
                 tries += 1
                 if time.monotonic() + pause >= self._deadline:
@@ -120,7 +119,7 @@ class Upload:
 
     def _ticket(self, number: int | None, data: bytes) -> tuple[str, dict[str, str]]:
         """Address and headers for these bytes. Raises ``_Later`` and ``_Never``."""
-        digest = hashlib.md5(data, **_NOT_FOR_SECURITY).digest()  # noqa: S324 - what S3 wants to compare with
+        digest = hashlib.md5(data, usedforsecurity=False).digest()  # what S3 compares with
         md5 = base64.b64encode(digest).decode()
         body = json.dumps({"part": number, "bytes": len(data), "md5": md5}).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
@@ -139,7 +138,7 @@ class Upload:
         """Status, beginning of the answer, and how long to wait before another. Raises ``_Later`` and ``_Never``."""
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise _Later(self._trouble or "it took too long")
+            raise _Later(self._incident or "it took too long")
         who = "the gateway" if method == "POST" else "object storage"
         if not url.startswith(("http://", "https://")):
             raise _Never(f"the address of {who} cannot be used: {url[:60]!r} is none of HTTP")
@@ -162,10 +161,6 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
-
-
-#: Some builds refuse MD5 unless it is said that nothing depends on it.
-_NOT_FOR_SECURITY: dict[str, Any] = {"usedforsecurity": False}
 
 
 def passing(status: int) -> bool:

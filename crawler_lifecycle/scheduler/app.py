@@ -13,13 +13,13 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from crawler_lifecycle.domain.bounds import REASON_MAX, words
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, OtherPlace
+from crawler_lifecycle.domain.errors import DeploymentExpired
 from crawler_lifecycle.observability.metrics import Figures
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.protocols import Catalogue
+from crawler_lifecycle.ports.runs import Deployed
 from crawler_lifecycle.web.origins import Check, programs_only
-from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, of_error, service, unavailable
+from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, service
 from crawler_lifecycle.web.serving import BodyLimit, Guard, bearer, unauthorised
 from crawler_lifecycle.web.tries import Tries, address_of
 
@@ -50,7 +50,13 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     app.add_middleware(Guard, check=_known_programs(token, programs_only(listens)))
     metrics = SchedulerMetrics()
     app.add_middleware(metrics.requests)
-    offered = _Service(deployer, catalogue, metrics)
+
+    async def deploy(call: OnetimeCall, response: Response) -> DeploymentAnswer:
+        deployed = await run_in_threadpool(_deployed, call, deployer, catalogue)
+        for task in deployed:
+            metrics.tasks.labels(task.state).inc()
+        response.status_code = 201 if any(task.state == "created" for task in deployed) else 200
+        return DeploymentAnswer(tasks=[replace(task, reason=words(task.reason, REASON_MAX)) for task in deployed])
 
     @app.post(
         "/v1/deployments/onetime",
@@ -60,7 +66,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     )
     async def deploy_onetime(call: Annotated[OnetimeCall, Depends(_ONETIME)], response: Response) -> DeploymentAnswer:
         """Put the tasks of a manual or API run onto the cluster, each at most once."""
-        return await offered.deploy(call, response)
+        return await deploy(call, response)
 
     @app.post(
         "/v1/deployments/scheduled",
@@ -72,21 +78,22 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         call: Annotated[ScheduledCall, Depends(_SCHEDULED)], response: Response
     ) -> DeploymentAnswer:
         """Put the tasks of a scheduled run onto the cluster, each at most once."""
-        return await offered.deploy(call, response)
+        return await deploy(call, response)
 
     @app.get("/v1/crawlers", operation_id="listCrawlers")
     def list_crawlers() -> CrawlerList:
         """The crawlers of the catalogue."""
-        return CrawlerList(crawlers=[public(crawler) for crawler in catalogue.all()])
+        # Values of the environment stay here: people do put passwords there.
+        return CrawlerList(crawlers=[asdict(one) | {"env": dict.fromkeys(one.env, "…")} for one in catalogue.all()])
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
-        """Tell whether the process lives; asks nobody."""
+        """Say whether the process lives; asks nobody."""
         return {"status": "alive"}
 
     @app.get("/readyz", operation_id="readyz")
     def readyz(response: Response) -> dict[str, Any]:
-        """Tell whether deployments can be taken: the catalogue is read, and the last version of it is valid."""
+        """Say whether deployments can be taken: the catalogue is read, and the last version of it is valid."""
         problem = getattr(catalogue, "problem", None)
         response.status_code = 503 if problem else 200
         return {"ready": problem is None, "checks": {"catalogue": problem or "ok"}}
@@ -123,42 +130,16 @@ def _known_programs(token: str | None, programs: Check) -> Check:
     return check
 
 
-def public(crawler: CrawlerDefinition) -> dict[str, Any]:
-    """A definition as it may be shown: environment values stay here, since people do put passwords there."""
-    shown = asdict(crawler)
-    shown["env"] = dict.fromkeys(crawler.env, "…")
-    return shown
-
-
-class _Service:
-    def __init__(self, deployer: Deployer, catalogue: Catalogue, metrics: SchedulerMetrics) -> None:
-        self._deployer = deployer
-        self._metrics = metrics
-        self._catalogue = catalogue
-
-    async def deploy(self, call: OnetimeCall, response: Response) -> DeploymentAnswer:
-        answer = await run_in_threadpool(self._deploy, call)
-        response.status_code = 201 if any(task.state == "created" for task in answer.tasks) else 200
-        return answer
-
-    def _deploy(self, call: OnetimeCall) -> DeploymentAnswer:
-        crawler = self._catalogue.get(call.crawler)
-        if crawler is None:
-            raise self._unknown(call.crawler)
-        deployment = merged(call, crawler)
-        try:
-            deployed = self._deployer.deploy(deployment, crawler)
-        except DeploymentExpired as error:
-            raise Problem(410, "deployment_expired", str(error)) from error
-        except OtherPlace as error:
-            raise of_error(error) from error
-        except ClusterUnavailable as error:
-            raise unavailable("cluster_unavailable", str(error), retry_after_s=error.retry_after_s) from error
-        for task in deployed:
-            self._metrics.tasks.labels(task.state).inc()
-        return DeploymentAnswer(tasks=[replace(task, reason=words(task.reason, REASON_MAX)) for task in deployed])
-
-    def _unknown(self, name: str) -> Problem:
-        known = ", ".join(sorted(crawler.name for crawler in self._catalogue.all()))
-        error = FieldError(field="crawler", value=repr(name)[:120], message=f"unknown crawler; known are {known}")
-        return Problem(422, "unknown_crawler", f"crawler: {error.value}: {error.message}", errors=[error])
+def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> list[Deployed]:
+    """The tasks of a call, each with what became of it. Blocks. Raises ``Problem`` and errors of the domain."""
+    crawler = catalogue.get(call.crawler)
+    if crawler is None:
+        known = ", ".join(sorted(crawler.name for crawler in catalogue.all()))
+        value, message = repr(call.crawler)[:120], f"unknown crawler; known are {known}"
+        error = FieldError(field="crawler", value=value, message=message)
+        error = FieldError(field="crawler", value=value, message=message)
+        raise Problem(422, "unknown_crawler", f"crawler: {value}: {message}", errors=[error])
+    try:
+        return deployer.deploy(merged(call, crawler), crawler)
+    except DeploymentExpired as error:
+        raise Problem(410, "deployment_expired", str(error)) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator
@@ -92,7 +91,6 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
         seen.add(task.index)
     complete = args_of_tasks(crawler, call.args, [task.args for task in call.tasks])
     tasks = [QueuedTask(task.task_id, task.index, args) for task, args in zip(call.tasks, complete, strict=True)]
-    due_at: datetime | None = call.due_at if isinstance(call, ScheduledCall) else None
     return Deployment(
         run=RunRef(call.run_id, call.run_uid),
         attempt=call.attempt,
@@ -104,7 +102,7 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
         limits=call.limits,
         expires_at=call.expires_at,
         scheduled=isinstance(call, ScheduledCall),
-        due_at=due_at,
+        due_at=call.due_at if isinstance(call, ScheduledCall) else None,
         resume=call.resume,
         place=call.place,
         record=call.record,

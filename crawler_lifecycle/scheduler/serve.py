@@ -17,7 +17,6 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.domain.retention import DAY_S
 from crawler_lifecycle.observability import logs, redaction
-from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.web.listening import Unservable, bind, run
@@ -41,14 +40,15 @@ def serve(settings: Settings) -> int:
     try:
         catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.owned)
         redaction.learn(_secrets_of(catalogue))
-        deployer, removing = _deployer(settings)
+        kind = kind_of(settings.cluster)
+        deployer = kind.deployer(_child_tasks(settings))
         app = create_app(deployer, catalogue, token=_token(settings), listens=settings.scheduler.host)
         bound = bind(settings.scheduler.host, settings.scheduler.port, "LIFECYCLE_SCHEDULER")
     except (LifecycleError, Unservable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if removing is not None:
-        start_cleaning(removing, settings.cluster.keep_days)
+    if kind.clears_itself:
+        start_cleaning(cast(Removing, deployer), settings.cluster.keep_days)
     return run("scheduler service", app, bound)
 
 
@@ -104,16 +104,6 @@ def start_cleaning(
     work = functools.partial(loop.run_in_thread, lambda: clean(cluster, keep_days), done)
     threading.Thread(target=work, name="housekeeping", daemon=True).start()
     return done
-
-
-def _deployer(settings: Settings) -> tuple[Deployer, Removing | None]:
-    """The cluster that is deployed to, and the same as what keeps files of old runs, if they are ours to remove.
-
-    Raises ``InvalidRequest`` and ``Unservable``.
-    """
-    kind = kind_of(settings.cluster)
-    deployer = kind.deployer(_child_tasks(settings))
-    return deployer, cast(Removing, deployer) if kind.clears_itself else None
 
 
 def _child_tasks(settings: Settings) -> TaskEnvironment | None:

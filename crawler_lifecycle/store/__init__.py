@@ -2,7 +2,6 @@
 
 from crawler_lifecycle.store.migrations.schema_version import (
     Schema,
-    current_version,
     head_version,
     read_schema,
     upgrade,
@@ -19,7 +18,6 @@ __all__ = [
     "Pruner",
     "Schema",
     "Store",
-    "current_version",
     "diagnose",
     "head_version",
     "masked",

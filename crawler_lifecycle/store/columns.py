@@ -1,4 +1,4 @@
-"""Column types: values as every database takes them and gives them back."""
+"""Columns and tables: types whose values every database takes and gives back, and what all tables share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import DateTime, Dialect, String, Text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -69,3 +84,58 @@ class Words(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return None if value is None else storable(str(value), self.length)
+
+
+Key = BigInteger().with_variant(Integer, "sqlite")
+
+Long = Words(CAUSE_MAX, long=True)
+
+Json = JSON(none_as_null=True)
+
+Bytes = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql")
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"}
+)
+
+
+def new_table(name: str, *parts: Column[Any] | Index | UniqueConstraint) -> Table:
+    """A table with the options that all tables share."""
+    numbered = any(isinstance(part, Column) and part.autoincrement is True for part in parts)
+    return Table(
+        name,
+        metadata,
+        *parts,
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        mysql_collate="utf8mb4_bin",
+        # Without it SQLite would give the id of a deleted last row to the next one.
+        sqlite_autoincrement=numbered,
+    )
+
+
+def same_columns(table: Table, *names: str) -> list[Column[Any]]:
+    """Columns for a worktable: with the names and types that they have in ``table``."""
+    return [Column(name, table.c[name].type) for name in names]
+
+
+def life_columns() -> list[Column[Any]]:
+    """The times of a row that begins and ends."""
+    return [
+        Column("created_at", UtcTime, nullable=False),
+        Column("updated_at", UtcTime, nullable=False),
+        Column("started_at", UtcTime),
+        Column("ended_at", UtcTime),
+    ]
+
+
+def stop_columns() -> list[Column[Any]]:
+    """The columns of a row that can be stopped: the intent (``base.unit.stop_of``)."""
+    return [
+        Column("stop_requested_at", UtcTime),
+        Column("stop_force", Boolean, nullable=False),
+        Column("stop_requested_by", Words(255)),
+        Column("stop_reason", Long),
+        Column("stop_limit", Words(200)),
+        Column("stop_escalated", Boolean, nullable=False),
+    ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import Connection, text
+from sqlalchemy import URL, Connection, text
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.store.migrations.schema_version import Schema, schema_of
@@ -55,16 +56,12 @@ def diagnose(url: str) -> Diagnosis:
     file = sqlite_file(url)
     if file is not None and not file.exists():
         return Diagnosis(f"no file {file}", Schema(None), exists=False)
-    database = Database(open_engine(parsed, pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S))
-    try:
-        with database.reading() as connection:
-            schema = schema_of(connection)
-            if file is not None:
-                version = connection.execute(text("SELECT sqlite_version()")).scalar_one()
-                return Diagnosis(f"SQLite {version} at {file}", schema)
-            return _of_server(connection, url, schema)
-    finally:
-        database.close()
+    with _database(parsed) as database, database.reading() as connection:
+        schema = schema_of(connection)
+        if file is not None:
+            version = connection.execute(text("SELECT sqlite_version()")).scalar_one()
+            return Diagnosis(f"SQLite {version} at {file}", schema)
+        return _of_server(connection, url, schema)
 
 
 def try_writing(url: str) -> None:
@@ -72,12 +69,12 @@ def try_writing(url: str) -> None:
 
     A server tells by its variables whether it is read-only. Raises ``StoreUnavailable`` after at most ten seconds.
     """
-    database = Database(open_engine(parse_url(url), pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S))
-    try:
-        with database.writing():
-            pass
-    finally:
-        database.close()
+    with _database(parse_url(url)) as database, database.writing():
+        pass
+
+
+def _database(url: URL) -> closing[Database]:
+    return closing(Database(open_engine(url, pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S)))
 
 
 def _of_server(connection: Connection, url: str, schema: Schema) -> Diagnosis:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import (
@@ -31,6 +31,8 @@ from crawler_lifecycle.domain.errors import InvalidRequest, StoreRefused, StoreU
 
 from .columns import json_text
 
+T = TypeVar("T")
+
 URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
 
@@ -43,12 +45,13 @@ LOCK_WAIT_S = 8
 RECYCLE_S = 280
 """Below the idle timeouts that proxies and managed databases like to set (300 s)."""
 
+_ROUNDS = 3
 _SQL_MODE = "STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 #: A server that became read-only (a failover): the connection must not go back to the pool.
 _READ_ONLY = (1290, 1792, 1836)
 #: A table or column that this build expects is not there.
 _NO_SUCH_THING = (1054, 1146)
-#: What MySQL and MariaDB say of themselves: rights, connections, locks, room, states. All their other texts may quote
+#: What MySQL and MariaDB say of themselves: rights, connections, locks, disks, states. All their other texts may quote
 #: values of rows ("Duplicate entry 'x' for key", "Incorrect datetime value: 'x'"). The client's own begin at 2000.
 _OF_ITSELF = frozenset(
     {
@@ -250,6 +253,16 @@ class Database:
         """
         with self._turn(), translated(), self.writer.begin() as connection:
             yield connection
+
+    def inserting(self, what: str, write: Callable[[Connection], T]) -> T:
+        """Call ``write``, which inserts what it does not find, in a transaction, and return its answer.
+
+        Again where another one inserted the same at the same time: then it is there.
+        """
+        for _ in range(_ROUNDS):
+            with suppress(KeyTaken), self.writing() as connection:
+                return write(connection)
+        raise StoreUnavailable(f"The {what} was inserted and removed at the same time")
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

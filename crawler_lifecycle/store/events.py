@@ -1,16 +1,23 @@
-"""The outbox: events, and their deliveries."""
+"""The outbox: events, their deliveries, and incidents of runs that no status tells."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 
-from sqlalchemy import and_, insert, or_, select, update
+from sqlalchemy import Select, and_, or_, select
 
+from crawler_lifecycle.domain.audits.audit import LiveRun
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.names import EVENT_RUN_BLOCKED, EVENT_RUN_STALE, request_of_workflow
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
 from crawler_lifecycle.ports.runs import Event, Fence
-from crawler_lifecycle.store.base.outbox import event_row, outbox_counter, outbox_delivery, outbox_event
-from crawler_lifecycle.store.runs.unit import RunPart
+from crawler_lifecycle.store.base.bulk import put_row
+from crawler_lifecycle.store.base.outbox import facts, outbox_counter, outbox_delivery, outbox_event
+from crawler_lifecycle.store.base.rows import made, wanted
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
+from crawler_lifecycle.store.runs.unit import RunPart, Unit
 
 
 class EventStore(RunPart):
@@ -21,7 +28,7 @@ class EventStore(RunPart):
         with self._unit(fence.run_id, fence) as unit:
             e = outbox_event.c
             row = unit.conn.execute(select(outbox_event).where(e.event_key == key)).mappings().one_or_none()
-            return event_row(row) if row is not None else unit.append_event(type, key, body)
+            return made(Event, row) if row is not None else unit.append_event(type, key, body)
 
     def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
         """Count one try of a delivery; ``error`` None means delivered."""
@@ -30,8 +37,8 @@ class EventStore(RunPart):
             event = select(outbox_event.c.seq).where(outbox_event.c.seq == seq).with_for_update()
             if conn.execute(event).one_or_none() is None:
                 raise InvalidRequest(f"seq: {seq} is not allowed; there is no such event")
-            key = (d.seq == seq, d.sink == sink)
-            row = conn.execute(select(outbox_delivery).where(*key)).mappings().one_or_none()
+            known = select(outbox_delivery).where(d.seq == seq, d.sink == sink)
+            row = conn.execute(known).mappings().one_or_none()
             delivered = error is None or (row is not None and row["status"] == "delivered")
             at = self._clock() if error is None else None
             values = {
@@ -40,10 +47,7 @@ class EventStore(RunPart):
                 "error": None if delivered else error,
                 "delivered_at": row["delivered_at"] or at if row is not None else at,
             }
-            if row is None:
-                conn.execute(insert(outbox_delivery).values(seq=seq, sink=sink, **values))
-            else:
-                conn.execute(update(outbox_delivery).where(*key).values(**values))
+            put_row(conn, outbox_delivery, {"seq": seq, "sink": sink}, values)
 
     def delivered_by(self, seq: int) -> set[str]:
         """The sinks that have delivered this event."""
@@ -52,20 +56,21 @@ class EventStore(RunPart):
         return {row["sink"] for row in rows}
 
     def find_event(self, key: str) -> Event | None:
-        rows = self._rows(select(outbox_event).where(outbox_event.c.event_key == key))
-        return event_row(rows[0]) if rows else None
+        return self._event(select(outbox_event).where(outbox_event.c.event_key == key))
 
     def last_event(self, run_id: int, type: str) -> Event | None:
         """The run's newest event of this type."""
         e = outbox_event.c
-        newest = select(outbox_event).where(e.run_id == run_id, e.type == type).order_by(e.seq.desc()).limit(1)
-        rows = self._rows(newest)
-        return event_row(rows[0]) if rows else None
+        mine = select(outbox_event).where(e.run_id == run_id, e.type == type)
+        return self._event(mine.order_by(e.seq.desc()).limit(1))
 
     def get_event(self, seq: int) -> Event | None:
         """The event of this number."""
-        rows = self._rows(select(outbox_event).where(outbox_event.c.seq == seq))
-        return event_row(rows[0]) if rows else None
+        return self._event(select(outbox_event).where(outbox_event.c.seq == seq))
+
+    def _event(self, query: Select[Any]) -> Event | None:
+        rows = self._rows(query)
+        return made(Event, rows[0]) if rows else None
 
     def events_after(
         self, seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None
@@ -73,12 +78,9 @@ class EventStore(RunPart):
         """Events with a greater number, in order, of everything, of one run, or about one ``subject``. None with a
         smaller one appears later."""
         e = outbox_event.c
-        query = select(outbox_event).where(e.seq > seq).order_by(e.seq).limit(limit)
-        if run_id is not None:
-            query = query.where(e.run_id == run_id)
-        if subject is not None:
-            query = query.where(e.subject == subject)
-        return [event_row(row) for row in self._rows(query)]
+        given = wanted((e.run_id, run_id), (e.subject, subject))
+        query = select(outbox_event).where(e.seq > seq, *given).order_by(e.seq).limit(limit)
+        return [made(Event, row) for row in self._rows(query)]
 
     def last_event_seq(self) -> int:
         """The number of the newest event; 0 when there was none yet."""
@@ -92,11 +94,56 @@ class EventStore(RunPart):
         run has thousands, tell of a change and may go nowhere. What webhooks were told is theirs (``WebhookStore``).
         """
         e, d = outbox_event.c, outbox_delivery.c
-        wanted = e.event_key.is_not(None)
+        once = e.event_key.is_not(None)
         query = (
             select(e.seq, e.type, e.attempt, d.sink, d.status, d.tries, d.error, d.delivered_at)
             .join_from(outbox_event, outbox_delivery, and_(e.seq == d.seq, ~d.sink.like(WEBHOOK_SINKS)), isouter=True)
-            .where(e.run_id == run_id, wanted if keyed else or_(wanted, d.seq.is_not(None)))
+            .where(e.run_id == run_id, once if keyed else or_(once, d.seq.is_not(None)))
             .order_by(e.seq, d.id)
         )
         return [{**row, "status": row["status"] or "pending", "tries": row["tries"] or 0} for row in self._rows(query)]
+
+
+class TroubleStore(RunPart):
+    """Troubles of runs that no status tells: each is told once, by the event ``run.stale`` or ``run.blocked``."""
+
+    def note_stale(self, run: LiveRun) -> bool:
+        """Tell that the look which was due at ``run.due_at`` is overdue; whether it is, and was not told before."""
+        if run.due_at is None or not run.planned:
+            return False
+        with self._unit(run.run_id) as unit:
+            still = not unit.status.terminal and unit.run["next_look_at"] == run.due_at and run.ref == unit.ref
+            if not still:
+                return False
+            more = facts(unit.run, "look_error", "verified_at")
+            return _tell(unit, EVENT_RUN_STALE, {"due_at": run.due_at.isoformat()}, more)
+
+    def note_blocked(self, workflow_id: str, run_id: int | None, why: str, since: datetime) -> bool:
+        """Tell that the workflow of a live run cannot go on; whether that is one, and was not told before.
+
+        Without ``run_id`` it is the run that the workflow's id names.
+        """
+        if run_id is None:
+            # Whoever started it chose its id; one that has not claimed its run yet is known by ours alone.
+            request_id, r = request_of_workflow(workflow_id), run_history.c
+            mine = [(r.status.in_(LIVE_RUNS), r.owner_workflow_id == workflow_id), (r.request_id == request_id,)]
+            found = [row["run_id"] for where in mine for row in self._rows(select(r.run_id).where(*where).limit(1))]
+            if not found:
+                return False
+            run_id = int(found[0])
+        with self._unit(run_id) as unit:
+            if unit.status.terminal or unit.run["owner_workflow_id"] not in (None, workflow_id):
+                return False
+            return _tell(unit, EVENT_RUN_BLOCKED, {"since": since.isoformat()}, {"why": why})
+
+
+def _tell(unit: Unit, type: str, once: Mapping[str, object], more: Mapping[str, object]) -> bool:
+    """Append the event unless the newest of its type says the same; whether that was done."""
+    e = outbox_event.c
+    newest = select(e.attempt, e.body).where(e.run_id == unit.run_id, e.type == type).order_by(e.seq.desc()).limit(1)
+    before = unit.conn.execute(newest).one_or_none()
+    if before is not None and before.attempt == unit.attempt and once.items() <= before.body.items():
+        return False
+    names = ("attempt", "crawler", "trigger", "flow_id", "status", "stage")
+    unit.append_event(type, None, {**{name: unit.run[name] for name in names}, **once, **more})
+    return True

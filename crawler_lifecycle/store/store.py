@@ -18,22 +18,19 @@ from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
 from crawler_lifecycle.store.runs.additions import AdditionStore
 from crawler_lifecycle.store.runs.adoption import AdoptionStore
-from crawler_lifecycle.store.runs.completion import CompletionStore
+from crawler_lifecycle.store.runs.completion import CompletionStore, ExportStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.store.runs.deployment import DeploymentStore
-from crawler_lifecycle.store.runs.exports import ExportStore
 from crawler_lifecycle.store.runs.initiation import InitiationStore
 from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 from crawler_lifecycle.store.runs.looks import LookStore
-from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.reads import RunReader, SweepStore, WakeUpStore
 from crawler_lifecycle.store.runs.stops import StopStore
 from crawler_lifecycle.store.runs.tasks import TaskReader
-from crawler_lifecycle.store.runs.wake_ups import SweepStore, WakeUpStore
 from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 
 from .engine import Database, open_engine, parse_url
-from .events import EventStore
-from .troubles import TroubleStore
+from .events import EventStore, TroubleStore
 from .webhooks import WebhookStore
 
 

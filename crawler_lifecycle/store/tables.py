@@ -12,7 +12,7 @@ from __future__ import annotations
 from . import webhooks
 from .audits import tables as audits
 from .base import outbox
-from .base.tables import metadata
+from .columns import metadata
 from .graphs import tables as graphs
 from .managers import tables as managers
 from .runs import tables as runs

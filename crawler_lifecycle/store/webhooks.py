@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -12,7 +13,6 @@ from sqlalchemy import (
     Connection,
     Integer,
     String,
-    Table,
     UniqueConstraint,
     func,
     insert,
@@ -31,23 +31,14 @@ from crawler_lifecycle.domain.webhooks.definition import (
 )
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import Tried, WaitingEvents, WebhookDelivery, WebhookRow
-from crawler_lifecycle.store.base.named_rows import definition_of, locked_row, needed_row, put_row
-from crawler_lifecycle.store.base.outbox import (
-    event_row,
-    insert_event,
-    outbox_counter,
-    outbox_delivery,
-    outbox_event,
-)
-from crawler_lifecycle.store.base.rows import Row, made
-from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata
+from crawler_lifecycle.store.base.outbox import facts, insert_event, outbox_counter, outbox_delivery, outbox_event
+from crawler_lifecycle.store.base.rows import Row, definition_of, locked_row, made, needed_row
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import UtcTime, Words
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table
 from crawler_lifecycle.store.runs.tables import run_history, run_tag
 
-webhook = Table(
+webhook = new_table(
     "webhook",
-    metadata,
     Column("webhook_id", Key, primary_key=True, autoincrement=True),
     Column("webhook_uid", String(32), nullable=False),
     Column("name", String(80), nullable=False),
@@ -69,7 +60,6 @@ webhook = Table(
     Column("updated_at", UtcTime, nullable=False),
     Column("deleted_at", UtcTime),
     UniqueConstraint("name"),
-    **OPTIONS,
 )
 
 _DELIVERY = tuple(WebhookDelivery.__dataclass_fields__)
@@ -100,16 +90,17 @@ class WebhookStore(StorePart):
         A new one, also one that is there again, is told what happens from now on. Raises ``InvalidRequest`` when there
         are too many.
         """
-        return put_row(self._db, webhook, name, lambda conn: self._put(conn, name, definition, requested_by))
+        write = partial(self._put, name, definition, requested_by)
+        return self._db.inserting(f"webhook {name!r}", write)
 
     def _put(
-        self, conn: Connection, name: str, definition: Mapping[str, Any], requested_by: str | None
+        self, name: str, definition: Mapping[str, Any], requested_by: str | None, conn: Connection
     ) -> tuple[WebhookRow, bool]:
         now, found = self._clock(), locked_row(conn, webhook, name, deleted=True)
         new: dict[str, Any] = {"definition": dict(definition), "requested_by": requested_by, "updated_at": now}
         if found is not None and found["deleted_at"] is None:
             if found["definition"] == new["definition"]:
-                return _webhook(found), False
+                return made(WebhookRow, found), False
             # Who delivers goes by the old one: nobody is it any more.
             new |= {"revision": found["revision"] + 1, "failing_since": None, "error": None, "follower": None}
         else:
@@ -123,7 +114,7 @@ class WebhookStore(StorePart):
             conn.execute(update(webhook).where(_w.webhook_id == found["webhook_id"]).values(**new))
         row = locked_row(conn, webhook, name)
         assert row is not None, "it was written in this transaction"
-        return _webhook(row), True
+        return made(WebhookRow, row), True
 
     def pause_webhook(
         self, name: str, reason: str | None, *, skip: bool = False, skip_seq: int | None = None
@@ -136,7 +127,7 @@ class WebhookStore(StorePart):
         with self._db.writing() as conn:
             row, now = needed_row(conn, webhook, name), self._clock()
             if (row["paused_at"] is None) == (reason is None) and not skip and skip_seq is None:
-                return _webhook(row)
+                return made(WebhookRow, row)
             new: dict[str, Any] = {"pause_reason": reason, "paused_at": None if reason is None else now}
             new["updated_at"] = now
             if reason is None:
@@ -148,9 +139,9 @@ class WebhookStore(StorePart):
                 new["follower"] = None
             conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**new))
             if reason is not None:
-                told = {"reason": reason[:_TOLD_MAX], "failing_since": _text(row["failing_since"])}
+                told = {"reason": reason[:_TOLD_MAX], **facts(row, "failing_since")}
                 _tell(conn, row, EVENT_WEBHOOK_PAUSED, now, told)
-            return _webhook({**row, **new})
+            return made(WebhookRow, {**row, **new})
 
     def delete_webhook(self, name: str) -> bool:
         """Have nothing told any more; whether it was there. Its deliveries stay on record."""
@@ -179,19 +170,19 @@ class WebhookStore(StorePart):
         """The webhook of this name, deleted ones too."""
         rows = self._rows(select(webhook).where(_w.name == name))
         # MySQL ignores spaces at the end.
-        return _webhook(rows[0]) if rows and rows[0]["name"] == name else None
+        return made(WebhookRow, rows[0]) if rows and rows[0]["name"] == name else None
 
     def list_webhooks(self, after_id: int = 0, limit: int = 100) -> list[WebhookRow]:
         """Webhooks behind ``after_id``, in the order in which they were made."""
         query = select(webhook).where(_w.webhook_id > after_id, _w.deleted_at.is_(None))
-        return [_webhook(row) for row in self._rows(query.order_by(_w.webhook_id).limit(limit))]
+        return [made(WebhookRow, row) for row in self._rows(query.order_by(_w.webhook_id).limit(limit))]
 
     # --- deliveries ---
 
     def follow_webhook(self, name: str, follower: str) -> WebhookRow | None:
         """Be the one who delivers; ``None``: it was deleted, or never was. Again: nothing more.
 
-        Raises ``RowUnreadable`` for a definition that another hand spoilt.
+        Raises ``RowUnreadable`` for a definition that a manual edit spoilt.
         """
         with self._db.writing() as conn:
             row = locked_row(conn, webhook, name)
@@ -201,7 +192,7 @@ class WebhookStore(StorePart):
             # A database that is not what it was may have fewer events.
             new = {"follower": follower, "through_seq": min(row["through_seq"], _newest(conn))}
             conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**new))
-            return _webhook({**row, **new})
+            return made(WebhookRow, {**row, **new})
 
     def waiting_events(
         self, webhook_id: int, follower: str, spec: WebhookSpec, after_seq: int, limit: int
@@ -230,7 +221,7 @@ class WebhookStore(StorePart):
                 until = newest if first is None else min(newest, first - 1 + _WINDOW)
             rows = conn.execute(query.where(_e.seq <= until).order_by(_e.seq).limit(limit)).mappings().all()
             runs = _runs(conn, sorted({row["run_id"] for row in rows if row["run_id"] is not None}), spec)
-        events = [event_row(row) for row in rows]
+        events = [made(Event, row) for row in rows]
         own = webhook_subject(webhook_id)
         told = [
             event
@@ -269,7 +260,7 @@ class WebhookStore(StorePart):
                 conn.execute(update(webhook).where(_w.webhook_id == webhook_id).values(**new))
             if moved:
                 _tell_missed(conn, row, new["through_seq"], now)
-            return _webhook({**row, **new})
+            return made(WebhookRow, {**row, **new})
 
     def list_webhook_deliveries(
         self, webhook_id: int, before_seq: int | None = None, limit: int = 100, status: str | None = None
@@ -301,10 +292,6 @@ def _skip(conn: Connection, row: Row, seq: int) -> None:
     if not 0 < seq <= ID_MAX or not conn.execute(skip).rowcount:
         cure = f"crawlctl webhook deliveries {row['name']} --status failed lists those that may be left out"
         raise refusal("skip_seq", seq, f"no event of this number fails; {cure}")
-
-
-def _webhook(row: Row) -> WebhookRow:
-    return made(WebhookRow, row)
 
 
 def _tell(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]) -> Event:
@@ -369,7 +356,3 @@ def _note(conn: Connection, sink: str, tried: Sequence[Tried], now: datetime) ->
             new.append({"seq": seq, "sink": sink, "tries": 1, **values})
     if new:
         conn.execute(insert(outbox_delivery), new)
-
-
-def _text(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()

@@ -61,6 +61,8 @@ _OPEN = (
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,
 )
 _FAIL = WorkflowIDConflictPolicy.FAIL
+#: Starts a workflow, or wakes the one that is open.
+_WAKING: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE}
 _RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
 _RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
 _RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
@@ -183,15 +185,13 @@ class Workflows:
     async def start_webhook(self, name: str, *, wake: bool = False) -> str:
         """Start the workflow of a webhook, or find it open; ``wake``: have that one look into the row now. The first
         run id of its chain."""
-        options: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE} if wake else {}
-        order: list[object] = [WebhookOrder(name)]
-        return _chain(await self._start(names.WEBHOOK_WORKFLOW, order, webhook_workflow_id(name), **options))
+        options, id = _WAKING if wake else {}, webhook_workflow_id(name)
+        return _chain(await self._start(names.WEBHOOK_WORKFLOW, [WebhookOrder(name)], id, **options))
 
     async def start_graph(self, graph_id: int, workflow_id: str) -> str:
         """Start the workflow of a graph whose row is stored, or wake the one that is open; the first run id of its
         chain. One that is about to close sees that it was woken, and goes on."""
-        options: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE}
-        return _chain(await self._start(names.GRAPH_WORKFLOW, [GraphOrder(graph_id)], workflow_id, **options))
+        return _chain(await self._start(names.GRAPH_WORKFLOW, [GraphOrder(graph_id)], workflow_id, **_WAKING))
 
     async def _start(
         self,
@@ -217,8 +217,7 @@ class Workflows:
     async def start_manager(self, manager_id: int, workflow_id: str) -> str:
         """Start the workflow of a manager whose row is stored, or wake the one that is open; the first run id of its
         chain. One whose own row was lost in a restore notices by that, and ends."""
-        options: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE}
-        return _chain(await self._start(names.MANAGER_WORKFLOW, [ManagerOrder(manager_id)], workflow_id, **options))
+        return _chain(await self._start(names.MANAGER_WORKFLOW, [ManagerOrder(manager_id)], workflow_id, **_WAKING))
 
     # --- signal and end ------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ class TemporalRefused(TemporalUnavailable):
     reason: str = ""
     """The server's own words."""
     forbidden: bool = False
-    """Whether this account lacks the right to the call."""
+    """True if this account lacks the right to the call."""
 
 
 @asynccontextmanager

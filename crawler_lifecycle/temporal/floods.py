@@ -11,11 +11,7 @@ from collections import Counter
 from typing import cast
 
 from temporalio.api.common.v1 import Payload
-from temporalio.bridge.proto.workflow_activation import (
-    SignalWorkflow,
-    WorkflowActivation,
-    WorkflowActivationJob,
-)
+from temporalio.bridge.proto.workflow_activation import SignalWorkflow, WorkflowActivation, WorkflowActivationJob
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
 
@@ -26,11 +22,9 @@ from crawler_lifecycle.workflows.state import HEARD_MAX
 #: Fewer jobs than that are no flood.
 FEW = 50
 #: Of signals that say nothing but their name one is handed on.
-_WAKING = frozenset(
-    {
-        *(names.SIGNAL_LOOK_NOW, names.SIGNAL_WAKE, names.SIGNAL_MOVED),
-        *(names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED, names.SIGNAL_GRAPH_ENDED),
-    }
+WAKING = (
+    *(names.SIGNAL_LOOK_NOW, names.SIGNAL_WAKE, names.SIGNAL_MOVED),
+    *(names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED, names.SIGNAL_GRAPH_ENDED),
 )
 #: Of the others the first of each ask (``_ASKS``) and so many of the newest, one more than are logged of stops; or of
 #: the oldest, which is as many as a graph remembers.
@@ -100,4 +94,4 @@ def _asks(signal: SignalWorkflow) -> tuple[object, ...]:
     name = signal.signal_name
     if name in _STOPS:
         return name, *(found for one in signal.input[:1] for found in sorted(set(_ASKS.findall(one.data))))
-    return (name if name in _WAKING or name == names.SIGNAL_BATCH_ENDED else "",)
+    return (name if name in WAKING or name == names.SIGNAL_BATCH_ENDED else "",)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -45,6 +46,8 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.observability.logs import of_workflow
 from crawler_lifecycle.ports.runs import Fence, RunHandle
+
+from .floods import WAKING
 
 log = logging.getLogger(__name__)
 
@@ -180,14 +183,7 @@ class _Workflow(WorkflowInboundInterceptor):
         self._enter()
         # A wake-up comes for every change on the cluster, and to a manager for every end of a run; the look or the
         # cycle that follows it says what was found.
-        wakes = (
-            names.SIGNAL_LOOK_NOW,
-            names.SIGNAL_RUN_ENDED,
-            names.SIGNAL_WAKE,
-            names.SIGNAL_MOVED,
-            names.SIGNAL_MORE,
-        )
-        level = logging.DEBUG if input.signal in wakes else logging.INFO
+        level = logging.DEBUG if input.signal in (*WAKING, names.SIGNAL_MORE) else logging.INFO
         if self.lines.left() > 0:  # asked here as well: making a line that is not logged costs time, too
             workflow.logger.log(level, "signal %s", input.signal)
         await super().handle_signal(input)
@@ -330,15 +326,12 @@ class _Beating(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         every_s = info.heartbeat_timeout.total_seconds() / 3
         async with Beside() as beside:
-            beat = _beat if asyncio.iscoroutinefunction(input.fn) else _beat_of_a_thread
+            # For a plain function the SDK waits for the event loop, which must not wait for it.
+            in_thread = functools.partial(asyncio.to_thread, activity.heartbeat)
+            beat = _beat if asyncio.iscoroutinefunction(input.fn) else in_thread
             beside.start(Loop("the heartbeat of an activity", every_s, first_s=every_s).run(beat))
             return await super().execute_activity(input)
 
 
 async def _beat() -> None:
     activity.heartbeat()
-
-
-async def _beat_of_a_thread() -> None:
-    """For an activity that is a plain function: there the SDK waits for the event loop, which must not wait for it."""
-    await asyncio.to_thread(activity.heartbeat)

@@ -53,7 +53,7 @@ class RedactingFailureConverter(DefaultFailureConverter):
     """
 
     hidden = False
-    """Whether message and stack trace go into a payload, which a codec can encrypt."""
+    """True if message and stack trace go into a payload, which a codec can encrypt."""
 
     def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
         """See the base class, which calls this for each cause as well; only the whole is cut and hidden."""

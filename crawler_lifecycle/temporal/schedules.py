@@ -13,10 +13,10 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from temporalio.client import (
     Client,
@@ -106,11 +106,7 @@ def temporal_schedule(row: ScheduleRow, spec: ScheduleSpec, now: datetime) -> Sc
     order = DueOrder(row.name, revision=row.revision)
     wanted = Schedule(
         action=ScheduleActionStartWorkflow(
-            names.DUE_WORKFLOW,
-            order,
-            id=due_workflow_id(row.name),
-            task_queue=names.QUEUE_MAIN,
-            priority=DUE_FIRST,
+            names.DUE_WORKFLOW, order, id=due_workflow_id(row.name), task_queue=names.QUEUE_MAIN, priority=DUE_FIRST
         ),
         spec=temporal_spec(spec, now),
         # Who may run beside whom is judged by the database: a workflow of a due time is no measure of that.
@@ -128,10 +124,7 @@ class ScheduleKeeper:
     """Keeps schedules and Temporal alike, in the event loop of a worker or a gateway; what blocks is in threads."""
 
     def __init__(
-        self,
-        store: ScheduleStore,
-        workflows: Workflows,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, store: ScheduleStore, workflows: Workflows, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._store = store
         self._workflows = workflows
@@ -160,20 +153,18 @@ class ScheduleKeeper:
         for row in page:
             if row.deleted_at is not None and row.told is None:
                 continue
-            await self._try(self.keep(row.name), f"schedule {row.name} is not compared now", troubles)
+            try:
+                await self.keep(row.name)
+            except Exception as error:  # also what only an odd row or an odd Temporal Schedule brings about
+                unexpected = None if isinstance(error, LifecycleError) else error
+                log.warning("schedule %s is not compared now: %s", row.name, error, exc_info=unexpected)
+                troubles.append(error)
             self.counts["compared"] += 1
             if len(troubles) == FAILED_MAX:
                 self._after = row.schedule_id
                 break
         if troubles:
             raise troubles[0]
-
-    async def _try(self, work: Coroutine[Any, Any, None], else_: str, troubles: list[Exception]) -> None:
-        try:
-            await work
-        except Exception as error:  # also what only an odd row or an odd Temporal Schedule brings about
-            log.warning("%s: %s", else_, error, exc_info=None if isinstance(error, LifecycleError) else error)
-            troubles.append(error)
 
     async def keep(self, name: str) -> None:
         """Make the Temporal Schedule what the row says; write down what was due and never fired.
@@ -188,7 +179,7 @@ class ScheduleKeeper:
             if row.deleted_at is not None:
                 with allowing(RPCStatusCode.NOT_FOUND):
                     await handle.delete()
-                await self._told(row, None, None, row.deleted_at)
+                await self._write(row, None, None, row.deleted_at)
                 return
             found = await _described(handle)
         row = await self._taken_over(row, found)
@@ -201,7 +192,7 @@ class ScheduleKeeper:
             if done is not None and row.told == row.revision:
                 trouble = f"it was {done} at {now:%Y-%m-%d %H:%M} UTC"
                 log.warning("schedule %s: %s", name, trouble)
-        await self._told(row, row.revision, trouble, (row.ended_at or now) if ended else None)
+        await self._write(row, row.revision, trouble, (row.ended_at or now) if ended else None)
 
     async def _set(self, name: str, found: ScheduleDescription | None, wanted: Schedule) -> str | None:
         """Make the Temporal Schedule that, if it is not; what a person had done to it, if one had."""
@@ -217,7 +208,7 @@ class ScheduleKeeper:
             await client.get_schedule_handle(temporal_schedule_id(name)).update(lambda _: ScheduleUpdate(wanted))
             return None if digest in (_left(there)[0], _left(wanted)[0]) else "changed in Temporal, and set back"
 
-    async def _told(self, row: ScheduleRow, told: int | None, trouble: str | None, ended_at: datetime | None) -> None:
+    async def _write(self, row: ScheduleRow, told: int | None, trouble: str | None, ended_at: datetime | None) -> None:
         if (told, trouble, ended_at) != (row.told, row.trouble, row.ended_at):
             write = self._store.told_schedule
             await asyncio.to_thread(write, row.schedule_id, told, trouble=trouble, ended_at=ended_at)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -30,19 +31,19 @@ def wanted(environment: Mapping[str, str] = os.environ) -> bool:
     return any(environment.get(name) for name in ENDPOINTS)
 
 
+@dataclass(frozen=True)
 class Tracing:
     """The traces of one process, from ``start`` to ``close``; without an endpoint it does nothing."""
 
-    def __init__(self, provider: Any = None, plugins: Sequence[Plugin] = ()) -> None:
-        self._provider = provider
-        self.plugins = plugins
-        """For ``temporal.connect``; workers take them from their client."""
+    provider: Any = None
+    plugins: Sequence[Plugin] = ()
+    """For ``temporal.connect``; workers take them from their client."""
 
     def close(self) -> None:
         """Send what is left, for at most ``FLUSH_MS``."""
-        if self._provider is not None:
-            self._provider.force_flush(FLUSH_MS)
-            self._provider.shutdown()
+        if self.provider is not None:
+            self.provider.force_flush(FLUSH_MS)
+            self.provider.shutdown()
 
 
 def start(service: str) -> Tracing:

@@ -42,9 +42,9 @@ class WorkflowProblem:
 
     since: datetime
     what: str | None
-    """What its next step fails with; ``None`` when no worker takes the step up."""
+    """The error of its next step; ``None`` when no worker takes the step up."""
     misfit: bool = False
-    """Whether the workflow's code does not continue what an earlier build began."""
+    """True if the workflow's code does not continue what an earlier build began."""
 
 
 async def problem_of(client: Client, found: WorkflowExecutionDescription) -> WorkflowProblem | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import resource
 import signal
 import socket
@@ -92,7 +93,7 @@ class Connection(H11Protocol):
             self._watch = self.loop.call_later(_WATCH_EVERY_S, self._look)
 
     def send_400_response(self, msg: str) -> None:
-        """Tell in our own format that these bytes are no HTTP request."""
+        """Answer in our own format that these bytes are no HTTP request."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
@@ -129,25 +130,19 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
     """A listening socket. Raises ``Unservable`` that names the address, the reason and the setting to change."""
     address = f"{host}:{port}"
     try:
-        family, kind, proto, _, where = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
         raise Unservable(f"{address}: {error.strerror}; set {setting}__HOST to an address of this machine") from None
-    bound = socket.socket(family, kind, proto)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(where)
-        bound.listen(2048)
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(where, family=family, backlog=2048, dualstack_ipv6=both)
     except OSError as error:
-        bound.close()
         if error.errno == errno.EADDRINUSE:
             cure = f"end the program that listens there, or set {setting}__PORT to another port"
             raise Unservable(f"{address}: the address is taken; {cure}") from None
+        why = os.strerror(error.errno) if error.errno else str(error)
         cure = f"set {setting}__HOST and {setting}__PORT to an address that this user may listen on"
-        raise Unservable(f"{address}: cannot listen ({error.strerror}); {cure}") from None
-    bound.set_inheritable(False)
-    return bound
+        raise Unservable(f"{address}: cannot listen ({why}); {cure}") from None
 
 
 def run(name: str, app: FastAPI, bound: socket.socket) -> int:

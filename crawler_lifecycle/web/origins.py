@@ -23,14 +23,13 @@ Check = Callable[[Scope, Headers], "Problem | None"]
 
 #: What a cluster asks a service by its address.
 PROBES = ("/healthz", "/readyz")
+_LOCAL = "127.0.0.1 or localhost"
 
 
 def own_page_only(scope: Scope, headers: Headers) -> Problem | None:
     """For a service that lets everybody of this machine in: by a name of this machine, and no page but its own."""
     host = headers.get("host", "")
-    if not is_loopback(host):
-        return _foreign_host(host, "127.0.0.1 or localhost")
-    return _foreign_page(scope, headers)
+    return _foreign_page(scope, headers) if is_loopback(host) else _foreign_host(host, _LOCAL)
 
 
 def named_hosts(hosts: tuple[str, ...]) -> Check:
@@ -44,7 +43,7 @@ def named_hosts(hosts: tuple[str, ...]) -> Check:
     def check(scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "").lower()
         probe = scope["path"] in PROBES
-        if known and not probe and host not in known and _without_port(host) not in known:
+        if known and not probe and host not in known and re.sub(r":[0-9]+$", "", host) not in known:
             return _foreign_host(host, ", ".join(sorted(known)))
         # A proxy in front may have added TLS, so the scheme of the page is not ours to know.
         return _foreign_page(scope, headers, any_scheme=True)
@@ -59,9 +58,9 @@ def programs_only(listens: str) -> Check:
     def check(scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
         if here and not is_loopback(host):
-            return _foreign_host(host, "127.0.0.1 or localhost")
+            return _foreign_host(host, _LOCAL)
         if "origin" in headers:
-            return _foreign_origin("not allowed; this service is called by programs, not by pages")
+            return _foreign("foreign_origin", "Origin: not allowed; this service is called by programs, not by pages")
         return None
 
     return check
@@ -88,23 +87,18 @@ def _foreign_page(scope: Scope, headers: Headers, *, any_scheme: bool = False) -
     scheme, _, page = origin.lower().partition("://")
     if page == host.lower() and (any_scheme or scheme == scope["scheme"]):
         return None
-    return _foreign_origin(f"{origin[:100]} is not allowed; call from {host[:100]} or a program")
+    detail = f"Origin: {origin[:100]} is not allowed; call from {host[:100]} or a program"
+    return _foreign("foreign_origin", detail)
 
 
-def _without_port(host: str) -> str:
-    return re.sub(r":[0-9]+$", "", host)
+def _foreign_host(host: str, cure: str) -> Problem:
+    return _foreign("foreign_host", f"Host: {host[:100] or 'missing'} is not allowed; use {cure}")
 
 
 # Problems come with FastAPI, which a worker does without until it refuses somebody.
 
 
-def _foreign_host(host: str, cure: str) -> Problem:
+def _foreign(code: str, detail: str) -> Problem:
     from .problems import Problem
 
-    return Problem(403, "foreign_host", f"Host: {host[:100] or 'missing'} is not allowed; use {cure}")
-
-
-def _foreign_origin(detail: str) -> Problem:
-    from .problems import Problem
-
-    return Problem(403, "foreign_origin", f"Origin: {detail}")
+    return Problem(403, code, detail)

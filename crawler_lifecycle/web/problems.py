@@ -104,6 +104,13 @@ class Problem(Exception):
         return JSONResponse(body, self.status, headers=self.headers, media_type=MEDIA_TYPE)
 
 
+def refused(field: str, message: str, value: object = None) -> Problem:
+    """422 about one field, or header, and its value."""
+    shown = None if value is None else repr(value)[:120]
+    error = FieldError(field=field[:100], message=message, value=shown)
+    return Problem(422, "invalid_request", f"{field[:100]}: {message}", errors=[error])
+
+
 def unavailable(code: str, detail: str, *, run_id: int | None = None, retry_after_s: float | None = None) -> Problem:
     """503 with ``Retry-After``: the same request may work later; after 5 s if nobody asked for more."""
     seconds = max(5, math.ceil(retry_after_s or 0))

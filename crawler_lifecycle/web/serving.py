@@ -9,6 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -134,34 +135,27 @@ def _check_head(scope: Scope, headers: Headers) -> Problem | None:
 # --- bodies -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class BodyLimit:
     """ASGI middleware that reads a body completely before the app sees the request, within limits of size and time.
 
     So a slow sender costs a coroutine and no thread. ``limit`` gives the size in bytes that this request may have.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        limit: Callable[[Scope], int],
-        timeout_s: float = 20.0,
-        held_max: int = HELD_MAX,
-    ) -> None:
-        self._app = app
-        self._limit = limit
-        self._timeout_s = timeout_s
-        self._held_max = held_max
-        self._held = 0
+    app: ASGIApp
+    limit: Callable[[Scope], int]
+    timeout_s: float = 20.0
+    held_max: int = HELD_MAX
+    _held: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         body = bytearray()
         try:
-            if await self._read(body, Headers(scope=scope), self._limit(scope), receive):
-                await self._app(scope, _replay(bytes(body), receive), send)
+            if await self._read(body, Headers(scope=scope), self.limit(scope), receive):
+                await self.app(scope, _replay(bytes(body), receive), send)
         finally:
             self._held -= len(body)
 
@@ -172,7 +166,7 @@ class BodyLimit:
         if not announced.isdecimal() or int(announced[:20]) > limit:
             raise too_large
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -182,13 +176,13 @@ class BodyLimit:
                     self._held += len(part)
                     if len(body) > limit:
                         raise too_large
-                    if self._held > self._held_max:
+                    if self._held > self.held_max:
                         detail = "Too many large requests are being received; send this one again in a moment"
                         raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
                     if not message.get("more_body", False):
                         return True
         except TimeoutError:
-            detail = f"body: not complete after {self._timeout_s:g} s; send it faster"
+            detail = f"body: not complete after {self.timeout_s:g} s; send it faster"
             raise Problem(408, "too_slow", detail, headers={"Connection": "close"}) from None
 
 

@@ -106,7 +106,7 @@ class Health:
     missing: dict[str, str] = field(default_factory=lambda: {"temporal": "not connected yet"})
 
     beside: dict[str, Callable[[], Mapping[str, object]]] = field(default_factory=dict)
-    """What goes on beside the activities -> how that stands. None of it is a reason to take no work."""
+    """Work beside the activities -> its state. None of it is a reason to take no work."""
 
     def app(self, listens: str) -> Starlette:
         """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""

@@ -116,7 +116,7 @@ class Releaser:
         rows = {row.key: row for row in self._tasks.recorded_tasks([end.key for end in kept])} if kept else {}
         ready = releasable(kept, rows, self._clock())
         self._kept, self._last = len(kept), time.monotonic()
-        self._tell_unknown([end for end in kept if _is_strange(end, rows.get(end.key))])
+        self._report_unknown([end for end in kept if _is_strange(end, rows.get(end.key))])
         chosen = ready[:PAGE]
         trouble: LifecycleError | None = None
         for run, ends in groupby(chosen, key=lambda end: rows[end.key].run):
@@ -131,7 +131,7 @@ class Releaser:
             raise trouble
         return len(chosen), len(ready) - len(chosen)
 
-    def _tell_unknown(self, ends: Sequence[KeptEnd]) -> None:
+    def _report_unknown(self, ends: Sequence[KeptEnd]) -> None:
         if len(ends) > self._unknown:
             run_id, index, attempt = ends[0].key
             log.warning(

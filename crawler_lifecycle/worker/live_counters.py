@@ -88,9 +88,7 @@ class Counting:
     def _write(self, run: RunRef, counted: Sequence[Counted], now: float) -> None:
         for start in range(0, len(counted), PAGE):
             page = counted[start : start + PAGE]
-            with contextlib.suppress(
-                RunNotFound
-            ):  # of a database that was restored or is another one: audits tell of it
+            with contextlib.suppress(RunNotFound):  # of a database that was restored or is another: audits report it
                 self._raised += self._store.record_counts(run, page)
             self._written |= {_key(one): (one.counters, now) for one in page}
 

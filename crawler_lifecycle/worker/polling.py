@@ -89,7 +89,7 @@ def worker(
 
 #: Seconds for which the queue of users' objects is still served while managers are told to go elsewhere. They come
 #: before the grace time, so they are few.
-TOLD_S = 2.0
+NOTIFIED_S = 2.0
 
 
 class Polling:
@@ -134,9 +134,9 @@ class Polling:
         """The queue of the users' objects here, for which managers still ask that were not told yet."""
         if self._own is None or moving is None:
             return
-        telling = asyncio.ensure_future(moving)
-        await asyncio.wait([telling], timeout=TOLD_S)
-        await asyncio.gather(self._own.shutdown(), telling)
+        notifying = asyncio.ensure_future(moving)
+        await asyncio.wait([notifying], timeout=NOTIFIED_S)
+        await asyncio.gather(self._own.shutdown(), notifying)
 
     def _threads(self, most: int, name: str) -> ThreadPoolExecutor:
         return self._stack.enter_context(ThreadPoolExecutor(most, thread_name_prefix=name))

@@ -159,10 +159,7 @@ async def _registered_again(client: Client, audit: AuditSettings | None) -> dict
 
 
 async def _connected(
-    database: StoreHealth,
-    workflows: Workflows,
-    health: Health,
-    connecting: Callable[[], Awaitable[Client]],
+    database: StoreHealth, workflows: Workflows, health: Health, connecting: Callable[[], Awaitable[Client]]
 ) -> Client:
     """Connect and check until everything is there. Raises ``LifecycleError`` for what no waiting mends."""
     while True:  # not a loop in the background: such an error has to end the worker
@@ -299,10 +296,10 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         beside.leave()
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
-        await polling.leave(None if plans is None else _tell_moved(plans, parts[PLANS].store.managers, workflows))
+        await polling.leave(None if plans is None else _notify_managers(plans, parts[PLANS].store.managers, workflows))
 
 
-async def _tell_moved(plans: UsersCode, managers: ManagerStore, workflows: Workflows) -> None:
+async def _notify_managers(plans: UsersCode, managers: ManagerStore, workflows: Workflows) -> None:
     """Have managers go on elsewhere at once. For a while: they find out by themselves."""
     try:
         await asyncio.wait_for(plans.leave(managers, workflows.moved), MOVED_S)

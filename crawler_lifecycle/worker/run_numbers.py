@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.ports.protocols import KnowsRuns
@@ -24,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which a worker puts off its first work so that numbers are right before it gives one out.
 FIRST_S = 10.0
+#: Seconds for a source where there is no limit.
+FOR_EVER_S = 365 * 86_400.0
 #: How often a source that did not answer is asked again, in seconds.
 AGAIN_S = 60.0
 
@@ -50,31 +51,18 @@ def ask(sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = N
 
     One that has not answered after ``limit_s`` is left behind and counts as one that did not.
     """
-    known = Known()
-    until = None if limit_s is None else time.monotonic() + limit_s
-
-    def one(name: str, source: KnowsRuns) -> None:
-        try:
-            known.highest[name] = source.highest_run(newest)
-        except LifecycleError as error:
-            known.troubles[name] = str(error)
-        except Exception as error:  # whatever it is, it says nothing about the others and may stop nobody
-            log.exception("numbers of %s", name)
-            known.troubles[name] = f"{type(error).__name__}: {error}"
-
-    # Daemons: one that hangs must keep no process from ending.
-    threads = {
-        name: threading.Thread(target=one, args=(name, source), name=f"numbers of {name}", daemon=True)
-        for name, source in sources.items()
-    }
-    for thread in threads.values():
-        thread.start()
-    for thread in threads.values():
-        thread.join(None if until is None else max(0.0, until - time.monotonic()))
-    found = Known(dict(known.highest), dict(known.troubles))
-    for name in threads.keys() - found.highest.keys() - found.troubles.keys():
-        found.troubles[name] = f"no answer within {limit_s:g} s"
-    return found
+    known = Known(troubles=dict.fromkeys(sources, f"no answer within {limit_s or FOR_EVER_S:g} s"))
+    asking = Abreast[str, int](lambda name: sources[name].highest_run(newest), slow_s=limit_s or FOR_EVER_S)
+    for name, answer in asking.over(sources):
+        if isinstance(answer, int):
+            known.highest[name] = answer
+            del known.troubles[name]
+        elif isinstance(answer, LifecycleError):
+            known.troubles[name] = str(answer)
+        else:  # whatever it is, it says nothing about the others and may stop nobody
+            log.error("numbers of %s", name, exc_info=answer)
+            known.troubles[name] = f"{type(answer).__name__}: {answer}"
+    return known
 
 
 def bring_forward(store: RunNumberStore, sources: Mapping[str, KnowsRuns], limit_s: float | None = None) -> Known:

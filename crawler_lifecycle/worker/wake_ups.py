@@ -21,7 +21,7 @@ from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.wake_ups import Wake, Wakes
 from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.ports.looks import ObserverHealth
-from crawler_lifecycle.store.runs.wake_ups import WakeUpStore
+from crawler_lifecycle.store.runs.reads import WakeUpStore
 
 #: Seconds that an observer leaves to each one that was there before it. A look is on record by then, as a rule.
 STAGGER_S = 0.5
@@ -88,7 +88,7 @@ class Waker:
         finally:
             ended.set()
             await asyncio.to_thread(thread.join, 5.0)
-            self._tell_health()
+            meters.observer_up(self.health().up)
 
     def _take(self, run_id: int, at: datetime) -> bool:
         """From the observer's thread; whether the loop must be told."""
@@ -112,7 +112,7 @@ class Waker:
         fresh = sum(self._wakes.changed(run_id, at, now, delay) for run_id, at in noticed.items())
         self._count(NOTICED, notices)
         self._count(COALESCED, notices - fresh)
-        self._tell_health()
+        meters.observer_up(self.health().up)
         while due := self._wakes.due(self._clock()):
             await self._serve(due)
 
@@ -152,6 +152,3 @@ class Waker:
     def _count(self, what: str, by: int) -> None:
         self.counts[what] += by
         meters.count(meters.WAKE_UPS, by, what=what)
-
-    def _tell_health(self) -> None:
-        meters.observer_up(self.health().up)

@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from types import FrameType
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +39,7 @@ class Watchdog:
         threading.Thread(target=self._wait, name="watchdog", daemon=True).start()
         self._known = frozenset(t.ident or 0 for t in threading.enumerate() if t is not threading.main_thread())
         for number in signals:
-            signal.signal(number, self._heard)
-
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        os.write(self._write, b"x")
+            signal.signal(number, lambda *_: os.write(self._write, b"x"))
 
     def _wait(self) -> None:
         os.read(self._read, 1)

@@ -109,7 +109,7 @@ async def call(
             asked = config(method.__name__, control=options.get("control", False))["task_queue"]
             most = ASK_AGAIN_STOPPING_S if asked == QUEUE_CONTROL else ASK_AGAIN_MAX_S
             again = min(float(2**tries), most)
-            _tell(method, error, again)
+            _report_unreadable(method, error, again)
         await pause(again if left is None else min(again, left), wake, "asking again")
         if seconds is not None:
             left = seconds - (workflow.now() - began).total_seconds()
@@ -160,7 +160,7 @@ class _Unreadable(Exception):
     """An activity's answer is not what it should be."""
 
 
-def _tell(method: Callable[[Any, A], Any], error: _Unreadable, seconds: float) -> None:
+def _report_unreadable(method: Callable[[Any, A], Any], error: _Unreadable, seconds: float) -> None:
     """Say in the log and, where the workflow takes notes, in its snapshot that an answer could not be read."""
     text = f"the answer of {method.__name__} could not be read, it is asked again in {seconds:g} s: {error}"
     workflow.logger.error(text)

@@ -51,9 +51,9 @@ class Policy:
     heartbeat_s: float | None = None
     total_s: float | None = None
     beaten: bool = False
-    """Whether the worker beats for it, because the activity itself does not."""
+    """True if the worker beats for it, because the activity itself does not."""
     turn: int = TURN
-    """When its turn comes where more wait than a worker has places for: 1 (first) to 5."""
+    """Its turn where more wait than a worker has slots for: 1 (first) to 5."""
 
 
 #: Seconds without a sign of life after which a worker is taken for dead and the step is done again elsewhere.
@@ -114,10 +114,7 @@ _USERS: tuple[tuple[Policy, str], ...] = (
     (EVENT, "initiate_export_signal deliver_event"),
     (ARCHIVE, "export_supporting_files"),
     (PUSHES_AGAIN, "resend_pushes"),
-    (
-        AUDIT,
-        "audit_cluster audit_runs audit_parents audit_schedules audit_workflows audit_ended",
-    ),
+    (AUDIT, "audit_cluster audit_runs audit_parents audit_schedules audit_workflows audit_ended"),
     (CLOSE_AUDIT, "close_audit"),
     (CYCLE, "run_manager_cycle"),
     (BEGIN_RUNS, "begin_manager_runs closed_graph_batches begin_graph_runs"),
@@ -138,7 +135,7 @@ class Options(TypedDict, total=False):
     looks that hang."""
     summary: str | None
     queue: str | None
-    """That of one worker: it gets one try, because a second one would wait for a worker that may be dead."""
+    """The queue of one worker: one try, because a second one would wait for a worker that may be dead."""
     taken_s: float | None
     """Seconds within which a worker must take each try."""
 

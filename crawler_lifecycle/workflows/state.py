@@ -61,11 +61,11 @@ class Inbox:
     heard: list[HeardStop] = field(default_factory=list)
     """Stops that are not in the database yet."""
     changed: bool = False
-    """Whether one of them asks for more than was asked for before. The others are logged and interrupt nothing."""
+    """True if one of them asks for more than was asked for before. The others are logged and interrupt nothing."""
     look_now: bool = False
     notes: list[str] = field(default_factory=list)
     closed: bool = False
-    """Whether the verdict is on record: nothing that comes now can stop the run, and nothing says that it did."""
+    """True if the verdict is on record: nothing that comes now can stop the run, and nothing says that it did."""
     unknown: int = 0
     """Signals that nobody knows: counted, and only the first is told."""
 
@@ -189,7 +189,7 @@ class RunState:
     resumed: bool = False
     rerun: bool = False
     repair: bool = False
-    """Whether this workflow stands in for one that was lost: it comes to the verdict that the lost one would have."""
+    """True if this workflow stands in for one that was lost: it comes to the verdict that the lost one would have."""
     looked_back: bool = False
     """On resume: whether the complete look at what is left of the earlier attempt is done."""
     request: RunRequest | None = None
@@ -210,25 +210,25 @@ class RunState:
     looks: int = 0
     last_look_at: datetime | None = None
     looked_at: datetime | None = None
-    """When the last look was answered, or was ordered, by the clock of the server and not of a worker."""
+    """The time when the last look was answered, or was ordered, by the clock of the server and not of a worker."""
     next_look_at: datetime | None = None
     last_look_s: float = 0.0
     since: datetime | None = None
-    """When this attempt began to deploy; ``start_timeout_s`` counts from here."""
+    """The time when this attempt began to deploy; ``start_timeout_s`` counts from here."""
     started_at: datetime | None = None
-    """When the first of its tasks executed, not before ``since``; ``run_timeout_s`` counts from here."""
+    """The time when the first of its tasks executed, not before ``since``; ``run_timeout_s`` counts from here."""
     deployed: bool = False
-    """Whether a deployment call of this attempt was answered."""
+    """True if a deployment call of this attempt was answered."""
     pages_deployed: int = 0
     stop_rung: int = 0
     asked_at: datetime | None = None
-    """When the last of the tasks was asked to end; ``None`` while some still wait for their turn."""
+    """The time when the last of the tasks was asked to end; ``None`` while some still wait for their turn."""
     stopped: bool = False
     stop_log: list[HeardStop] = field(default_factory=list)
     """Recorded stops whose row in the cancellation log still lacks the time we acted on it."""
     inbox: Inbox = field(default_factory=Inbox)
     parent_told: bool = False
-    """Whether the workflow that asked for it was told of the end."""
+    """True if the workflow that asked for it was notified of the end."""
     completed: int = 0
     """Steps of the completion that were taken."""
     published: dict[str, str] = field(default_factory=dict)

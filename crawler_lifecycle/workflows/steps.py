@@ -12,12 +12,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities
-from crawler_lifecycle.activities.reconciliation import (
-    LookAnswer,
-    LookOrder,
-    ReconciliationActivities,
-    Sync,
-)
+from crawler_lifecycle.activities.reconciliation import LookAnswer, LookOrder, ReconciliationActivities, Sync
 from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.bounds import cut_to_travel, travels
 from crawler_lifecycle.domain.run import StopIntent
@@ -153,7 +148,7 @@ async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) ->
     """Signal the end to the workflow that asked to be told; one that closed meanwhile is no error."""
     if parent is None:
         return
-    if not travels(parent):  # another hand wrote it: the server would refuse the task that tells it, for ever
+    if not travels(parent):  # a manual edit: the server would refuse the task that notifies it, for ever
         inbox.note("its parent has no id that a workflow can have, and is not told")
         return
     try:
@@ -199,7 +194,7 @@ class Published(Protocol):
 def publish(s: Published) -> None:
     """Let the Temporal UI tell the story: search attributes where they changed, details always."""
     told = [(key, value) for key, value in s.search_attributes() if value is not None]
-    # Of what a crawler, a class or another hand wrote as much as fits: Temporal ends a workflow for one that does not.
+    # Of what a crawler, a class or a manual edit wrote as much as fits: Temporal ends a workflow for one that does not.
     wanted = [(key, cut_to_travel(value) if isinstance(value, str) else value) for key, value in told]
     changed = [key.value_set(value) for key, value in wanted if s.published.get(key.name) != str(value)]
     if changed:

@@ -1,4 +1,4 @@
-"""Many calls at once: each is told, and one that hangs keeps no other one waiting."""
+"""Many calls at once: each is answered, and one that hangs keeps no other one waiting."""
 
 from __future__ import annotations
 

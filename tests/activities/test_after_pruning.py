@@ -6,12 +6,8 @@ from contextlib import closing
 from datetime import timedelta
 
 import pytest
-from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.audits.audit import AuditActivities
-from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
-from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunStatus
@@ -21,7 +17,6 @@ from crawler_lifecycle.store import open_pruner
 from tests.activities.world import World
 
 DAY = 86_400.0
-AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, record_grace_s=0, resend_s=0)
 
 
 def prune(world: World) -> int:
@@ -66,20 +61,7 @@ def test_it_is_delivered_and_exported_again_under_the_same_names(world: World, f
 
 @pytest.mark.parametrize("what", ["audit_cluster", "audit_runs", "audit_workflows", "audit_ended"])
 def test_an_audit_finds_nothing_wrong_with_it(world: World, fence: Fence, what: str) -> None:
-    audit = AuditActivities(
-        world.store.audits,
-        world.store.findings,
-        world.store.corrections,
-        world.store.adoption,
-        world.store.runs,
-        world.store.tasks,
-        world.cluster,
-        world.directory,
-        AT_ONCE,
-        world.clock,
-    )
-    part: AuditPart = ActivityEnvironment().run(getattr(audit, what), AuditPage(repair=True))
-    assert part.findings == []
+    assert world.audited(what).findings == []
     assert world.row().status is RunStatus.COMPLETED
 
 

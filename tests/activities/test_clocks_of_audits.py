@@ -19,18 +19,7 @@ GRACE_S = 300.0
 
 def audited(world: World, audit_id: str, ahead_s: float) -> AuditPart:
     """An audit that only tells, by a Temporal whose clock is so many seconds ahead of the worker's."""
-    audit = AuditActivities(
-        world.store.audits,
-        world.store.findings,
-        world.store.corrections,
-        world.store.adoption,
-        world.store.runs,
-        world.store.tasks,
-        world.cluster,
-        world.directory,
-        AuditRules(start_grace_s=GRACE_S),
-        world.clock,
-    )
+    audit = AuditActivities(world.store, world.cluster, world.directory, AuditRules(start_grace_s=GRACE_S), world.clock)
     started_at = world.now + timedelta(seconds=ahead_s)
     state, report = AuditState(), AuditReport(audit_id, started_at, started_at, repair=False)
     part: AuditPart = ActivityEnvironment().run(audit.audit_runs, AuditPage())

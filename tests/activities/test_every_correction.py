@@ -17,14 +17,10 @@ from typing import Protocol
 
 import pytest
 from temporalio.exceptions import ApplicationError
-from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.audits.audit import AuditActivities
-from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.activities.deployment import MainJob, Started
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.domain import task as task_rules
-from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
@@ -37,7 +33,6 @@ from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.fakes.services import FakeScheduler
 from tests.support.run_refs import run_ref
 
-AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, record_grace_s=0, resend_s=0)
 #: Executes until it finds a file, and then ends well.
 UNTIL_TOLD = """
 import os, time
@@ -192,24 +187,6 @@ def misled(world: World, fence: Fence) -> None:
     assert world.statuses() == ["LOST"]
 
 
-def audited(world: World, what: str) -> AuditPart:
-    """One page of an audit that repairs at once."""
-    audit = AuditActivities(
-        world.store.audits,
-        world.store.findings,
-        world.store.corrections,
-        world.store.adoption,
-        world.store.runs,
-        world.store.tasks,
-        world.cluster,
-        world.directory,
-        AT_ONCE,
-        world.clock,
-    )
-    part: AuditPart = ActivityEnvironment().run(getattr(audit, what), AuditPage(repair=True))
-    return part
-
-
 def killed(world: World, hands: Hands) -> None:
     fence = executing(world, hands)
     hands.kill()
@@ -251,7 +228,7 @@ def repair(world: World, hands: Hands) -> None:
 def still_alive(world: World, hands: Hands) -> None:
     misled(world, executing(world, hands))
     hands.later(10)
-    audited(world, "audit_cluster")
+    world.audited("audit_cluster")
 
 
 def late_evidence(world: World, hands: Hands) -> None:
@@ -260,7 +237,7 @@ def late_evidence(world: World, hands: Hands) -> None:
     world.call("update_run_status", fence)
     hands.finish()
     hands.later(10)
-    audited(world, "audit_ended")
+    world.audited("audit_ended")
 
 
 #: Kind -> the way to it, what was believed, what may be true, and what finds it.
@@ -328,7 +305,7 @@ def test_looking_and_auditing_again_writes_nothing_more(new_world: Callable[[], 
         hands.later(100)
         look(world, fence)
         for what in ("audit_cluster", "audit_ended"):
-            audited(world, what)
+            world.audited(what)
     assert [c for c in world.store.corrections.list_corrections() if c.kind == kind] == [
         c for c in before if c.kind == kind
     ]
@@ -340,7 +317,7 @@ def test_another_object_under_the_name_is_told_and_left_alone(stage: tuple[World
     assert world.statuses() == ["LOST"]
     for _ in range(2):
         hands.later(100)
-        part = audited(world, "audit_cluster")
+        part = world.audited("audit_cluster")
         assert (part.found, part.repaired) == ({"orphan": 1}, {})
         [finding] = part.findings
         assert (finding.task_id, finding.due_at) == (world.tasks()[0].task_id, None)
@@ -359,7 +336,7 @@ def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(new_world: Calla
     theirs = Deployment(run_ref(1), 1, "books", {}, {}, [QueuedTask(1, 0, {})], Resources(), Limits(), soon)
     world.cluster.deploy(theirs, CRAWLERS[0])
     world.store.deployment.refuse_queued(fence, "a Job of this name exists already and is not ours")
-    part = audited(world, "audit_cluster")
+    part = world.audited("audit_cluster")
     assert (part.found, part.repaired, part.findings[0].due_at) == ({"orphan": 1}, {}, None)
     assert "(FAILED) is of no object" in part.findings[0].detail
     assert world.cluster.alive() == [(1, 0, 1)]
@@ -403,7 +380,7 @@ def test_a_run_that_lost_its_workflow_is_a_repair(new_world: Callable[[], World]
     world.directory.open.clear()
     world.directory.closed[world.row().owner_workflow_id or ""] = lost
     hands.later(90)
-    audited(world, "audit_runs")
+    world.audited("audit_runs")
     row = of_kind(world, CorrectionKind.REPAIR)
     assert (row.task_id, row.believed, row.truth, row.found_by) == (None, "PROCESSING", "no workflow", "sweep")
     assert (row.truth_since, row.lag_ms) == (lost, 90_000)
@@ -419,5 +396,5 @@ def test_what_ends_as_it_should_is_no_correction(stage: tuple[World, Hands]) -> 
     look(world, fence)
     world.call("update_run_status", fence)
     for what in ("audit_cluster", "audit_ended", "audit_runs"):
-        audited(world, what)
+        world.audited(what)
     assert world.store.corrections.list_corrections() == []

@@ -16,9 +16,9 @@ from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
-from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS, Facts, JobState
+from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS, Facts, Job, JobState
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, driver
+from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, WorkFlowManager, driver
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager, PlanRow
 from crawler_lifecycle.ports.protocols import PlanFailed
 from crawler_lifecycle.ports.runs import Fence, Owner
@@ -41,6 +41,12 @@ class Shops(GeneratorCrawlManager):
     def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
         for page in range(5):
             yield {"page": page}
+
+
+class Once(CrawlManager):
+    name = NAME
+    spider = "shop"
+    loop_mode = 60
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +98,7 @@ class Bench:
     def other_worker(self) -> ManagerActivities:
         """One that has no process of the manager."""
         self.hosts = FakeHosts(self.hosts.classes)
-        return replace(self.activities, hosts=self.hosts, troubles={})
+        return replace(self.activities, hosts=self.hosts, incidents={})
 
     def jobs(self, *states: JobState) -> list[tuple[int | None, int, str]]:
         """Number, retry and state of each job."""
@@ -221,7 +227,7 @@ def test_hooks_given_up_are_told_at_the_end_by_any_worker(
 
             patch.setattr(FakeHost, "cycle", die)
         for _ in range(3):
-            assert not bench.cycle(replace(bench.activities, troubles={})).over
+            assert not bench.cycle(replace(bench.activities, incidents={})).over
     assert "given up after 3 tries" in (bench.row.error or "")
     for again in (False, True):
         answer = bench.cycle()
@@ -358,7 +364,7 @@ def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
     for run_id in sorted(bench.fences):
         bench.end(run_id)
     with pytest.raises(PlanFailed):
-        bench.cycle(replace(broken, troubles={}), closing=True)
+        bench.cycle(replace(broken, incidents={}), closing=True)
     monkeypatch.setattr(cycle, "HEARD_S", 0.0)
     assert "on_close was not called" in str(bench.cycle(broken, closing=True).unclosed)
     answer = bench.cycle(broken)
@@ -417,11 +423,6 @@ def test_changed_code_that_must_not_go_on(bench: Bench) -> None:
 
 
 def test_a_crawl_manager_whose_last_answer_was_lost_does_not_crawl_again(bench: Bench) -> None:
-    class Once(CrawlManager):
-        name = NAME
-        spider = "shop"
-        loop_mode = 60
-
     bench.hosts.classes[PLAN] = Once
     assert bench.cycle().picked == 1
     bench.end(1)
@@ -444,3 +445,118 @@ def test_on_close_alone_after_a_stop(bench: Bench) -> None:
     assert bench.cycle(closing=True).over
     assert closed == ["cancelled"]
     assert (bench.row.state, len(bench.jobs())) == ({"closed": True}, 5), "after a stop nothing is scheduled"
+
+
+# --- classes that do what is odd --------------------------------------------------------------------------------------
+
+
+def to_end(bench: Bench, cls: type) -> CycleAnswer:
+    """Cycles until the class wants no further one; every run ends as soon as it is there."""
+    bench.hosts.classes[PLAN] = cls
+    for _ in range(20):
+        answer = bench.cycle()
+        if answer.over:
+            return answer
+        for run_id in sorted(bench.fences):
+            bench.end(run_id)
+    raise AssertionError(answer)
+
+
+def test_jobs_of_other_flows_that_count_as_its_own_leave_no_hole_in_its_source(bench: Bench) -> None:
+    """S-20, through the store, which takes no page with positions left out."""
+
+    class Acquires(Shops):
+        def on_start(self) -> None:
+            super().on_start()
+            self._acquired = {Job("shop", {"page": page}).identity for page in ("0", "3", "4")}
+
+    answer = to_end(bench, Acquires)
+    assert (answer.error, len(bench.jobs(JobState.ENDED))) == (None, 2)
+    counts = bench.row.counts
+    assert (counts.yields, counts.duplicates) == (5, 3)
+
+
+def test_failed_outcomes_of_the_object_itself_also_when_the_answer_was_lost(bench: Bench) -> None:
+    class Poor(Once):
+        def __init__(self) -> None:
+            super().__init__()
+            self.failed_outcomes.append("too few items")
+
+        def finished_ok_hook(self, *args: Any) -> None:
+            self.set_close_reason("too few items")
+
+    answer = to_end(bench, Poor)
+    assert (answer.close_reason, answer.failed) == ("too few items", True)
+    again = bench.cycle(bench.other_worker())
+    assert (again.close_reason, again.failed) == ("too few items", True)
+
+
+def test_a_manager_without_hooks_gives_the_slots_of_its_jobs_back(bench: Bench) -> None:
+    class Two(WorkFlowManager):
+        name, loop_mode, default_max_jobs = NAME, 60, 1
+
+        def workflow_loop(self) -> bool:
+            if not self.state:
+                self.state["keys"] = [self.schedule_spider("shop", page=page) for page in (1, 2)]
+                return True
+            return any(self.is_finished(key) is None for key in self.state["keys"])
+
+    answer = to_end(bench, Two)
+    assert (answer.over, answer.error, answer.live) == (True, None, 0)
+    assert bench.jobs() == [(1, 0, "ended"), (2, 0, "ended")]
+    assert (bench.row.counts.good, bench.row.counts.live) == (2, 0)
+
+
+def test_what_on_close_did_wrong_is_told(bench: Bench) -> None:
+    class Closes(Shops):
+        def on_close(self) -> None:
+            self.state["half"] = 1
+            raise OSError("no room")
+
+    answer = to_end(bench, Closes)
+    assert answer.unclosed is not None
+    assert answer.unclosed.startswith("on_close failed: ")
+    assert "no room" in answer.unclosed
+    assert (answer.hook_errors, bench.cycle().hook_errors) == (1, 1), "also for who asks again"
+    assert "half" not in bench.row.state, "nothing of it counts"
+
+
+def test_what_on_close_does_through_the_manager_is_on_record_once(bench: Bench) -> None:
+    """Also a job that it schedules: it begins like any other, and the manager ends beside it."""
+
+    class Closes(Shops):
+        def on_close(self) -> None:
+            self.state["closed"] = self.state.get("closed", 0) + 1
+            self.stats.inc_value("closed")
+            self.schedule_spider_with_jobargs({"spider_args": {"page": "report"}})
+            self.set_close_reason("my own")
+
+    answer = to_end(bench, Closes)
+    assert (answer.over, answer.close_reason, answer.unclosed, answer.picked) == (True, "my own", None, 1)
+    again = bench.cycle(bench.other_worker())
+    assert (again.over, again.close_reason) == (True, "my own")
+    assert (bench.row.state, bench.row.stats["closed"], len(bench.jobs())) == ({"closed": 1}, 1, 6)
+
+
+def test_why_on_close_was_not_called_is_told(bench: Bench) -> None:
+    bench.cycle()
+    bench.hosts.classes.clear()
+    stopped = bench.cycle(bench.other_worker(), closing=True)
+    assert stopped.unclosed == f"on_close was not called: {PLAN}: there is no such class"
+
+
+def test_a_source_without_end_of_which_nothing_may_start_comes_to_rest(bench: Bench) -> None:
+    class Never(Shops):
+        def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
+            page = 0
+            while True:
+                yield {"page": page}
+                page += 1
+
+        def can_schedule_job_with_params(self, params: Any) -> bool:
+            return False
+
+    bench.hosts.classes[PLAN] = Never
+    answers = [bench.cycle() for _ in range(4)]
+    assert [answer.again_s for answer in answers] == [0, 0, 60, 60]
+    assert bench.row.position == 1000

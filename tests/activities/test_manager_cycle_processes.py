@@ -1,13 +1,16 @@
-"""The same with a real process: everything that a cycle needs survives the way there and back."""
+"""The same with a real process: what a cycle needs survives the way there and back, and hooks may take their time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from temporalio.exceptions import CancelledError
 
-from crawler_lifecycle.activities.managers import cycles as managers
-from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
+from crawler_lifecycle.activities.managers import cycles
+from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES, JobState
 from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.ports.managers import ManagerFence
@@ -36,36 +39,6 @@ class M(GeneratorCrawlManager):
         assert self.get_owned_jobs(state=["running"]) is not None
 """
 
-
-def test_a_manager_in_a_process_of_its_own(bench: Bench, tmp_path: Path) -> None:
-    package = tmp_path / "shop"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "managers.py").write_text(SOURCE)
-    hosts = Hosts("w", [PLAN.partition(":")[0]], Rules(folder=tmp_path), Limits())
-    bench.activities.hosts = hosts
-    try:
-        assert bench.cycle().picked == 2
-        printed = bench.managers.manager_output(bench.row.manager_id)
-        assert printed.endswith("xxx\n")
-        assert len(printed.encode()) == OUTPUT_BYTES
-        bench.end(1, failed=True)
-        retried = bench.cycle()
-        assert (retried.error, retried.ended, retried.live) == (None, 1, 2)
-        while bench.fences:
-            bench.end(min(bench.fences))
-            last = bench.cycle()
-        assert (last.over, last.error) == (True, None)
-        assert sorted((seq, retry) for seq, retry, _ in bench.jobs()) == [(1, 0), (1, 1), (2, 0), (3, 0)]
-        assert len(bench.row.state) == 4
-        printed = bench.managers.manager_output(bench.row.manager_id)
-        assert printed.endswith("\nended: failedended: finishedended: finishedended: finished"), printed[-200:]
-        assert hosts.state()["started"] == 1
-        assert hosts.state()["live"] == 0
-    finally:
-        hosts.close()
-
-
 SLOW = """
 import time
 from crawler_lifecycle.managers import GeneratorCrawlManager
@@ -81,16 +54,70 @@ class M(GeneratorCrawlManager):
         yield {"page": 1}
 """
 
+HOOKS = """
+import time
+from crawler_lifecycle.managers import GeneratorCrawlManager
+
+class M(GeneratorCrawlManager):
+    name = "shops"
+    spider = "shop"
+    default_max_jobs = 10
+    loop_mode = 60
+
+    def set_parameters_gen(self):
+        for page in range(5):
+            yield {"page": page}
+
+    def finished_ok_hook(self, spider, outcome, job_args_override, jobkey):
+        print("called", jobkey, flush=True)
+        self.stats.inc_value("calls")
+        time.sleep(SECONDS.get(jobkey, SECONDS["all"]))
+        self.add_job(spider, {"spider_args": {"page": f"more {jobkey}"}})
+"""
+
+
+@pytest.fixture
+def hosts(bench: Bench, tmp_path: Path) -> Iterator[Hosts]:
+    """Processes for the class of ``write``."""
+    found = Hosts("w", [PLAN.partition(":")[0]], Rules(folder=tmp_path), Limits(hook_s=2.0))
+    bench.activities.hosts = found
+    yield found
+    found.close()
+
+
+def write(folder: Path, source: str) -> None:
+    (folder / "shop").mkdir()
+    (folder / "shop" / "__init__.py").touch()
+    (folder / "shop" / "managers.py").write_text(source)
+
+
+def test_a_manager_in_a_process_of_its_own(bench: Bench, hosts: Hosts, tmp_path: Path) -> None:
+    write(tmp_path, SOURCE)
+    hosts._limits = Limits()
+    assert bench.cycle().picked == 2
+    printed = bench.managers.manager_output(bench.row.manager_id)
+    assert printed.endswith("xxx\n")
+    assert len(printed.encode()) == OUTPUT_BYTES
+    bench.end(1, failed=True)
+    retried = bench.cycle()
+    assert (retried.error, retried.ended, retried.live) == (None, 1, 2)
+    while bench.fences:
+        bench.end(min(bench.fences))
+        last = bench.cycle()
+    assert (last.over, last.error) == (True, None)
+    assert sorted((seq, retry) for seq, retry, _ in bench.jobs()) == [(1, 0), (1, 1), (2, 0), (3, 0)]
+    assert len(bench.row.state) == 4
+    printed = bench.managers.manager_output(bench.row.manager_id)
+    assert printed.endswith("\nended: failedended: finishedended: finishedended: finished"), printed[-200:]
+    assert hosts.state()["started"] == 1
+    assert hosts.state()["live"] == 0
+
 
 def test_people_are_told_what_a_class_is_at_that_works_for_long(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "shop"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "managers.py").write_text(SLOW)
-    hosts = Hosts("w", [PLAN.partition(":")[0]], Rules(folder=tmp_path), Limits())
-    bench.activities.hosts = hosts
+    write(tmp_path, SLOW)
+    hosts._limits = Limits()
     noted = list[str]()
     note = bench.managers.note_error
 
@@ -99,10 +126,65 @@ def test_people_are_told_what_a_class_is_at_that_works_for_long(
         note(fence, error, waiting_for)
 
     monkeypatch.setattr(bench.activities.managers, "note_error", note_error)
-    monkeypatch.setattr(managers, "SLOW_S", 0.0)
-    try:
-        assert bench.cycle().error is None
-    finally:
-        hosts.close()
+    monkeypatch.setattr(cycles, "SLOW_S", 0.0)
+    assert bench.cycle().error is None
     assert noted == ["None, its class has been at work for 0 s, now in __init__"]
     assert "at work" not in (bench.row.waiting_for or "")
+
+
+def test_hooks_that_take_longer_together_than_one_may(bench: Bench, hosts: Hosts, tmp_path: Path) -> None:
+    write(tmp_path, HOOKS + "SECONDS = " + "{'all': 1.1}")
+    assert bench.cycle().picked == 5
+    for run_id in range(1, 6):
+        bench.end(run_id)
+    ended = 0
+    while ended < 5:
+        answer = bench.cycle()
+        assert answer.error is None
+        ended += answer.ended
+    assert (bench.row.stats["calls"], hosts.state()["started"]) == (5, 1)
+
+
+def test_a_hook_that_hangs_costs_no_other_one_its_effects(bench: Bench, hosts: Hosts, tmp_path: Path) -> None:
+    write(tmp_path, HOOKS + "SECONDS = " + "{'all': 0, '3': 60}")
+    bench.cycle()
+    for run_id in range(1, 6):
+        bench.end(run_id)
+    answer = bench.cycle()
+    assert "took more than 2 s" in (answer.error or "")
+    assert "tried 1 of 3 times" in (answer.error or "")
+    assert bench.row.stats["calls"] == 2, "on record: those before it, and nothing of its own"
+    again = bench.cycle(replace(bench.activities, incidents={}))
+    assert "tried 2 of 3 times" in (again.error or ""), "counted on record, by whichever worker"
+    assert bench.row.stats["calls"] == 4, "those that wait behind it went before it"
+    bench.cycle()
+    last = bench.cycle()
+    assert (last.ended, bench.row.hook_errors) == (1, 1)
+    printed = bench.managers.manager_output(1).split("called ")[1:]
+    assert [text.split()[0] for text in printed] == ["1", "2", "3", "4", "5", "3", "3"]
+    added = [
+        job.job.spider_args["page"] for job in bench.managers.list_jobs(1) if "more" in job.job.spider_args["page"]
+    ]
+    assert added == ["more 1", "more 2", "more 4", "more 5"]
+    assert len(bench.jobs(JobState.ENDED)) == 5
+
+
+def test_what_hooks_did_before_a_stop_interrupts_one_is_on_record(
+    bench: Bench, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, HOOKS + "SECONDS = " + "{'all': 0, '3': 3600}")
+    hosts._limits = Limits(hook_s=600.0)
+    bench.cycle()
+    for run_id in range(1, 6):
+        bench.end(run_id)
+
+    def alive() -> None:
+        [host] = hosts._pool.processes()
+        if host.process.at == ("finished_ok_hook", 3):
+            raise CancelledError
+
+    monkeypatch.setattr(cycles, "alive", alive)
+    with pytest.raises(CancelledError):
+        bench.cycle()
+    assert bench.jobs(JobState.ENDED) == [(1, 0, "ended"), (2, 0, "ended")]
+    assert (bench.row.stats["calls"], bench.row.hook_errors) == (2, 0)

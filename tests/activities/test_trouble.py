@@ -26,10 +26,14 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID, archive_key
+from crawler_lifecycle.domain.schedules.decision import Decision
+from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.runs import Fence
+from crawler_lifecycle.ports.schedules import DueOrder
 from tests.activities.cases import UNTIL_STOPPED
-from tests.activities.world import CRAWLERS, OTHER, OWNER, World, differences
+from tests.activities.due_cases import GRAPH, MANAGER
+from tests.activities.world import CRAWLERS, OTHER, OWNER, START, World, differences
 from tests.support.fakes.cluster import Behaviour
 from tests.support.fakes.services import FakeCatalogue, FakeNotifier
 
@@ -194,13 +198,11 @@ def test_a_cluster_without_room_is_asked_again(world: World) -> None:
 @pytest.mark.parametrize("recorded", ["before", "after the offer"])
 def test_nothing_is_deployed_under_a_stop(world: World, recorded: str) -> None:
     fence = world.created(2)
-    if recorded == "before":
-        world.call("record_stop", world.stop(fence))
-    else:
+    if recorded == "after the offer":
         world.scheduler.faults.add(SchedulerUnavailable("away"))
         with pytest.raises(SchedulerUnavailable):
             world.call("run_onetime_crawler", Deploy(fence))
-        world.call("record_stop", world.stop(fence))
+    world.call("record_stop", world.stop(fence))
     report = world.call("run_onetime_crawler", Deploy(fence))
     assert (report.offered, world.cluster._tasks) == (0, {})
 
@@ -257,16 +259,6 @@ def test_a_cluster_that_is_away_is_no_observation(world: World, activity: str) -
         world.call(activity, MainJob(fence, 6) if main else world.look(fence))
     told = {"run_history.waiting_for"} if main else {"run_history.look_error", "run_history.look_error_since"}
     assert differences(before, world.tables()) - {"run_history.updated_at"} == told
-
-
-def test_a_look_error_is_forgotten_by_the_next_look(world: World) -> None:
-    fence = world.started()
-    world.cluster.fail_with(ClusterUnavailable("503"))
-    with pytest.raises(ClusterUnavailable):
-        world.call("get_history_statuses_to_sync", world.look(fence))
-    world.cluster.fail_with(None)
-    world.call("get_history_statuses_to_sync", world.look(fence))
-    assert world.row().look_error is None
 
 
 def test_details_that_cannot_be_read_hold_nothing_up(world: World) -> None:
@@ -439,8 +431,9 @@ def test_a_limit_leaves_no_row_in_the_cancellation_log(world: World) -> None:
     assert world.row().status == "STOPPING"
 
 
-def test_a_heart_beats_on_after_a_beat_that_nobody_took() -> None:
-    """The worker's event loop did not answer for ten seconds: frozen, or on a starved machine."""
+@pytest.mark.parametrize("untaken", [0, 2])
+def test_a_heart_beats_while_a_call_blocks(untaken: int) -> None:
+    """Also after beats that nobody took: the worker's event loop did not answer for ten seconds."""
     beats: list[object] = []
     enough = threading.Event()
 
@@ -448,7 +441,7 @@ def test_a_heart_beats_on_after_a_beat_that_nobody_took() -> None:
         beats.append(details)
         if len(beats) >= 4:
             enough.set()
-        if len(beats) <= 2:
+        if len(beats) <= untaken:
             raise TimeoutError
 
     def activity() -> bool:
@@ -459,22 +452,20 @@ def test_a_heart_beats_on_after_a_beat_that_nobody_took() -> None:
     environment = ActivityEnvironment()
     environment.on_heartbeat = beat
     assert environment.run(activity)
-
-
-def test_a_heart_beats_while_a_call_blocks() -> None:
-    beats: list[object] = []
-    enough = threading.Event()
-
-    def beat(*details: object) -> None:
-        beats.append(details)
-        if len(beats) >= 3:
-            enough.set()
-
-    def activity() -> bool:
-        with beating(every_s=0.01):
-            return enough.wait(60)
-
-    environment = ActivityEnvironment()
-    environment.on_heartbeat = beat
-    assert environment.run(activity)
     assert not any(thread.name == "heartbeat" for thread in threading.enumerate()), "it ends with the call"
+
+
+@pytest.mark.parametrize(("kind", "target"), [("manager", MANAGER), ("graph", GRAPH)])
+def test_one_too_many_is_on_record_as_that(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str, target: object
+) -> None:
+    part = {"manager": world.store.managers, "graph": world.store.graphs}[kind]
+    monkeypatch.setattr(part, "_most", {f"{kind}s": 0})
+    spec = ScheduleSpec(every_s=60, **{kind: target})  # type: ignore[arg-type]
+    world.store.schedules.put_schedule("nightly", spec.document(), "ann")
+    answer = world.call("decide_due", DueOrder("nightly", START))
+    assert (answer.decision, answer.begun, answer.begin) == (Decision.FAILED, None, False)
+    line = world.store.schedules.get_due(answer.due_id)
+    assert line.target is None
+    assert f"0 may be (LIFECYCLE_LIMITS__{kind.upper()}S)" in str(line.reason)
+    assert (world.directory.managers_begun, world.directory.graphs_begun) == ({}, {})

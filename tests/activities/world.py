@@ -18,11 +18,14 @@ from sqlalchemy import select
 from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle import compose
+from crawler_lifecycle.activities.audits.audit import AuditActivities
+from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.activities.cancellation import HeardStop, RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Started
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
 from crawler_lifecycle.activities.managers.cycles import CycleOrder
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
+from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
@@ -46,6 +49,7 @@ from tests.support.run_refs import run_ref
 from tests.support.store_ports import behind
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, record_grace_s=0, resend_s=0)
 OWNER = Owner("crawl/books/r1", "chain-1")
 OTHER = Owner("crawl/books/other", "chain-2")
 CRAWLERS = [
@@ -177,18 +181,8 @@ class World:
 
     def activities(self, breaker: Breaker | None = None) -> dict[str, Callable[..., Any]]:
         """Every activity as a worker has it; with a breaker, between all ports and the activity."""
-        ports = (
-            self.cluster,
-            self.cluster,
-            self.catalogue,
-            self.scheduler,
-            self.notifier,
-            self.sink,
-            self.archive,
-            self.directory,
-        )
         names = ("cluster", "cluster", "catalogue", "scheduler", "notifier", "sink", "archive", "directory")
-        wrapped: list[Any] = [Proxy(n, p, breaker) if breaker else p for n, p in zip(names, ports, strict=True)]
+        wrapped: list[Any] = [Proxy(n, getattr(self, n), breaker) if breaker else getattr(self, n) for n in names]
         wrapped[4] = [wrapped[4], *self.more_notifiers]
         store = behind(self.store, lambda port: Proxy("store", port, breaker)) if breaker else self.store
         hosts: Any = Proxy("hosts", self.hosts, breaker) if breaker else self.hosts
@@ -207,6 +201,12 @@ class World:
     def call(self, name: str, argument: Any, breaker: Breaker | None = None) -> Any:
         """Execute one activity as Temporal would."""
         return ActivityEnvironment().run(self.activities(breaker)[name], argument)
+
+    def audited(self, what: str) -> AuditPart:
+        """One page of an audit that repairs at once."""
+        audit = AuditActivities(self.store, self.cluster, self.directory, AT_ONCE, self.clock)
+        part: AuditPart = ActivityEnvironment().run(getattr(audit, what), AuditPage(repair=True))
+        return part
 
     # --- a run in a given state --------------------------------------------------------------------------------------
 

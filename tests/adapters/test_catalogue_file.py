@@ -52,16 +52,8 @@ def file(tmp_path: Path) -> Path:
         (GOOD + "  allow_settings: [A, log file]\n", 4, "allow_settings[1]: 'log file' is not allowed"),
         (GOOD + "  allow_settings: [1]\n", 4, 'allow_settings[0]: 1 is no text; put it in quotes: "1"'),
         (GOOD + "  args:\n    n: {type: int}\n", 5, "args.n.type: 'int' is not allowed"),
-        (
-            GOOD + "  args:\n    n: {type: integer, default: 1.5}\n",
-            5,
-            "args.n.default: '1.5' is not allowed; give a whole",
-        ),
-        (
-            GOOD + "  args:\n    n: {type: boolean, default: yes}\n",
-            5,
-            "args.n.default: 'yes' is not allowed; give true",
-        ),
+        (GOOD + "  args:\n    n: {type: integer, default: 1.5}\n", 5, "args.n.default: '1.5' is not allowed"),
+        (GOOD + "  args:\n    n: {type: boolean, default: yes}\n", 5, "args.n.default: 'yes' is not allowed"),
         (GOOD + "  args:\n    n: {choices: [1]}\n", 5, 'args.n.choices[0]: 1 is no text; put it in quotes: "1"'),
         (GOOD + "  env: {PORT: 0x10}\n", 4, 'env.PORT: 0x10 is no text; put it in quotes: "0x10"'),
         (GOOD + "  env: {A: }\n", 4, 'env.A: nothing is no text; put it in quotes: ""'),
@@ -196,3 +188,43 @@ def test_no_text_is_anything_but_a_catalogue_or_its_error(tmp_path_factory: pyte
 def test_the_example_catalogue_is_valid() -> None:
     crawlers = load(Path(__file__).parents[2] / "examples" / "crawlers.yaml")
     assert {"services", "operations", "plain"} <= {c.name for c in crawlers}
+
+
+# --- a second file, for names that the first does not declare ---------------------------------------------------------
+
+OWN = "- {name: mine, kind: command, command: [mine]}\n"
+MORE = "- {name: site, kind: command, command: [generic]}\n- {name: other, kind: command, command: [other]}\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    own, more = tmp_path / "own.yaml", tmp_path / "more.yaml"
+    own.write_text(OWN)
+    more.write_text(MORE)
+    return own, more
+
+
+def test_names_of_both_the_first_ones_first(files: tuple[Path, Path]) -> None:
+    catalogue = YamlCatalogue(*files)
+    assert [crawler.name for crawler in catalogue.all()] == ["mine", "site", "other"]
+    assert catalogue.get("site") is not None
+    assert catalogue.get("nobody") is None
+
+
+def test_the_first_wins_as_soon_as_it_declares_a_name(files: tuple[Path, Path]) -> None:
+    own, more = files
+    catalogue = YamlCatalogue(own, more)
+    own.write_text(OWN + "- {name: site, kind: command, command: [my-own]}\n")
+    found = catalogue.get("site")
+    assert found.command == ["my-own"]
+    assert [crawler.name for crawler in catalogue.all()] == ["mine", "site", "other"]
+    own.write_text(OWN)
+    found = catalogue.get("site")
+    assert found.command == ["generic"]
+
+
+def test_a_second_one_that_cannot_be_used_is_named(files: tuple[Path, Path]) -> None:
+    own, more = files
+    more.write_text("- {name: site, kind: command, command: [x], surplus: 1}\n")
+    with pytest.raises(CatalogueError, match=r"more\.yaml:1: surplus: unknown key"):
+        YamlCatalogue(own, more)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.cloudevents import CAUSE_MAX, CORE, TEXT_MAX, cloud_event
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.ports.protocols import EventSink, Notifier
 from crawler_lifecycle.ports.runs import Event, Fence
 from crawler_lifecycle.store import Store, open_store, upgrade
 from tests.contracts.store.world import Clock, World
@@ -55,13 +57,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store.close()
 
 
+def deploying(store: Store, notifier: Notifier) -> DeploymentActivities:
+    rows = (store.deployment, store.looks, store.runs, store.tasks, store.events)
+    return DeploymentActivities(*rows, FakeCluster(), FakeScheduler(), [notifier])
+
+
+def completing(store: Store, sink: EventSink, notifier: Notifier) -> CompletionActivities:
+    rows = (store.completion, store.exports, store.deployment, store.runs, store.tasks, store.events)
+    return CompletionActivities(*rows, FakeCluster(), sink, FakeArchive(), FakeCatalogue(), [notifier])
+
+
 @pytest.fixture(scope="module")
 def real(store: Store) -> list[Document]:
     """The documents of four runs: completed, failed, stopped, and never deployed."""
     world, notifier = World(store, Clock()), FakeNotifier()
-    deployment = DeploymentActivities(
-        store.deployment, store.looks, store.runs, store.tasks, store.events, FakeCluster(), FakeScheduler(), [notifier]
-    )
+    deployment = deploying(store, notifier)
     cancellation = CancellationActivities(
         store.stops, store.looks, store.tasks, store.events, FakeCluster(), [notifier]
     )
@@ -109,8 +119,6 @@ def test_an_example_has_the_fields_and_kinds_of_real_events(real: list[Document]
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda d: d["id"])
 def test_an_example_is_what_this_program_would_make_of_it(example: Document) -> None:
-    from datetime import datetime
-
     data = example["data"]
     time = datetime.fromisoformat(example["time"])
     event = Event(
@@ -156,7 +164,6 @@ def test_the_patterns_match_what_is_said(real: list[Document]) -> None:
 
 def fence_of(store: Store, run_id: int) -> Fence:
     row = store.runs.get_run(run_id)
-    assert row is not None
     return Fence(run_id, 1, "chain-1", row.run_uid)
 
 
@@ -176,19 +183,7 @@ def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
     with event_bus_server() as bus:
         monkeypatch.setenv("AWS_ENDPOINT_URL", bus.url)
         sink = EventBridgeSink(f"eventbridge://{BUS}")
-        completion = CompletionActivities(
-            store.completion,
-            store.exports,
-            store.deployment,
-            store.runs,
-            store.tasks,
-            store.events,
-            FakeCluster(),
-            sink,
-            FakeArchive(),
-            FakeCatalogue(),
-            [FakeNotifier()],
-        )
+        completion = completing(store, sink, FakeNotifier())
         bus.failed_entry = ("ThrottlingException", "Rate exceeded")
         faults: list[Callable[[], object]] = [
             lambda: None,  # refused with status 200
@@ -215,26 +210,9 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: Store, re
     before, fence = store.runs.get_run(1), fence_of(store, 1)
     with pusher_server() as server:
         host, port = server.url.removeprefix("http://").split(":")
-        notifier = PusherNotifier(
-            app_id=APP_ID,
-            key=KEY,
-            secret=SECRET,
-            channel="private-crawls",
-            host=host,
-            port=int(port),
-            tls=False,
-            timeout_s=120,
-        )
-        deployment = DeploymentActivities(
-            store.deployment,
-            store.looks,
-            store.runs,
-            store.tasks,
-            store.events,
-            FakeCluster(),
-            FakeScheduler(),
-            [notifier],
-        )
+        own: dict[str, Any] = {"host": host, "port": int(port), "tls": False, "timeout_s": 120}
+        notifier = PusherNotifier(app_id=APP_ID, key=KEY, secret=SECRET, channel="private-crawls", **own)
+        deployment = deploying(store, notifier)
         server.faults.extend([Answer(429, b"slow down"), "drop", Answer(413, b"too large")])
         for _ in range(3):
             with pytest.raises(NotDelivered):
@@ -242,19 +220,7 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: Store, re
         [row] = [d for d in store.events.deliveries(1) if d["sink"] == "pusher"]
         assert (row["type"], row["status"], row["tries"]) == ("run.started", "failed", 3)
         assert "answered 413: too large" in str(row["error"])
-        completion = CompletionActivities(
-            store.completion,
-            store.exports,
-            store.deployment,
-            store.runs,
-            store.tasks,
-            store.events,
-            FakeCluster(),
-            FakeSink(),
-            FakeArchive(),
-            FakeCatalogue(),
-            [notifier],
-        )
+        completion = completing(store, FakeSink(), notifier)
         assert completion.resend_pushes(fence) == 1
         assert completion.resend_pushes(fence) == 0, "what arrived is not pushed again"
         notifier.close()
@@ -266,19 +232,7 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: Store, re
 
 def test_what_is_delivered_stays_delivered(store: Store, real: list[Document]) -> None:
     sink = FakeSink()
-    completion = CompletionActivities(
-        store.completion,
-        store.exports,
-        store.deployment,
-        store.runs,
-        store.tasks,
-        store.events,
-        FakeCluster(),
-        sink,
-        FakeArchive(),
-        FakeCatalogue(),
-        [FakeNotifier()],
-    )
+    completion = completing(store, sink, FakeNotifier())
     for _ in range(2):
         completion.initiate_export_signal(fence_of(store, 2))
     assert [cloud_event(event) for event in sink.sent] == [

@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -17,21 +16,9 @@ import uvicorn
 
 from crawler_lifecycle.adapters.scheduler import ANSWER_MAX, HttpSchedulerClient
 from crawler_lifecycle.domain.errors import CallTooLarge, DeploymentExpired, DeploymentRefused, SchedulerUnavailable
-from crawler_lifecycle.domain.run import Limits, Resources
-from crawler_lifecycle.ports.runs import Deployment, QueuedTask
-from tests.support.run_refs import run_ref
+from tests.contracts.services.services_harness import deployment
 
-CALL = Deployment(
-    run_ref(7),
-    1,
-    "plain",
-    {},
-    {},
-    [QueuedTask(70, 0, {})],
-    Resources(),
-    Limits(),
-    datetime.now(UTC) + timedelta(seconds=25),
-)
+CALL = deployment()
 GOOD = {"tasks": [{"index": 0, "state": "created", "name": "n", "uid": "u", "reason": None}]}
 PROBLEM = {"content-type": "application/problem+json"}
 
@@ -58,19 +45,12 @@ def test_both_good_statuses_are_read_and_new_fields_are_ignored(status: int) -> 
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"<html>Bad gateway</html>",
-        b"null",
-        b"[]",
-        b"{}",
-        b'{"tasks": {}}',
-        b'{"tasks": []}',
+        *(b"", b"<html>Bad gateway</html>", b"null", b"[]", b"{}", b'{"tasks": {}}', b'{"tasks": []}'),
         b'{"tasks": [{"index": "0", "state": "created"}]}',
         b'{"tasks": [{"index": 1, "state": "created"}]}',
         b'{"tasks": [{"index": 0, "state": "running"}]}',
         b'{"tasks": [{"index": 0, "state": "created"}, {"index": 0, "state": "created"}]}',
-        b"[" * 100_000,
-        b"\xff\xfe",
+        *(b"[" * 100_000, b"\xff\xfe"),
     ],
 )
 def test_an_answer_that_is_none_says_nothing(body: bytes) -> None:

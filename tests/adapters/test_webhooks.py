@@ -67,6 +67,15 @@ def at(*addresses: str) -> Any:
     return resolve
 
 
+def having(*addresses: str) -> Any:
+    """A name server that says all of them each time."""
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return addresses
+
+    return resolve
+
+
 @pytest.mark.parametrize("secret", [SECRET, OTHER])
 def test_it_is_the_document_of_the_event_signed_with_both_secrets(secret: str) -> None:
     receiver = Receiver(secret)
@@ -192,11 +201,8 @@ def test_what_is_refused_when_it_is_made_is_not_called_either() -> None:
 
 
 def test_one_bad_address_among_good_ones_is_enough() -> None:
-    async def both(host: str, port: int) -> Sequence[str]:
-        return ["8.8.8.8", "10.0.0.1"]
-
     with pytest.raises(NotDelivered, match=r"10\.0\.0\.1 is private"):
-        send("https://hooks.example.com/", loopback=False, resolve=both)
+        send("https://hooks.example.com/", loopback=False, resolve=having("8.8.8.8", "10.0.0.1"))
 
 
 def test_http_is_for_a_developers_machine(receiver: Receiver) -> None:
@@ -254,19 +260,12 @@ def test_the_certificate_is_checked_for_the_name(certified: Path) -> None:
 
 
 def test_the_next_address_is_tried_when_one_is_dead(receiver: Receiver) -> None:
-    async def two(host: str, port: int) -> Sequence[str]:
-        return ["127.0.0.2", "127.0.0.1"]
-
-    send(receiver.url, resolve=two)
+    send(receiver.url, resolve=having("127.0.0.2", "127.0.0.1"))
     assert len(receiver.taken) == 1
 
 
 def test_the_next_address_is_tried_when_one_swallows_connections(receiver: Receiver) -> None:
     """As where IPv6 has a route that leads nowhere: nobody accepts, and the queue of those who wait is full."""
-
-    async def two(host: str, port: int) -> Sequence[str]:
-        return ["127.0.0.2", "127.0.0.1"]
-
     port = int(receiver.url.rpartition(":")[2])
     with ExitStack() as held:
         deaf = held.enter_context(closing(socket.create_server(("127.0.0.2", port), backlog=0)))
@@ -274,7 +273,7 @@ def test_the_next_address_is_tried_when_one_swallows_connections(receiver: Recei
             one = held.enter_context(closing(socket.socket()))
             one.setblocking(False)
             one.connect_ex(deaf.getsockname())
-        send(receiver.url, resolve=two, timeout_s=4.0)
+        send(receiver.url, resolve=having("127.0.0.2", "127.0.0.1"), timeout_s=4.0)
     assert len(receiver.taken) == 1
 
 

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from cyclopts import App
 
 from crawler_lifecycle.cli import main, session
@@ -31,7 +30,8 @@ def _verbs(app: App, path: tuple[str, ...] = ()) -> Iterator[str]:
             yield from _verbs(below, (*path, name))
 
 
-VERBS = set(_verbs(main.build()))
+APP = main.build()
+VERBS = set(_verbs(APP))
 
 
 def test_every_verb_is_documented_and_every_documented_verb_exists() -> None:
@@ -45,15 +45,14 @@ def test_aliases_are_documented() -> None:
         assert f"`{alias}`" in SECTIONS[verb]
 
 
-@pytest.mark.parametrize("line", EXAMPLES)
-def test_examples_are_calls_that_the_program_takes(line: str) -> None:
-    words = shlex.split(line)[1:]
-    ends = [n for n, word in enumerate(words) if word in ("|", ">")]
-    _, rest = session.split(words[: ends[0]] if ends else words)
-    app = main.build()
-    command, bound, *_ = app.parse_args(rest, print_error=False, exit_on_error=False)
-    assert callable(command)
-    assert bound is not None
+def test_examples_are_calls_that_the_program_takes() -> None:
+    for line in EXAMPLES:
+        words = shlex.split(line)[1:]
+        ends = [n for n, word in enumerate(words) if word in ("|", ">")]
+        _, rest = session.split(words[: ends[0]] if ends else words)
+        command, bound, *_ = APP.parse_args(rest, print_error=False, exit_on_error=False)
+        assert callable(command), line
+        assert bound is not None, line
 
 
 def test_every_exit_code_is_documented() -> None:
@@ -63,25 +62,23 @@ def test_every_exit_code_is_documented() -> None:
 
 def _options(verb: str) -> list[tuple[str, ...]]:
     """The names of each option of a verb, without those that only take one back."""
-    app = main.build()
+    app = APP
     for word in verb.split():
         app = app[word]
-    taken_back = ("--empty-",)  # the program's own defaults leave them out
-    named = [
-        tuple(name for name in argument.names if name.startswith("-") and not name.startswith(taken_back))
-        for argument in app.assemble_argument_collection()
-    ]
+    arguments = app.assemble_argument_collection()
+    own = ("--empty-",)  # the program's own defaults leave them out
+    named = [tuple(n for n in one.names if n.startswith("-") and not n.startswith(own)) for one in arguments]
     return [names for names in named if names]
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
-def test_every_option_of_a_verb_is_documented(verb: str) -> None:
+def test_every_option_of_a_verb_is_documented() -> None:
     common = DOCUMENT.partition("mean the same wherever a verb has them")[2].partition("\n- ")[0]
 
-    def documented(option: str) -> bool:
+    def documented(verb: str, option: str) -> bool:
         return re.search(rf"{option}(?![a-z-])", SECTIONS[verb] + common) is not None
 
-    assert [names for names in _options(verb) if not any(map(documented, names))] == []
+    options = [(verb, names) for verb in sorted(VERBS) for names in _options(verb)]
+    assert [one for one in options if not any(documented(one[0], option) for option in one[1])] == []
 
 
 def test_options_of_every_verb_are_documented() -> None:

@@ -94,10 +94,8 @@ def test_the_same_program_under_three_names() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("list", "-o", "json"),
         ("-o", "json", "list"),
-        ("list", "--color", "never", "-o", "json", "--time-format", "iso"),
-        ("get", "-q", "--output", "json"),
+        ("get", "-q", "--output", "json", "--color", "never", "--time-format", "iso"),
     ],
 )
 def test_a_command_of_the_temporal_cli(served: Served, tmp_path: Path, words: tuple[str, ...]) -> None:

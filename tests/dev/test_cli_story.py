@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.cli.stack import processes
-from crawler_lifecycle.cli.stack.health import answers
+from crawler_lifecycle.cli.stack.supervise import answers
 from tests.dev.dev_support import ANSWER_S, Dev, wait_until
 
 CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")

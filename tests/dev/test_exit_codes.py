@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from crawler_lifecycle.cli.stack import processes
-from crawler_lifecycle.cli.stack.health import answers
+from crawler_lifecycle.cli.stack.supervise import answers
 from tests.dev.dev_support import ANSWER_S, ROOT, Dev, wait_until
 
 #: Without the exit helper a third of such programs die on their way out.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.cli.stack import processes, temporal_server
-from crawler_lifecycle.cli.stack.health import answers
+from crawler_lifecycle.cli.stack.supervise import answers
 
 
 def _prepare(file: Path) -> list[str]:

@@ -334,25 +334,21 @@ def test_another_object_under_the_name_is_told_and_never_ended(seen: ClusterTask
         )
     ],
 )
-def test_what_another_run_of_the_same_number_left_is_told_and_never_ended(seen: ClusterTask, row: RecordedTask) -> None:
+def test_what_another_run_of_the_same_number_left_is_reported_and_never_ended(
+    seen: ClusterTask, row: RecordedTask
+) -> None:
     """A restored database has given the number out again: the row is of another crawl, in whatever status it is."""
-    finding = judge_task(seen, row)
-    assert finding is not None
-    assert finding.kind is FindingKind.ORPHAN
-    assert f"this run has the uid {U}" in finding.detail
-    assert "the database was restored" in finding.detail
-    assert finding.spared is not None
-    assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(orphan_grace_s=0))
-
-
-@pytest.mark.parametrize("uid", ["v" * 32, None])
-def test_a_workflow_of_another_run_of_the_same_number_is_told_and_never_ended(uid: str | None) -> None:
-    finding = judge_workflow(OpenWorkflow("w1", "c1", LONG_AGO, 1, uid), U)
-    assert finding is not None
-    assert finding.kind is FindingKind.NO_ROW
-    assert f"this run has the uid {U}" in finding.detail
-    assert finding.spared is not None
-    assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(grace_s=0))
+    workflow = OpenWorkflow("w1", "c1", LONG_AGO, 1, seen.run_uid)
+    for finding, kind in (
+        (judge_task(seen, row), FindingKind.ORPHAN),
+        (judge_workflow(workflow, U), FindingKind.NO_ROW),
+    ):
+        assert finding is not None
+        assert finding.kind is kind
+        assert f"this run has the uid {U}" in finding.detail
+        assert "the database was restored" in finding.detail
+        assert finding.spared is not None
+        assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(grace_s=0, orphan_grace_s=0))
 
 
 def test_an_object_that_lost_its_labels_is_ours_by_its_own_uid() -> None:

@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.run import (
     RunRequest,
     RunStatus,
     StopIntent,
+    pages_per_minute,
     parse_cpu,
     parse_memory,
     run_may_become,
@@ -252,3 +253,19 @@ def test_tasks_that_would_all_do_the_same_are_refused_where_the_crawler_splits_n
     for same in ([{}, {"page": "2"}, {}], [{"page": "2"}, {}, {"page": "1"}]):
         with pytest.raises(ValueError, match=r"^tasks\[2\]: the same arguments as tasks\[[01]\], and crawler 'site' "):
             check_tasks(site, {}, {}, same)
+
+
+PACE_START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("pages", "seconds", "pace"),
+    [
+        *((120, 60.0, 120.0), (0, 60.0, 0.0), (1, 90.0, 0.7), (5, 1.0, 300.0)),
+        *((5, 0.5, None), (5, -60.0, None), (None, 60.0, None), (-1, 60.0, None), (5, None, None)),
+    ],
+)
+def test_pages_per_minute(pages: int | None, seconds: float | None, pace: float | None) -> None:
+    until = None if seconds is None else PACE_START + timedelta(seconds=seconds)
+    assert pages_per_minute(pages, PACE_START, until) == pace
+    assert pages_per_minute(pages, None, until) is None

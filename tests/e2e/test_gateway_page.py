@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.gateway.openapi_file import text as openapi_text
 from tests.e2e.world import QUICK, World, until
+from tools.openapi import document
 
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 #: The page gives the stream of events three seconds; where that is not enough, the same command is typed again.
@@ -85,7 +85,7 @@ def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Pat
 
 def test_every_path_of_the_page_exists_and_every_operation_is_on_it() -> None:
     page = PAGE.read_text()
-    paths = set(json.loads(openapi_text())["paths"])
+    paths = set(json.loads(document())["paths"])
     forms = {re.sub(r"\{[^}]+\}", "{}", path) for path in paths}
     for path in re.findall(r"(?:GET|POST) (/[\w/{}]+)", page):
         assert re.sub(r"\{[^}]+\}", "{}", path) in forms, path

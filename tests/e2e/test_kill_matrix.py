@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from crawler_lifecycle.cli.problems import CommandFailed
-from crawler_lifecycle.cli.stack.health import answers
+from crawler_lifecycle.cli.stack.supervise import answers
 from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, PARTS, QUICK, TERMINAL, World, moment, until
 

@@ -19,7 +19,7 @@ from tests.gateway.gateway_world import Clock, World
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that stands still for a while is not what these limits are for; tests of them set their own."""
     monkeypatch.setattr(health, "READY_TIMEOUT_S", 120.0)
-    monkeypatch.setattr(blocked, "PATIENCE_S", 120.0)
+    monkeypatch.setattr(blocked, "ANSWER_S", 120.0)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -26,8 +26,10 @@ from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.sweep import Sweep
-from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunHandle
-from crawler_lifecycle.ports.schedules import DueOrder
+from crawler_lifecycle.ports.managers import ManagerRow
+from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunHandle, RunRow
+from crawler_lifecycle.ports.schedules import DueOrder, ScheduleRow
+from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.store import Store
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
@@ -36,6 +38,7 @@ from tests.support.routes import make_routes_cheap
 
 make_routes_cheap()
 
+Row = TypeVar("Row")
 BASE = "http://127.0.0.1:8500"
 
 CRAWLERS = [
@@ -189,6 +192,11 @@ class FakeWorkflows:
             raise TemporalUnavailable("Temporal did not answer within 10 s")
 
 
+def _there(row: Row | None) -> Row:
+    assert row is not None
+    return row
+
+
 class World:
     """Everything around one gateway, and the workflow's part of the conversation with the store."""
 
@@ -219,22 +227,29 @@ class World:
 
     # --- what a workflow would do -------------------------------------------------------------------------------
 
+    def run(self, run_id: int) -> RunRow:
+        return _there(self.store.runs.get_run(run_id))
+
+    def schedule(self, name: str = "nightly") -> ScheduleRow:
+        return _there(self.store.schedules.get_schedule(name))
+
+    def webhook(self, name: str) -> WebhookRow:
+        return _there(self.store.webhooks.get_webhook(name))
+
+    def manager(self, manager_id: int) -> ManagerRow:
+        return _there(self.store.managers.get_manager(manager_id))
+
     def ref(self, run_id: int) -> RunRef:
-        row = self.store.runs.get_run(run_id)
-        assert row is not None
-        return row.ref
+        return self.run(run_id).ref
 
     def claim(self, run_id: int, *, rerun: bool = False) -> RunHandle:
         """The open workflow of the run claims it."""
-        row = self.store.runs.get_run(run_id)
-        assert row is not None
         workflow_id = next(w for w, request in reversed(self.workflows.started) if request.run_id == run_id)
         owner = Owner(workflow_id, self.workflows.open[workflow_id])
         return self.store.initiation.claim_run(RunRequest(run_id=run_id, rerun=rerun), owner, lambda _: False)
 
     def fence(self, run_id: int) -> Fence:
-        row = self.store.runs.get_run(run_id)
-        assert row is not None
+        row = self.run(run_id)
         assert row.owner_run_id is not None
         return Fence(run_id, row.attempt, row.owner_run_id, row.run_uid)
 
@@ -244,9 +259,7 @@ class World:
         self.store.deployment.refuse_queued(fence, "no such image")
         self.store.completion.end_run(fence, lambda groups, stop: Verdict(status, "finished", "It is over"))
         if close:
-            row = self.store.runs.get_run(run_id)
-            assert row is not None
-            self.workflows.open.pop(row.owner_workflow_id or "")
+            self.workflows.open.pop(self.run(run_id).owner_workflow_id or "")
 
     def deploy(self, run_id: int) -> None:
         fence = self.fence(run_id)

@@ -75,6 +75,22 @@ async def events(answer: httpx.Response, read: Callable[[str], Any] = json.loads
                 data.append(value)
 
 
+async def take(stream: AsyncIterator[Sse], count: int) -> list[Sse]:
+    async with asyncio.timeout(60):
+        return [await anext(stream) for _ in range(count)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - many kinds of condition
+            await asyncio.sleep(0.01)
+
+
+def metric(app: FastAPI, name: str, stream: str) -> float:
+    registry = app.state.metrics.registry
+    return float(registry.get_sample_value(f"crawler_lifecycle_gateway_stream_{name}", {"stream": stream}) or 0)
+
+
 @asynccontextmanager
 async def listening(url: str, *, last: str | None = None, **params: Any) -> AsyncIterator[AsyncIterator[Sse]]:
     """An open event stream."""

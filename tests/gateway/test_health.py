@@ -28,7 +28,7 @@ def made(world: World, **options: Any) -> Health:
     store, workflows = world.store, cast(Any, world.workflows)
     feed = Feed(store.events, store.runs, Metrics(), world.clock)
     needs = Needs(store.health, workflows)
-    return Health(needs, workflows, feed, store.runs, store.overdue, store.corrections, world.clock, **options)
+    return Health(needs, workflows, feed, store, world.clock, **options)
 
 
 def read(strip: Health) -> dict[str, HealthPart]:
@@ -108,6 +108,12 @@ def test_all_who_ask_share_one_answer(world: World, monkeypatch: pytest.MonkeyPa
         assert len({id(one) for one in first}) == 1
         assert await strip.read() is first[0]
 
+    async def at_once(needs: Needs) -> None:
+        await asyncio.gather(*(needs() for _ in range(50)))
+
+    asyncio.run(at_once(Needs(world.store.health, cast(Any, world.workflows))))
+    assert asked.pop() == 1
+    assert not asked
     asyncio.run(many(made(world)))
     assert (len(asked), world.workflows.asked_for_queues) == (1, 1)
     strip = made(world, fresh_s=0.0, queues_s=3600.0)
@@ -121,7 +127,7 @@ def test_all_who_ask_share_one_answer(world: World, monkeypatch: pytest.MonkeyPa
 
 
 def test_task_queues_that_take_long_keep_nobody_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "QUEUES_PATIENCE_S", 0.01)
+    monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
     world.workflows.queues = [Queue(names.QUEUE_MAIN, "workflows", ALIVE)]
 
     async def levels(strip: Health) -> list[str]:
@@ -137,10 +143,10 @@ def test_task_queues_that_take_long_keep_nobody_waiting(world: World, monkeypatc
         monkeypatch.setattr(world.workflows, "task_queues", slow)
         assert await levels(strip) == ["asking"]
         gate.set()
-        monkeypatch.setattr(health, "QUEUES_PATIENCE_S", 100.0)
+        monkeypatch.setattr(health, "QUEUES_WAIT_S", 100.0)
         assert await levels(strip) == ["ok"]
         gate.clear()
-        monkeypatch.setattr(health, "QUEUES_PATIENCE_S", 0.01)
+        monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
         assert await levels(strip) == ["ok"], "as they were, with the time of that"
 
     asyncio.run(asked())
@@ -149,7 +155,7 @@ def test_task_queues_that_take_long_keep_nobody_waiting(world: World, monkeypatc
 def test_a_stream_that_nobody_feeds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def parts(then: Callable[[Feed], None]) -> HealthPart:
         strip = made(world)
-        then(strip._feed)
+        then(strip.feed)
         return next(one for one in (await strip.read()).parts if one.name == "stream")
 
     assert "nobody reads" in asyncio.run(parts(lambda feed: None)).text

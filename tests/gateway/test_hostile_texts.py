@@ -56,17 +56,8 @@ HOSTILE = {
 }
 #: Odd, and taken by all: a text of a person's own language.
 ODD = [
-    "שלום\u200f",
-    "مرحبا",
-    "e\u0301",
-    "👩\u200d🚀",
-    "a\u00a0b",
-    "\ufffe",
-    EMOJI * 120,
-    "ü" * 120,
-    "'; --",
-    "%00",
-    "\\u0000",
+    *("שלום\u200f", "مرحبا", "e\u0301", "👩\u200d🚀", "a\u00a0b", "\ufffe"),
+    *(EMOJI * 120, "ü" * 120, "'; --", "%00", "\\u0000"),
 ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,38 +15,17 @@ from tests.gateway.gateway_process import environment, gateway
 from tests.gateway.gateway_world import World
 
 HOSTILE = [
-    "' OR '1'='1",
-    "'; DROP TABLE run_history; --",
-    '" UNION SELECT * FROM task_history --',
-    "1) OR (1=1",
-    "%",
-    "_lain",
-    "plain\\",
-    "\x00",
-    "plain\u202e",
-    "${jndi:ldap://x}",
-    "{{7*7}}",
-    "../../etc/passwd",
-    "<img src=x onerror=alert(1)>",
-    "plain\r\nX-Injected: 1",
-    "a" * 4000,
+    *("' OR '1'='1", "'; DROP TABLE run_history; --", '" UNION SELECT * FROM task_history --', "1) OR (1=1"),
+    *("%", "_lain", "plain\\", "\x00", "plain\u202e", "${jndi:ldap://x}", "{{7*7}}", "../../etc/passwd"),
+    *("<img src=x onerror=alert(1)>", "plain\r\nX-Injected: 1", "a" * 4000),
     "пл\u00e4in\U0001f577",
 ]
 
 #: What a caller might wish to decide and never may.
 UNDECLARED = {
-    "status": "COMPLETED",
-    "stage": "completion",
-    "run_id": 1,
-    "owner_run_id": "x",
-    "tenant_id": "other",
-    "image": "evil:latest",
-    "command": ["sh"],
-    "namespace": "kube-system",
-    "env": {"LD_PRELOAD": "x"},
-    "workflow_id": "x",
-    "__class__": "x",
-    "rerun ": True,
+    **{"status": "COMPLETED", "stage": "completion", "run_id": 1, "owner_run_id": "x", "tenant_id": "other"},
+    **{"image": "evil:latest", "command": ["sh"], "namespace": "kube-system", "env": {"LD_PRELOAD": "x"}},
+    **{"workflow_id": "x", "__class__": "x", "rerun ": True},
 }
 
 
@@ -61,37 +39,22 @@ def run_id(world: World, client: TestClient) -> int:
 # --- undeclared fields ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
+def test_what_is_not_declared_is_refused_by_name(world: World, client: TestClient, run_id: int) -> None:
+    for path, body in [
         ("/v1/runs", {"crawler": "plain"}),
         ("/v1/runs/{}/stop", {}),
         ("/v1/runs/{}/resume", {}),
         ("/v1/runs/{}/export", {}),
         ("/v1/runs/{}/tasks", {"tasks": [{"args": {}}]}),
-    ],
-)
-def test_what_is_not_declared_is_refused_by_name_and_nothing_happens(
-    world: World, client: TestClient, run_id: int, path: str, body: dict[str, Any]
-) -> None:
-    before = world.store.runs.get_run(run_id)
-    for name, value in UNDECLARED.items():
-        answer = client.post(path.format(run_id), json={**body, name: value})
-        assert answer.status_code == 422, (path, name)
-        assert [error["field"] for error in answer.json()["errors"]] == [name]
-        assert "unknown" in answer.json()["errors"][0]["message"]
-    assert world.store.runs.get_run(run_id) == before
-    assert len(world.store.runs.list_runs()) == 1
-
-
-def test_undeclared_fields_are_refused_at_every_depth(world: World, client: TestClient) -> None:
-    for more in (
-        {"tasks": [{"args": {}, "image": "evil"}]},
-        {"resources": {"cpu": "1", "privileged": "true"}},
-        {"limits": {"run_timeout_s": 5, "owner": "x"}},
-    ):
-        assert client.post("/v1/runs", json={"crawler": "plain", **more}).status_code == 422
-    assert world.store.runs.list_runs() == []
+    ]:
+        before = world.store.runs.get_run(run_id)
+        for name, value in UNDECLARED.items():
+            answer = client.post(path.format(run_id), json={**body, name: value})
+            assert answer.status_code == 422, (path, name)
+            assert [error["field"] for error in answer.json()["errors"]] == [name]
+            assert "unknown" in answer.json()["errors"][0]["message"]
+        assert world.store.runs.get_run(run_id) == before
+        assert len(world.store.runs.list_runs()) == 1
 
 
 def test_undeclared_parameters_are_refused_on_every_list(client: TestClient, run_id: int) -> None:
@@ -109,21 +72,18 @@ def test_undeclared_parameters_are_refused_on_every_list(client: TestClient, run
 FILTERS = ("crawler", "outcome", "flow_id", "tag", "trigger", "status", "stage", "created_from")
 
 
-@pytest.mark.parametrize("name", FILTERS)
-def test_a_filter_finds_what_is_equal_and_runs_nothing(
-    world: World, client: TestClient, run_id: int, name: str
-) -> None:
-    for text in HOSTILE:
-        answer = client.get("/v1/runs", params={name: text})
-        assert answer.status_code in (200, 422), (text, answer.text)
-        if answer.status_code == 200:
-            assert answer.json()["runs"] == [], text
-    assert [row.run_id for row in world.store.runs.list_runs()] == [run_id]
+def test_a_filter_finds_what_is_equal_and_runs_nothing(world: World, client: TestClient, run_id: int) -> None:
+    for name in FILTERS:
+        for text in HOSTILE:
+            answer = client.get("/v1/runs", params={name: text})
+            assert answer.status_code in (200, 422), (text, answer.text)
+            if answer.status_code == 200:
+                assert answer.json()["runs"] == [], text
+        assert [row.run_id for row in world.store.runs.list_runs()] == [run_id]
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
+def test_ids_and_tokens_of_pages_are_no_code_either(world: World, client: TestClient, run_id: int) -> None:
+    for path, name in [
         ("/v1/runs", "page_token"),
         ("/v1/runs/{}/tasks", "page_token"),
         ("/v1/runs/{}/timeline", "page_token"),
@@ -131,16 +91,12 @@ def test_a_filter_finds_what_is_equal_and_runs_nothing(
         ("/v1/corrections", "since"),
         ("/v1/runs/{}/logs", "task"),
         ("/v1/events", "after"),
-    ],
-)
-def test_ids_and_tokens_of_pages_are_no_code_either(
-    world: World, client: TestClient, run_id: int, path: str, name: str
-) -> None:
-    for text in HOSTILE:
-        answer = client.get(path.format(run_id), params={name: text})
-        assert answer.status_code == 422, (text, answer.text)
-        assert client.get("/v1/events", headers={"Last-Event-ID": text.encode()}).status_code == 422
-    assert [row.run_id for row in world.store.runs.list_runs()] == [run_id]
+    ]:
+        for text in HOSTILE:
+            answer = client.get(path.format(run_id), params={name: text})
+            assert answer.status_code == 422, (text, answer.text)
+            assert client.get("/v1/events", headers={"Last-Event-ID": text.encode()}).status_code == 422
+        assert [row.run_id for row in world.store.runs.list_runs()] == [run_id]
 
 
 def test_stored_text_comes_back_as_it_was_and_as_json(client: TestClient) -> None:
@@ -186,11 +142,13 @@ def test_no_request_breaks_a_line_of_the_log(tmp_path: Path) -> None:
     assert not [line for line in lines if "\x1b" in line or "\u202e" in line or "\x00" in line]
 
 
-@pytest.mark.parametrize("key", ["", " ", "a" * 121])
-def test_added_tasks_need_a_usable_key_as_well(world: World, client: TestClient, key: str) -> None:
-    body = {"crawler": "plain", "tasks": [{"args": {}}]}
-    number = client.post("/v1/runs", json=body).json()["run_id"]
-    world.claim(number)
-    answer = client.post(f"/v1/runs/{number}/tasks", json={"tasks": [{"args": {}}]}, headers={"Idempotency-Key": key})
-    assert answer.status_code == 422, answer.text
-    assert len(world.store.tasks.list_tasks(number)) == 1
+def test_added_tasks_need_a_usable_key_as_well(world: World, client: TestClient) -> None:
+    for key in ["", " ", "a" * 121]:
+        body = {"crawler": "plain", "tasks": [{"args": {}}]}
+        number = client.post("/v1/runs", json=body).json()["run_id"]
+        world.claim(number)
+        answer = client.post(
+            f"/v1/runs/{number}/tasks", json={"tasks": [{"args": {}}]}, headers={"Idempotency-Key": key}
+        )
+        assert answer.status_code == 422, answer.text
+        assert len(world.store.tasks.list_tasks(number)) == 1

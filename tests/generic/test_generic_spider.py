@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 
 import crawler_lifecycle.generic
 import crawler_lifecycle.runner
-from crawler_lifecycle.generic.site_crawler.redirects import Redirects
 from crawler_lifecycle.generic.site_crawler.retry_after import PAUSE_MAX_S, seconds_of
-from crawler_lifecycle.generic.site_crawler.scope import MAX_PAGES, Scope
+from crawler_lifecycle.generic.site_crawler.scope import MAX_PAGES, Redirects, Scope
 from tests.support.generic_site import LOOPS, Most, nasty_server, write_pages
 
 PROJECT = Path(crawler_lifecycle.generic.__file__).parent
@@ -97,7 +96,6 @@ def folder_site(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     titles = write_pages(pages)
     command = [sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--port", "0", "--folder", str(pages)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
         yield server.stdout.readline().strip(), titles
         server.terminate()
 
@@ -285,7 +283,6 @@ def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) ->
             assert time.monotonic() < until, "not within 150 s"
             time.sleep(0.02)
         first.send_signal(signal.SIGTERM)
-        assert first.stdout is not None
         while (
             "Received SIGTERM" not in first.stdout.readline()
         ):  # at its end it says nothing more, and a line is missed

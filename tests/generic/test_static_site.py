@@ -18,9 +18,10 @@ Answer = tuple[int, dict[str, str], bytes]
 Get = Callable[..., Answer]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with pages, and beside it something that must not be served."""
+    tmp_path = tmp_path_factory.mktemp("site")
     (tmp_path / "secret.html").write_text("<title>secret")
     root = tmp_path / "pages"
     (root / "sub" / "empty").mkdir(parents=True)
@@ -41,10 +42,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def changed(folder: Path) -> Iterator[Path]:
+    """The folder, which a test may change; its start page is put back, and a page for what is not there is removed."""
+    yield folder
+    (folder / "index.html").write_text("<title>Home</title>")
+    (folder / "404.html").unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
 def get(folder: Path) -> Iterator[Get]:
     command = [sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--port", "0", "--folder", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         address = urlsplit(process.stdout.readline().strip()).netloc
 
         def ask(path: str, method: str = "GET", **headers: str) -> Answer:
@@ -111,10 +119,10 @@ def test_what_is_quoted_back_is_escaped(get: Get) -> None:
     assert b"<script>" not in get("/%3Cscript%3E")[2]
 
 
-def test_a_folder_without_a_start_page_gets_one_that_names_its_pages(folder: Path, get: Get) -> None:
-    (folder / "index.html").unlink()
-    (folder / "sub" / "a & <b>.html").write_text("x")
-    (folder / os.fsdecode(b"\xff.html")).write_text("x")
+def test_a_folder_without_a_start_page_gets_one_that_names_its_pages(changed: Path, get: Get) -> None:
+    (changed / "index.html").unlink()
+    (changed / "sub" / "a & <b>.html").write_text("x")
+    (changed / os.fsdecode(b"\xff.html")).write_text("x")
     status, _, body = get("/")
     assert status == 200
     assert b'<a href="/sub/page.html">sub/page.html</a>' in body
@@ -125,10 +133,10 @@ def test_a_folder_without_a_start_page_gets_one_that_names_its_pages(folder: Pat
     assert get("/sub/empty/")[0] == 404
 
 
-def test_its_own_page_for_what_is_not_there(folder: Path, get: Get) -> None:
-    (folder / "404.html").write_text("<title>Lost</title>")
+def test_its_own_page_for_what_is_not_there(changed: Path, get: Get) -> None:
+    (changed / "404.html").write_text("<title>Lost</title>")
     assert get("/nothing")[::2] == (404, b"<title>Lost</title>")
-    (folder / "index.html").unlink()
+    (changed / "index.html").unlink()
     assert get("/")[0] == 200
 
 

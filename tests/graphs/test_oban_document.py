@@ -3,7 +3,7 @@
 | the document's | test |
 |---|---|
 | basic usage, `@worker()`, `job.meta["name"]`, `enqueue_many` (O-02, O-15) | `test_o02_basic_usage` |
-| sequential, fan-out, fan-in, diamond (O-02) | `test_o02_patterns` |
+| sequential, fan-out, fan-in, diamond (O-02): all in one graph | `test_o02_basic_usage` |
 | sub-workflows (O-03) | `test_o03_sub_workflows` |
 | collection fan-out, list and dict (O-04) | `test_o04_collections` |
 | cascades, a result with a `datetime` (O-05) | `test_o05_an_etl_pipeline` |
@@ -52,60 +52,6 @@ await oban.enqueue_many(workflow)
     assert printed[:2] == ["a", "b"]
     assert sorted(printed[2:4]) == ["c", "d"]
     assert printed[4:] == ["e"]
-
-
-PATTERNS = {
-    "sequential": (
-        """
-workflow = (Workflow()
-    .add("first", Worker.new({}))
-    .add("second", Worker.new({}), deps="first")
-    .add("third", Worker.new({}), deps="second"))
-""",
-        [{"first"}, {"second"}, {"third"}],
-    ),
-    "fan-out": (
-        """
-workflow = (Workflow()
-    .add("parent", Worker.new({}))
-    .add("child_1", Worker.new({}), deps="parent")
-    .add("child_2", Worker.new({}), deps="parent")
-    .add("child_3", Worker.new({}), deps="parent"))
-""",
-        [{"parent"}, {"child_1", "child_2", "child_3"}],
-    ),
-    "fan-in": (
-        """
-workflow = (Workflow()
-    .add("step_1", Worker.new({}))
-    .add("step_2", Worker.new({}))
-    .add("step_3", Worker.new({}))
-    .add("final", Worker.new({}), deps=["step_1", "step_2", "step_3"]))
-""",
-        [{"step_1", "step_2", "step_3"}, {"final"}],
-    ),
-    "diamond": (
-        """
-workflow = (Workflow()
-    .add("start", Worker.new({}))
-    .add("left", Worker.new({}), deps="start")
-    .add("right", Worker.new({}), deps="start")
-    .add("end", Worker.new({}), deps=["left", "right"]))
-""",
-        [{"start"}, {"left", "right"}, {"end"}],
-    ),
-}
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_o02_patterns(pattern: str, memory: Memory) -> None:
-    source, waves = PATTERNS[pattern]
-    assert play(source).workflow.start().wait().state == "completed"
-    left = list(memory.calls)
-    for wave in waves:
-        assert set(left[: len(wave)]) == wave
-        del left[: len(wave)]
-    assert not left
 
 
 def test_o03_sub_workflows(memory: Memory) -> None:

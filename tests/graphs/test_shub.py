@@ -18,10 +18,8 @@ class Shop(GraphManager):
     name = "shop"
 
     def configure_workflow(self) -> Iterable[BaseTask]:
-        a, b = (
-            Task("a", "py:list.py --country=fr", init_args=["--depth", 2], tags=["X=1"]),
-            SpiderTask("b", "items", page=1),
-        )
+        a = Task("a", "py:list.py --country=fr", init_args=["--depth", 2], tags=["X=1"])
+        b = SpiderTask("b", "items", page=1)
         c = Task("c", "parse --part=0\nparse --part=1\nparse --part=2", retries=0)
         d, other = SpiderTask("d", "publish", job_settings={"DELAY": 2}, units=2), SpiderTask("e", "other")
         a.add_next_task(b)

@@ -249,11 +249,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: W.apply_graft(Job("g", "a/b"), W().add("x", plain, priority=99)),
         '^graft of step "a/b": step "x": priority: 99',
     ),
-    "a cycle": (
-        lambda: W(check_deps=False).add("a", plain, "b").add("b", plain, "a").spec(),
-        'deps: "a" waits for "b" waits for "a"',
-    ),
-    "too many": (lambda: W().add_many("m", [plain] * 20_001).spec(), "20002 are too many for one graph"),
     "an unknown crawler field": (lambda: crawl("shops", color=1), "color: 1 is not allowed; no such field of a run"),
     "a run's own": (lambda: crawl("shops", run_id=1), "run_id: 1 is not allowed; leave it out"),
     "a bad crawler name": (lambda: crawl("Not A Name"), "crawler: 'Not A Name'"),

@@ -195,7 +195,7 @@ async def kube_laboratory(
     ``audit`` has the graces of audits, if not the usual ones.
     """
     namespace = api.namespace if api is not None else cluster.namespace("life")
-    own = api or Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace, connect_s=10, read_s=10)
+    own = api or Api(kubeconfig=cluster.kubeconfig, namespace=namespace, connect_s=10, read_s=10)
     settings = ClusterSettings(kind="kubernetes", namespace=namespace, service_account=service_account)
     async with AsyncExitStack() as stack:
         stack.callback(own.close)

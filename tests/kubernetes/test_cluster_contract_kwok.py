@@ -22,7 +22,7 @@ class KwokHarness(KubernetesHarness):
 
     def break_it(self) -> None:
         """Nobody answers any more."""
-        dead = Api.connect(kubeconfig=self._nobody, namespace=self.cluster.api.namespace, connect_s=0.5, read_s=0.5)
+        dead = Api(kubeconfig=self._nobody, namespace=self.cluster.api.namespace, connect_s=0.5, read_s=0.5)
         KubernetesCluster.__init__(self.cluster, dead)
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
@@ -30,7 +30,7 @@ class KwokHarness(KubernetesHarness):
         cluster.quota(namespace, "one-slot", {"pods": "1"})
         self._nobody = folder / "nobody"
         self._nobody.write_text(cluster.kubeconfig.read_text().replace(cluster.api, "https://127.0.0.1:9"))
-        super().__init__(Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace), folder)
+        super().__init__(Api(kubeconfig=cluster.kubeconfig, namespace=namespace), folder)
 
 
 @pytest.fixture

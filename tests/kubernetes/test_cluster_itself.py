@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -170,44 +168,6 @@ def test_parts_can_be_broken_and_come_back() -> None:
             cluster.kill("kubelet")
 
 
-def test_admission_and_tokens_of_service_accounts_are_real(kwok_cluster: Cluster) -> None:
-    namespace = kwok_cluster.namespace()
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    made = kwok_cluster.admin.post(pods, {"metadata": {"name": "p"}, "spec": POD})
-    assert made["spec"]["serviceAccountName"] == "default"
-    assert any("projected" in volume for volume in made["spec"]["volumes"]), "a token is mounted unless one says no"
-    stranger = POD | {"serviceAccountName": "nobody"}
-    with pytest.raises(AdminError, match=r'serviceaccount \\"nobody\\" not found'):
-        kwok_cluster.admin.post(pods, {"metadata": {"name": "q"}, "spec": stranger})
-    user = f"system:serviceaccount:{namespace}:reader"
-    reader = Admin(kwok_cluster.api, kwok_cluster.token(user), kwok_cluster.plane.authority.certificate)
-    with pytest.raises(AdminError, match=f'User \\\\"{user}\\\\" cannot list'):
-        reader.get(pods)
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
-    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    kwok_cluster.admin.post(f"{roles}/roles", {"metadata": {"name": "reads"}, "rules": rules})
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reads"}
-    subject = {"kind": "ServiceAccount", "name": "reader", "namespace": namespace}
-    binding = {"metadata": {"name": "reads"}, "roleRef": reference, "subjects": [subject]}
-    kwok_cluster.admin.post(f"{roles}/rolebindings", binding)
-    until(lambda: _listed(reader, pods), "the right to list pods", 150)
-
-
-def _listed(reader: Admin, path: str) -> bool:
-    try:
-        return [item["metadata"]["name"] for item in reader.get(path)["items"]] == ["p"]
-    except AdminError as error:
-        if error.status != 403:
-            raise
-        return False
-
-
-@pytest.mark.parametrize("user", ["root", "system:serviceaccount:", "system:serviceaccount:only-a-namespace"])
-def test_no_token_for_a_user_that_cannot_be(kwok_cluster: Cluster, user: str) -> None:
-    with pytest.raises(ClusterFailed, match="give admin or"):
-        kwok_cluster.token(user)
-
-
 def test_a_part_that_dies_at_its_start_shows_its_last_words(tmp_path: Path) -> None:
     part = Part("bad", ["sh", "-c", "echo no such thing; exit 3"], tmp_path / "bad.log")
     part.start()
@@ -250,76 +210,3 @@ def test_an_archive_is_the_same_each_time(tmp_path: Path) -> None:
         digests.add(images.write_archive(archive, "crawl.test/x:1", layers, entrypoint=["/file"], user="1000"))
     assert len(digests) == 1
     assert (tmp_path / "0.tar").read_bytes() == (tmp_path / "1.tar").read_bytes()
-
-
-# --- what a kwok pod does --------------------------------------------------------------------------------------------
-
-Ends = tuple[dict[str, str], Callable[[dict[str, object]], object]]
-
-
-def _pod(cluster: Cluster, annotations: dict[str, str] | None = None, **more: object) -> str:
-    namespace = cluster.namespace()
-    metadata = {"name": "p", "annotations": annotations or {}, **more}
-    cluster.admin.post(f"/api/v1/namespaces/{namespace}/pods", {"metadata": metadata, "spec": POD})
-    return f"/api/v1/namespaces/{namespace}/pods/p"
-
-
-def _phase(cluster: Cluster, path: str, *phases: str) -> dict[str, object]:
-    until(lambda: cluster.admin.get(path)["status"]["phase"] in phases, f"{path} {phases}", 150, pause_s=0.05)
-    status: dict[str, object] = cluster.admin.get(path)["status"]
-    return status
-
-
-def _terminated(status: dict[str, object]) -> dict[str, object]:
-    found: dict[str, object] = status["containerStatuses"][0]["state"]["terminated"]  # type: ignore[index]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("annotations", "phase", "code", "reason"),
-    [
-        ({}, "Succeeded", 0, "Completed"),
-        ({"exit-code": "3"}, "Failed", 3, "Error"),
-        ({"exit-code": "137", "reason": "OOMKilled"}, "Failed", 137, "OOMKilled"),
-    ],
-)
-def test_a_kwok_pod_ends_as_told(
-    kwok_cluster: Cluster, annotations: dict[str, str], phase: str, code: int, reason: str
-) -> None:
-    said = {f"crawl.test/{k}": v for k, v in ({"run-for": "100ms", "message": '{"a": "b"}'} | annotations).items()}
-    status = _phase(kwok_cluster, _pod(kwok_cluster, said), "Succeeded", "Failed")
-    ended = _terminated(status)
-    assert (status["phase"], ended["exitCode"], ended["reason"]) == (phase, code, reason)
-    assert ended["message"] == '{"a": "b"}'
-    assert str(ended["startedAt"]) <= str(ended["finishedAt"])
-
-
-def test_a_kwok_pod_is_evicted_as_told(kwok_cluster: Cluster) -> None:
-    said = {"run-for": "1ms", "exit-code": "137", "pod-reason": "Evicted", "disruption": "TerminationByKubelet"}
-    status = _phase(kwok_cluster, _pod(kwok_cluster, {f"crawl.test/{k}": v for k, v in said.items()}), "Failed")
-    conditions = {c["type"]: c.get("reason") for c in status["conditions"]}  # type: ignore[attr-defined]
-    assert (status["reason"], conditions["DisruptionTarget"]) == ("Evicted", "TerminationByKubelet")
-
-
-def test_a_kwok_pod_waits_as_told_and_runs_when_told_no_more(kwok_cluster: Cluster) -> None:
-    said = {"crawl.test/waiting": "ImagePullBackOff", "crawl.test/waiting-message": 'Back-off "x"'}
-    path = _pod(kwok_cluster, said)
-    until(lambda: kwok_cluster.admin.get(path)["status"].get("containerStatuses"), "a status", 150)
-    status = kwok_cluster.admin.get(path)["status"]
-    assert status["phase"] == "Pending"
-    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off "x"'}
-    assert status["containerStatuses"][0]["state"] == {"waiting": waiting}
-    kwok_cluster.admin.patch(path, {"metadata": {"annotations": {"crawl.test/waiting": None}}})
-    _phase(kwok_cluster, path, "Running")
-
-
-def test_a_stopped_kwok_pod_keeps_its_end_as_long_as_a_finalizer_holds_it(kwok_cluster: Cluster) -> None:
-    said = {"crawl.test/stop-code": "11", "crawl.test/stop-after": "200ms"}
-    path = _pod(kwok_cluster, said, finalizers=["crawl.test/hold"])
-    _phase(kwok_cluster, path, "Running")
-    kwok_cluster.admin.delete(path)
-    assert _terminated(_phase(kwok_cluster, path, "Failed"))["exitCode"] == 11
-    time.sleep(0.5)
-    assert kwok_cluster.admin.get(path)["metadata"]["finalizers"] == ["crawl.test/hold"]
-    kwok_cluster.admin.patch(path, {"metadata": {"finalizers": None}})
-    until(lambda: kwok_cluster.admin.find(path) is None, "the end of the pod", 150)

@@ -98,12 +98,12 @@ class Deployed_:
         key = f"{namespace}:{account}"
         if key not in self.clients:
             kubeconfig = self.cluster.kubeconfig_of(f"system:serviceaccount:{key}", CRAWLS)
-            self.clients[key] = Api.connect(kubeconfig=kubeconfig, namespace=CRAWLS)
+            self.clients[key] = Api(kubeconfig=kubeconfig, namespace=CRAWLS)
         return self.clients[key]
 
     def admin(self) -> Api:
         if "admin" not in self.clients:
-            self.clients["admin"] = Api.connect(kubeconfig=self.cluster.kubeconfig, namespace=CRAWLS)
+            self.clients["admin"] = Api(kubeconfig=self.cluster.kubeconfig, namespace=CRAWLS)
         return self.clients["admin"]
 
     def task(self, tasks: int = 1, **env: str) -> tuple[int, list[Deployed]]:
@@ -363,7 +363,7 @@ def test_no_account_reaches_beyond_the_namespace_of_the_crawls(demo: Deployed_) 
         own = {rbac.CLUSTER} & set(rbac.granted(account))
         for elsewhere in ("default", "kube-system", SERVICES):
             kubeconfig = demo.cluster.kubeconfig_of(f"system:serviceaccount:{SERVICES}:{account}", elsewhere)
-            api = Api.connect(kubeconfig=kubeconfig, namespace=elsewhere)
+            api = Api(kubeconfig=kubeconfig, namespace=elsewhere)
             same = {rbac.Right("get", "namespaces")} if own and elsewhere == "kube-system" else set()
             assert rbac.missing(api, every) == every - own - same, f"{account} in {elsewhere}"
             api.close()

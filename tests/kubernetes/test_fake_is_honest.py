@@ -38,7 +38,7 @@ def scenario(act: Scenario) -> Scenario:
 @pytest.fixture
 def real(kwok_cluster: Cluster) -> Iterator[World]:
     namespace = kwok_cluster.namespace(f"honest-{next(_numbers)}")
-    api = Api.connect(kubeconfig=kwok_cluster.kubeconfig, namespace=namespace)
+    api = Api(kubeconfig=kwok_cluster.kubeconfig, namespace=namespace)
     yield World(api, cluster=kwok_cluster)
     api.close()
 
@@ -46,7 +46,7 @@ def real(kwok_cluster: Cluster) -> Iterator[World]:
 @pytest.fixture
 def fake(tmp_path: Path) -> Iterator[World]:
     with FakeApiServer(tmp_path, namespace="honest-0") as server:
-        api = Api.connect(kubeconfig=server.kubeconfig(), namespace="honest-0")
+        api = Api(kubeconfig=server.kubeconfig(), namespace="honest-0")
         yield World(api, fake=server)
         api.close()
 
@@ -350,19 +350,12 @@ def patches_that_do_not_fit(world: World) -> Seen:
     made = json.loads(world.api.post(world.api.jobs_path(), job("a", {"x": "1"})))["metadata"]["resourceVersion"]
     path, missing = world.api.jobs_path("a"), world.api.jobs_path("missing")
     other = "00000000-0000-0000-0000-000000000000"
-    test = [{"op": "test", "path": "/metadata/labels/x", "value": "2"}]
-    remove = [{"op": "remove", "path": "/metadata/labels/y"}]
     until(lambda: world.get(path)["metadata"]["resourceVersion"] != made)
     return [
         world.outcome(lambda: world.api.patch(missing, _labelled("x"))),
         world.outcome(lambda: world.api.patch(path, {"metadata": {"uid": other, "labels": {"x": "2"}}}))[:3],
         world.outcome(lambda: world.api.patch(path, {"metadata": {"resourceVersion": "1", "labels": {"x": "2"}}})),
-        world.outcome(lambda: world.api.patch(path, test, kind="json"))[:3],
-        world.outcome(lambda: world.api.patch(path, remove, kind="json"))[:3],
-        world.outcome(
-            lambda: world.api.patch(path, [{"op": "test", "path": "/metadata/labels/x", "value": "1"}], kind="json")
-        ),
-        world.outcome(lambda: world.api.patch(path, _labelled("fits"), kind="strategic")),
+        world.outcome(lambda: world.api.patch(path, _labelled("fits"))),
         sorted(decode(Job, world.api.get(path)).metadata.labels),
     ]
 
@@ -375,7 +368,7 @@ def finalizers_as_a_set(world: World) -> Seen:
     )
 
     def patched(**metadata: Any) -> Any:
-        world.api.patch(path, {"metadata": metadata}, kind="strategic")
+        world.api.patch(path, {"metadata": metadata})
         return world.get(path)["metadata"].get("finalizers")
 
     take = "$deleteFromPrimitiveList/finalizers"
@@ -423,7 +416,7 @@ def rights_that_are_missing(world: World) -> Seen:
     else:
         assert world.cluster is not None
         user = f"system:serviceaccount:{world.api.namespace}:nobody"
-        api = Api.connect(kubeconfig=world.cluster.kubeconfig_of(user), namespace=world.api.namespace)
+        api = Api(kubeconfig=world.cluster.kubeconfig_of(user), namespace=world.api.namespace)
     may = {"verb": "list", "resource": "pods", "namespace": api.namespace}
     review = decode_dict(
         api.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"spec": {"resourceAttributes": may}})
@@ -453,7 +446,7 @@ def credentials_that_nobody_knows(world: World) -> Seen:
         user["user"] = {"token": "nobody-knows-this"}
     strange = path.with_name("stranger")
     strange.write_text(json.dumps(config))
-    api = Api.connect(kubeconfig=strange, namespace=world.api.namespace)
+    api = Api(kubeconfig=strange, namespace=world.api.namespace)
     return world.outcome(lambda: api.get(api.pods_path()))
 
 
@@ -512,7 +505,7 @@ def test_both_forget_alike(fake: World, kube_binaries: None) -> None:
     store = fake.fake.store
     with Cluster(kwok=1, extra={"kube-apiserver": ["--etcd-compaction-interval=1s"]}) as cluster:
         namespace = cluster.namespace("forgetful")
-        api = Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace)
+        api = Api(kubeconfig=cluster.kubeconfig, namespace=namespace)
         world = World(api, cluster=cluster)
         busy = threading.Event()
 
@@ -557,7 +550,7 @@ def _logs_while_waiting(world: World) -> Seen:
 
 def test_a_container_that_waits_has_no_log(fake: World, real_cluster: Cluster) -> None:
     namespace = real_cluster.namespace("waiting")
-    api = Api.connect(kubeconfig=real_cluster.kubeconfig, namespace=namespace)
+    api = Api(kubeconfig=real_cluster.kubeconfig, namespace=namespace)
     try:
         assert _logs_while_waiting(fake) == _logs_while_waiting(World(api, cluster=real_cluster))
     finally:

@@ -47,7 +47,7 @@ class Place:
         self.namespace, services = cluster.namespace("leaving"), cluster.namespace("services")
         self._user = {"kind": "ServiceAccount", "name": "ours", "namespace": services}
         kubeconfig = cluster.kubeconfig_of(f"system:serviceaccount:{services}:ours", self.namespace)
-        self.api = Api.connect(kubeconfig=kubeconfig, namespace=self.namespace, connect_s=2, read_s=5)
+        self.api = Api(kubeconfig=kubeconfig, namespace=self.namespace, connect_s=2, read_s=5)
         self.path = f"/api/v1/namespaces/{self.namespace}"
 
     def grant(self, rules: Sequence[dict[str, Any]], *, everywhere: bool = False) -> None:

@@ -53,7 +53,7 @@ class Pods:
     def __init__(self, cluster: Cluster) -> None:
         self.namespace = cluster.namespace("logs")
         self.admin = cluster.admin
-        self.api = Api.connect(kubeconfig=cluster.kubeconfig, namespace=self.namespace)
+        self.api = Api(kubeconfig=cluster.kubeconfig, namespace=self.namespace)
         settings = ClusterSettings(kind="kubernetes", namespace=self.namespace, service_account="default")
         self.deployer = KubernetesDeployer(self.api, settings)
         self.cluster = KubernetesCluster(self.api)

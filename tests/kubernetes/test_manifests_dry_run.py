@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.ports.runs import Deployed, QueuedTask
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.worlds import until
 from tests.support.job_cases import Case, Rules, cases, crawler, deployment
 
 RESTRICTED = {
@@ -51,7 +51,7 @@ class Place:
         return f"/api/v1/namespaces/{self.namespace}"
 
     def api(self, kubeconfig: Path | None = None) -> Api:
-        api = Api.connect(kubeconfig=kubeconfig or self.cluster.kubeconfig, namespace=self.namespace, read_s=20.0)
+        api = Api(kubeconfig=kubeconfig or self.cluster.kubeconfig, namespace=self.namespace, read_s=20.0)
         self.opened.append(api)
         return api
 
@@ -80,14 +80,6 @@ class Place:
     def events(self, reason: str) -> list[str]:
         found = self.cluster.admin.get(f"{self.core}/events?fieldSelector=reason%3D{reason}")["items"]
         return [event["message"] for event in found]
-
-
-def eventually(found: Callable[[], Any], seconds: float = 150) -> Any:
-    until = time.monotonic() + seconds
-    while not (answer := found()):
-        assert time.monotonic() < until, f"it did not come within {seconds:g} s"
-        time.sleep(0.1)
-    return answer
 
 
 @pytest.fixture
@@ -155,7 +147,7 @@ def test_what_the_server_makes_of_it_is_what_was_meant(place: Place) -> None:
     assert job["metadata"]["labels"].items() >= wanted["metadata"]["labels"].items()
     assert job["spec"].items() >= {k: v for k, v in wanted["spec"].items() if k != "template"}.items()
     assert "podFailurePolicy" not in job["spec"]
-    [pod] = eventually(place.pods)
+    [pod] = until(place.pods)
     assert pod["metadata"]["labels"].items() >= wanted["metadata"]["labels"].items()
     assert labels.FINALIZER in pod["metadata"]["finalizers"]
     assert pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] == labels.CONTAINER
@@ -188,11 +180,11 @@ def test_replicas_that_race_make_each_job_once(place: Place) -> None:
 
 def test_the_secret_goes_with_its_job(place: Place) -> None:
     place.deploy(by=place.deployer(task_environment=_tokens))
-    [pod] = eventually(place.pods)
+    [pod] = until(place.pods)
     admin = place.cluster.admin
     admin.patch(f"{place.core}/pods/{pod['metadata']['name']}", {"metadata": {"finalizers": None}})
     admin.delete(f"/apis/batch/v1/namespaces/{place.namespace}/jobs/crawl-7-0-1", {"propagationPolicy": "Foreground"})
-    eventually(lambda: not admin.get(f"{place.core}/secrets")["items"])
+    until(lambda: not admin.get(f"{place.core}/secrets")["items"])
 
 
 def test_a_queue_holds_the_job_before_it_has_a_pod(place: Place) -> None:
@@ -202,7 +194,7 @@ def test_a_queue_holds_the_job_before_it_has_a_pod(place: Place) -> None:
         conditions = place.job().get("status", {}).get("conditions", [])
         return [c for c in conditions if c["type"] == "Suspended" and c["status"] == "True"]
 
-    eventually(held)
+    until(held)
     assert not place.pods()
 
 
@@ -225,21 +217,21 @@ def test_a_quota_on_jobs_defers_in_the_servers_words(place: Place) -> None:
 def test_a_quota_of_zero_pods_lets_the_job_stand_and_says_so_in_an_event(place: Place) -> None:
     _quota(place, "none", pods="0")
     assert place.deploy()[0].state == "created"
-    assert "exceeded quota: none" in eventually(lambda: place.events("FailedCreate"))[0]
+    assert "exceeded quota: none" in until(lambda: place.events("FailedCreate"))[0]
 
 
 def test_a_limit_range_that_the_crawler_exceeds_is_an_event(place: Place) -> None:
     limits = [{"type": "Container", "max": {"memory": "256Mi"}}]
     place.make("limitranges", {"metadata": {"name": "small"}, "spec": {"limits": limits}})
     assert place.deploy(of=crawler(resources=Resources("1", "512Mi")))[0].state == "created"
-    assert "maximum memory usage per Container is 256Mi" in eventually(lambda: place.events("FailedCreate"))[0]
+    assert "maximum memory usage per Container is 256Mi" in until(lambda: place.events("FailedCreate"))[0]
 
 
 def test_a_limit_range_fills_in_limits_that_nobody_gave(place: Place) -> None:
     limits = [{"type": "Container", "default": {"memory": "1Gi", "cpu": "1"}}]
     place.make("limitranges", {"metadata": {"name": "defaults"}, "spec": {"limits": limits}})
     place.deploy()
-    [pod] = eventually(place.pods)
+    [pod] = until(place.pods)
     resources = pod["spec"]["containers"][0]["resources"]
     assert (resources["limits"]["memory"], resources["limits"]["cpu"]) == ("1Gi", "1")
     assert resources["requests"]["cpu"] == "50m", "a limit became the request"
@@ -248,22 +240,22 @@ def test_a_limit_range_fills_in_limits_that_nobody_gave(place: Place) -> None:
 def test_a_missing_service_account_is_an_event(place: Place) -> None:
     place.cluster.admin.delete(f"{place.core}/serviceaccounts/crawl")
     assert place.deploy()[0].state == "created"
-    assert 'serviceaccount "crawl" not found' in eventually(lambda: place.events("FailedCreate"))[0]
+    assert 'serviceaccount "crawl" not found' in until(lambda: place.events("FailedCreate"))[0]
 
 
 def test_a_namespace_that_our_finalizer_keeps_from_going_takes_nothing_and_says_so(place: Place) -> None:
     place.deploy()
-    [pod] = eventually(place.pods)
+    [pod] = until(place.pods)
     admin = place.cluster.admin
     admin.delete(f"/api/v1/namespaces/{place.namespace}")
     [answer] = place.deploy(run_id=8)
     assert answer.state == "deferred"
     assert f"the namespace {place.namespace} is being deleted" in (answer.reason or "")
     path = f"{place.core}/pods/{pod['metadata']['name']}"
-    eventually(lambda: "deletionTimestamp" in admin.get(path)["metadata"])
+    until(lambda: "deletionTimestamp" in admin.get(path)["metadata"])
     assert labels.FINALIZER in admin.get(path)["metadata"]["finalizers"]
     admin.patch(path, {"metadata": {"finalizers": None}})
-    eventually(lambda: admin.find(f"/api/v1/namespaces/{place.namespace}") is None)
+    until(lambda: admin.find(f"/api/v1/namespaces/{place.namespace}") is None)
 
 
 def test_a_namespace_that_does_not_exist_is_an_outage_in_words(place: Place) -> None:
@@ -304,7 +296,7 @@ def test_the_rights_that_it_needs_are_these_and_no_more(place: Place) -> None:
         except Refused:
             return None
 
-    states = [answer.state for answer in eventually(answered)]
+    states = [answer.state for answer in until(answered)]
     assert set(states) <= {"created", "existing"}
     assert [answer.state for answer in place.deploy(3, by=by)] == ["existing"] * 3
 

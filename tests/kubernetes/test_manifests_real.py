@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.worlds import until
 from tests.support.job_cases import Rules, crawler, deployment
 
 IMAGE = "crawl.test/teller:1"
@@ -47,7 +47,7 @@ class Node:
         self.namespace = cluster.namespace("real", labels={"pod-security.kubernetes.io/enforce": "restricted"})
         self.core = f"/api/v1/namespaces/{self.namespace}"
         self.admin.post(f"{self.core}/serviceaccounts", {"metadata": {"name": "crawl"}})
-        self.api = Api.connect(kubeconfig=cluster.kubeconfig, namespace=self.namespace, read_s=20.0)
+        self.api = Api(kubeconfig=cluster.kubeconfig, namespace=self.namespace, read_s=20.0)
         self.deployer = KubernetesDeployer(self.api, Rules(), task_environment=lambda *_: {"CRAWL_TOKEN": "task.7.x"})
 
     def deploy(self, of: CrawlerDefinition, **asked: Any) -> None:
@@ -62,14 +62,6 @@ class Node:
         statuses = ((self.pod() or {}).get("status") or {}).get("containerStatuses") or [{}]
         found: dict[str, Any] = statuses[0].get("state") or {}
         return found
-
-
-def eventually(found: Callable[[], Any], seconds: float = 150) -> Any:
-    until = time.monotonic() + seconds
-    while not (answer := found()):
-        assert time.monotonic() < until, f"it did not come within {seconds:g} s"
-        time.sleep(0.1)
-    return answer
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +96,7 @@ def test_a_crawler_finds_exactly_what_was_written_for_it(node: Node) -> None:
     node.admin.post(f"{node.core}/secrets", secret)
     asked = {"args": {"a": "$(PATH) é"}, "limits": Limits(run_timeout_s=100)}
     node.deploy(_crawler(secrets={"KEY": "secret:shops/api.key"}), **asked)
-    ended = eventually(lambda: node.container().get("terminated"))
+    ended = until(lambda: node.container().get("terminated"))
     summary = json.loads(ended["message"])
     assert (ended["exitCode"], summary["finish_reason"], summary["pages"]) == (0, "finished", 1)
     assert json.loads(summary["message"]) == {
@@ -117,17 +109,17 @@ def test_a_crawler_finds_exactly_what_was_written_for_it(node: Node) -> None:
 
 def test_a_missing_secret_keeps_it_from_starting_until_it_is_there(node: Node) -> None:
     node.deploy(_crawler(secrets={"KEY": "secret:later/key"}))
-    waiting = eventually(lambda: (node.container().get("waiting") or {}).get("reason") == "CreateContainerConfigError")
+    waiting = until(lambda: (node.container().get("waiting") or {}).get("reason") == "CreateContainerConfigError")
     assert waiting
     node.admin.post(f"{node.core}/secrets", {"metadata": {"name": "later"}, "stringData": {"key": "found"}})
-    ended = eventually(lambda: node.container().get("terminated"))
+    ended = until(lambda: node.container().get("terminated"))
     assert json.loads(json.loads(ended["message"])["message"])["KEY"] == "found"
 
 
 def test_the_clusters_own_limit_ends_it_when_nobody_of_us_does(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "BACKSTOP_S", 0)
     node.deploy(_crawler(sleep_s=600), limits=Limits(run_timeout_s=2, stop_grace_s=1))
-    pod = eventually(lambda: (found := node.pod()) and found["status"]["phase"] == "Failed" and found)
+    pod = until(lambda: (found := node.pod()) and found["status"]["phase"] == "Failed" and found)
     assert pod["status"]["reason"] == "DeadlineExceeded"
     assert labels.FINALIZER in pod["metadata"]["finalizers"]
 
@@ -136,4 +128,4 @@ def test_the_clusters_own_limit_ends_it_when_nobody_of_us_does(node: Node, monke
         found = {c["type"]: c for c in job["status"].get("conditions", []) if c["status"] == "True"}
         return found.get("Failed")
 
-    assert eventually(condition)["reason"] == "BackoffLimitExceeded", "the pod alone tells of its deadline"
+    assert until(condition)["reason"] == "BackoffLimitExceeded", "the pod alone tells of its deadline"

@@ -31,7 +31,7 @@ class Installation:
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.namespace = namespace
-        self.api = Api.connect(kubeconfig=cluster.kubeconfig, namespace=namespace)
+        self.api = Api(kubeconfig=cluster.kubeconfig, namespace=namespace)
         settings = ClusterSettings(kind="kubernetes", service_account="default", namespace=namespace)
         self.deployer = KubernetesDeployer(self.api, settings)
         self.cluster = KubernetesCluster(self.api)
@@ -111,7 +111,7 @@ def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(day: Installati
 def test_the_right_to_tell_clusters_apart_opens_one_object(day: Installation, kwok_cluster: Cluster) -> None:
     """And without any right at all the name is what goes on record."""
     user = f"system:serviceaccount:{day.namespace}:somebody"
-    api = Api.connect(kubeconfig=kwok_cluster.kubeconfig_of(user, day.namespace), namespace=day.namespace)
+    api = Api(kubeconfig=kwok_cluster.kubeconfig_of(user, day.namespace), namespace=day.namespace)
     try:
         assert KubernetesCluster(api).place() == f"{day.namespace}/-/-"
         assert rbac.missing(api, [rbac.CLUSTER]) == {rbac.CLUSTER}

@@ -33,7 +33,7 @@ class KwokHarness(KubernetesHarness):
 
 @pytest.fixture
 def harness(kwok_cluster: Cluster) -> Iterator[KwokHarness]:
-    api = Api.connect(kubeconfig=kwok_cluster.kubeconfig, namespace=kwok_cluster.namespace("observer"))
+    api = Api(kubeconfig=kwok_cluster.kubeconfig, namespace=kwok_cluster.namespace("observer"))
     made = KwokHarness(kwok_cluster, api)
     yield made
     made.close()

@@ -34,7 +34,7 @@ class Rights:
         self._admin = cluster.admin
         self.namespace = cluster.namespace("rights")
         user = f"system:serviceaccount:{self.namespace}:ours"
-        self.api = Api.connect(
+        self.api = Api(
             kubeconfig=cluster.kubeconfig_of(user, self.namespace), namespace=self.namespace, connect_s=2, read_s=5
         )
         self._path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"

@@ -57,8 +57,8 @@ NO_JOBS = [
 
 
 @pytest.mark.parametrize(("given", "text"), NO_JOBS, ids=[text[:30] for _, text in NO_JOBS])
-def test_a_yield_that_cannot_be_a_job_stops_the_manager(given: Any, text: str) -> None:
-    """By default: what was read before it runs, nothing behind it does, and it fails with the position."""
+def test_a_yield_that_cannot_be_a_job_stops_the_manager_or_is_skipped(given: Any, text: str) -> None:
+    """By default what was read before it runs, nothing behind it does, and it fails with the position."""
     simulation = Simulation(generator(lambda: iter([{"page": 1}, given, {"page": 2}])))
     record = simulation.run()
     assert (record.over, record.failed, record.close_reason) == (True, True, "failed")
@@ -67,10 +67,6 @@ def test_a_yield_that_cannot_be_a_job_stops_the_manager(given: Any, text: str) -
     assert simulation.source_error.startswith("position 2: ")
     assert text in simulation.source_error
     assert simulation.source_error in record.errors[-1]
-
-
-@pytest.mark.parametrize(("given", "text"), NO_JOBS, ids=[text[:30] for _, text in NO_JOBS])
-def test_a_yield_that_cannot_be_a_job_is_skipped_on_request(given: Any, text: str) -> None:
     record = simulate(generator(lambda: iter([{"page": 1}, given, {"page": 2}]), on_item_error="skip"))
     assert order(record) == ["1", "2"]
     assert [position for position, _ in record.skipped] == [2]
@@ -89,25 +85,16 @@ def test_a_stopped_source_lets_live_jobs_end_and_goes_on_at_a_resume() -> None:
     assert len(simulation.run().scheduled) == 602
 
 
-def test_a_generator_that_raises() -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("listing is gone"), SystemExit(3)])
+@pytest.mark.parametrize("on_item_error", ["stop", "skip"])
+def test_a_generator_that_raises(error: BaseException, on_item_error: str) -> None:
     def raising() -> Iterator[Any]:
         yield {"page": 1}
-        raise ZeroDivisionError("listing is gone")
+        raise error
 
-    for on_item_error in ("stop", "skip"):
-        record = simulate(generator(raising, on_item_error=on_item_error))
-        assert record.failed
-        assert "position 2: set_parameters_gen raised ZeroDivisionError: listing is gone (test_bad_input.py:" in str(
-            record
-        )
-
-
-def test_a_generator_that_leaves_the_process() -> None:
-    def leaving() -> Iterator[Any]:
-        yield {"page": 1}
-        raise SystemExit(3)
-
-    assert "raised SystemExit: 3" in simulate(generator(leaving)).errors[-1]
+    record = simulate(generator(raising, on_item_error=on_item_error))
+    said = f"position 2: set_parameters_gen raised {type(error).__name__}: {error} (test_bad_input.py:"
+    assert (record.failed, said in record.errors[-1]) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -307,23 +294,22 @@ def test_a_state_that_cannot_be_kept(state: Any, text: str) -> None:
         simulate(generator(on_start=on_start))
 
 
-def test_a_reason_a_tag_and_a_number_that_cannot_be() -> None:
-    for call in (
+@pytest.mark.parametrize(
+    "call",
+    [
         lambda self: self.set_close_reason(""),
         lambda self: self.set_close_reason(5),
         lambda self: self.append_flow_tag("x" * 201),
         lambda self: self.stats.set_value("x", "many"),
         lambda self: self.add_job("shops", [1]),
         lambda self: self.schedule_spider_with_jobargs({"tags": "A"}),
-    ):
-        with pytest.raises(ClassError, match=r"on_start raised .*(is not allowed|missing)"):
-            simulate(generator(on_start=call))
-
-
-@pytest.mark.parametrize("reason", [5, "", "x" * 201])
-def test_a_close_reason_that_was_set_past_its_method(reason: Any) -> None:
-    with pytest.raises(ClassError, match=r"close reason: .* is not allowed; give a text of 1 to 200"):
-        simulate(generator(on_start=lambda self: setattr(self, "close_reason", reason)))
+        *(lambda self, reason=reason: setattr(self, "close_reason", reason) for reason in (5, "", "x" * 201)),
+    ],
+)
+def test_a_reason_a_tag_and_a_number_that_cannot_be(call: Any) -> None:
+    """Also where one is set past its method."""
+    with pytest.raises(ClassError, match=r"(on_start|close_reason) raised .*(is not allowed|missing)"):
+        simulate(generator(on_start=call))
 
 
 def test_what_crawlers_say_in_their_statistics_makes_no_hook_fail() -> None:

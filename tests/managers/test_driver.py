@@ -23,6 +23,7 @@ from crawler_lifecycle.managers import CrawlManager, WorkFlowManager
 from crawler_lifecycle.managers.driver import PAGE_S, Driver
 from crawler_lifecycle.managers.testing import Simulation, simulate
 from tests.managers.support import generator, order, pages
+from tests.support.examples import examples
 
 
 def _driver(cls: type[WorkFlowManager], argv: Sequence[str] = (), **more: Any) -> Driver:
@@ -124,18 +125,15 @@ def test_coroutines_of_a_class_share_one_event_loop() -> None:
 
 def test_jobs_of_other_flows_count_as_its_own_on_request() -> None:
     """S-20: ``acquire_all_jobs``; with ``dont_acquire_finished_jobs`` those that have ended do not."""
-    others = [
-        {"key": "7", "state": "finished", "spider": "shops", "spider_args": {"page": "1"}, "tags": ["FLOW_ID=old"]},
-        {"key": "8", "state": "running", "spider": "shops", "spider_args": {"page": "2"}, "tags": ["FLOW_ID=old"]},
-    ]
-    for others_of in others:
-        others_of["finished_time"] = 0
+    same = {"spider": "shops", "tags": ["FLOW_ID=old"], "finished_time": 0}
+    states = {"1": "finished", "2": "running"}
+    others = [{**same, "key": f"7{n}", "state": state, "spider_args": {"page": n}} for n, state in states.items()]
     for members, wanted in (
         ({}, ["1", "2", "3"]),
         ({"acquire_all_jobs": True}, ["3"]),
         ({"acquire_all_jobs": True, "dont_acquire_finished_jobs": True}, ["1", "3"]),
     ):
-        assert order(Simulation(generator(pages(1, 2, 3), **members), others=others).run()) == wanted
+        assert order(Simulation(generator(pages(1, 2, 3), **members), others=others).run(cycles=9)) == wanted
 
 
 LETTERS = st.characters(codec="utf-8", exclude_characters="\0")
@@ -154,7 +152,7 @@ OVERRIDES = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(override=OVERRIDES, spider_args=TEXTS, job_settings=TEXTS, units=st.none() | st.integers(1, 9))
 def test_merging_again_changes_nothing(override: Any, spider_args: Any, job_settings: Any, units: Any) -> None:
     """What a hook gets may go back into ``add_job`` as it is: the job and its identity stay the same (S-31, S-54)."""

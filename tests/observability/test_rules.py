@@ -60,21 +60,23 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 HOSTILE = ("' OR '1'='1", "x'; DROP TABLE run_history; --", '" OR 1=1 --', "%", "_", "\\", "1) UNION SELECT 1 --", "\0")
 
 
+FILTERS = ("stage", "crawler", "trigger", "outcome", "flow_id", "parent")
+
+
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("name", ["stage", "crawler", "trigger", "outcome", "flow_id", "parent"])
-def test_a_filter_is_a_value_and_nothing_else(store: Store, name: str, text: str) -> None:
-    assert store.runs.list_runs(**{name: text}) == []  # type: ignore[arg-type]
+def test_a_filter_is_a_value_and_nothing_else(store: Store, text: str) -> None:
+    for name in FILTERS:
+        assert store.runs.list_runs(**{name: text}) == [], name  # type: ignore[arg-type]
     assert store.runs.list_runs(status=[text]) == []
     assert store.runs.list_runs(tags=["t", text]) == []
     assert store.runs.find_run(text) is None
-    assert len(store.runs.list_runs()) == 1
+    assert len(store.runs.list_runs(crawler="books")) == 1
 
 
-@pytest.mark.parametrize("text", [t for t in HOSTILE if t != "\0"])
-def test_a_text_comes_back_as_it_went_in(store: Store, text: str) -> None:
-    row, _ = store.initiation.reserve_run(
-        RunRequest(crawler="books", requested_by=text, args={"a": text}, flow_id=text), f"r-{text}"
-    )
-    assert row.flow_id == text
-    assert row.request["args"] == {"a": text}
-    assert [found.run_id for found in store.runs.list_runs(flow_id=text)] == [row.run_id]
+def test_a_text_comes_back_as_it_went_in(store: Store) -> None:
+    for text in HOSTILE[:-1]:
+        request = RunRequest(crawler="shops", requested_by=text, args={"a": text}, flow_id=text)
+        row, _ = store.initiation.reserve_run(request, f"r-{text}")
+        assert row.flow_id == text
+        assert row.request["args"] == {"a": text}
+        assert [found.run_id for found in store.runs.list_runs(flow_id=text)] == [row.run_id]

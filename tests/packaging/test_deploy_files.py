@@ -87,17 +87,17 @@ def test_every_file_belongs_to_a_kustomization_or_is_a_template() -> None:
     assert {file for file in DEPLOY.rglob("*") if file.is_file()} - used == set()
 
 
-@pytest.mark.parametrize("folder", kustomizations(), ids=lambda folder: str(folder.relative_to(DEPLOY)))
-def test_every_object_is_named_once_and_has_its_namespace(folder: Path) -> None:
-    found = list(resources(folder))
-    keys = Counter((one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in found)
-    assert [key for key, count in keys.items() if count > 1] == []
-    for one in found:
-        cluster_wide = one["kind"] in ("Namespace", "PersistentVolume", "PriorityClass")
-        # What tells clusters apart is there and only there.
-        ours = (SYSTEM,) if one["metadata"]["name"] == CLUSTER_ID else (SERVICES, CRAWLS)
-        assert one["metadata"].get("namespace") in ((None,) if cluster_wide else ours), name_of(one)
-        assert one["metadata"]["labels"]["app.kubernetes.io/part-of"] == "crawler-lifecycle", name_of(one)
+def test_every_object_is_named_once_and_has_its_namespace() -> None:
+    for folder in kustomizations():
+        found = list(resources(folder))
+        keys = Counter((one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in found)
+        assert [key for key, count in keys.items() if count > 1] == [], folder
+        for one in found:
+            cluster_wide = one["kind"] in ("Namespace", "PersistentVolume", "PriorityClass")
+            # What tells clusters apart is there and only there.
+            ours = (SYSTEM,) if one["metadata"]["name"] == CLUSTER_ID else (SERVICES, CRAWLS)
+            assert one["metadata"].get("namespace") in ((None,) if cluster_wide else ours), name_of(one)
+            assert one["metadata"]["labels"]["app.kubernetes.io/part-of"] == "crawler-lifecycle", name_of(one)
 
 
 def test_an_overlay_and_its_migration_have_the_same_image_from_one_place() -> None:
@@ -237,26 +237,25 @@ def routes(workload: str) -> set[str]:
     return set(re.findall(r'@app\.get\("([^"]+)"', (ROOT / "crawler_lifecycle/scheduler/app.py").read_text()))
 
 
-@pytest.mark.parametrize("workload", of_kind("Deployment"), ids=name_of)
-def test_probes_ask_for_paths_that_are_answered(workload: Document) -> None:
-    name = workload["metadata"]["name"]
-    (container,) = containers(workload)
-    probes = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
-    assert {probe["path"] for probe in probes.values()} <= routes(name)
-    assert {probe["port"] for probe in probes.values()} <= set(ports(workload))
-    assert probes["liveness"]["path"] == "/healthz", "an outage of the database must not restart everything"
-    expected = "/healthz" if name == "gateway" else "/readyz"
-    assert probes["readiness"]["path"] == expected, "without Temporal the gateway still reads, and records stops"
+def test_probes_ask_for_paths_that_are_answered() -> None:
+    for workload in of_kind("Deployment"):
+        name = workload["metadata"]["name"]
+        (container,) = containers(workload)
+        probes = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+        assert {probe["path"] for probe in probes.values()} <= routes(name), name
+        assert {probe["port"] for probe in probes.values()} <= set(ports(workload)), name
+        assert probes["liveness"]["path"] == "/healthz", "an outage of the database must not restart everything"
+        expected = "/healthz" if name == "gateway" else "/readyz"
+        assert probes["readiness"]["path"] == expected, "without Temporal the gateway still reads, and records stops"
 
 
-@pytest.mark.parametrize("workload", of_kind("Deployment"), ids=name_of)
-def test_a_process_gets_the_time_that_it_takes_to_leave(workload: Document, base_settings: Settings) -> None:
-    spec = workload["spec"]["template"]["spec"]
-    name = workload["metadata"]["name"]
-    own = base_settings.worker.grace_s if name.startswith("worker-") else listening.GRACE_S
-    pause = spec["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-    assert spec["terminationGracePeriodSeconds"] >= own + pause + 10
-    assert bool(pause) == (not name.startswith("worker-")), "whoever is behind a Service is still sent requests"
+def test_a_process_gets_the_time_that_it_takes_to_leave(base_settings: Settings) -> None:
+    for workload in of_kind("Deployment"):
+        spec, name = workload["spec"]["template"]["spec"], workload["metadata"]["name"]
+        own = base_settings.worker.grace_s if name.startswith("worker-") else listening.GRACE_S
+        pause = spec["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        assert spec["terminationGracePeriodSeconds"] >= own + pause + 10, name
+        assert bool(pause) == (not name.startswith("worker-")), "whoever is behind a Service is still sent requests"
 
 
 def test_there_is_a_workload_for_every_role_and_every_command_exists() -> None:
@@ -394,25 +393,25 @@ def test_nobody_has_what_nobody_needs() -> None:
 # --- S16: pods -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workload", [one for one in EVERYTHING if pod_of(one)], ids=name_of)
-def test_every_pod_is_restricted(workload: Document) -> None:
-    spec = (pod_of(workload) or {})["spec"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] > 0
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-    assert spec["enableServiceLinks"] is False
-    assert all({"emptyDir", "configMap", "secret", "persistentVolumeClaim"} & set(v) for v in spec.get("volumes") or [])
-    assert all(v["emptyDir"].get("sizeLimit") for v in spec.get("volumes") or [] if "emptyDir" in v)
-    for container in containers(workload):
-        security = container["securityContext"]
-        assert security["allowPrivilegeEscalation"] is False
-        assert security["readOnlyRootFilesystem"] is True
-        assert security["capabilities"] == {"drop": ["ALL"]}
-        assert {"memory", "ephemeral-storage"} <= set(container["resources"]["limits"])
-        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
-        mounts = {mount["name"] for mount in container["volumeMounts"]}
-        assert mounts == {volume["name"] for volume in spec["volumes"]}
+def test_every_pod_is_restricted() -> None:
+    for workload in (one for one in EVERYTHING if pod_of(one)):
+        spec, name = (pod_of(workload) or {})["spec"], name_of(workload)
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["runAsUser"] > 0, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec), name
+        assert spec["enableServiceLinks"] is False, name
+        volumes = spec.get("volumes") or []
+        assert all({"emptyDir", "configMap", "secret", "persistentVolumeClaim"} & set(one) for one in volumes), name
+        assert all(one["emptyDir"].get("sizeLimit") for one in volumes if "emptyDir" in one), name
+        for container in containers(workload):
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False, name
+            assert security["readOnlyRootFilesystem"] is True, name
+            assert security["capabilities"] == {"drop": ["ALL"]}, name
+            assert {"memory", "ephemeral-storage"} <= set(container["resources"]["limits"]), name
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
+            assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in volumes}, name
 
 
 def test_our_pods_run_as_the_image_does_and_write_where_it_says() -> None:
@@ -522,10 +521,10 @@ def end(one: Any) -> str:
     )
 
 
-@pytest.mark.parametrize(("source", "target", "port"), ALLOWED, ids=end)
-def test_what_has_to_reach_each_other_does(source: Pod, target: Pod | str, port: int) -> None:
-    protocol = "UDP" if port == 53 else "TCP"
-    assert allowed(POLICIES, source, target, port, protocol)
+def test_what_has_to_reach_each_other_does() -> None:
+    for source, target, port in ALLOWED:
+        reached = allowed(POLICIES, source, target, port, "UDP" if port == 53 else "TCP")
+        assert reached, (end(source), end(target), port)
 
 
 def test_nothing_else_does() -> None:

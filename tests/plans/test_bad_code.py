@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -195,24 +192,6 @@ def test_users_code_sees_none_of_our_secrets(bench: Bench, monkeypatch: pytest.M
     )
     with bench.begun(plan) as host:
         until(lambda: host.process.output.said().endswith("True False"))
-
-
-def test_it_dies_with_a_worker_that_is_killed(bench: Bench) -> None:
-    plan = manager(bench.folder, "def on_start(self):\n    print('pid', os.getpid(), flush=True)")
-    worker = f"""
-import sys, time
-from pathlib import Path
-from tests.plans.plans_support import Bench
-with Bench(Path({str(bench.folder)!r})).begun({plan!r}) as host:
-    print(host.process.pid, flush=True)
-    time.sleep(3600)
-"""
-    with subprocess.Popen([sys.executable, "-c", worker], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        pid = int(process.stdout.readline())
-        assert alive(pid)
-        process.send_signal(signal.SIGKILL)
-    until(lambda: not alive(pid))
 
 
 def alive(pid: int) -> bool:

@@ -114,15 +114,13 @@ def test_a_script_that_starts_what_it_builds_is_told_about_the_main_guard(tmp_pa
     worker, plans = registered(tmp_path, "graph", "manager")
     worker.turn()
     for name, line in (("graph", 3), ("manager", 4)):
-        error = plans.said[-1][name].error
-        assert f'put it below a line `if __name__ == "__main__":` at the end of the file ({name}.py:{line})' in str(
-            error
-        )
+        said = f'put it below a line `if __name__ == "__main__":` at the end of the file ({name}.py:{line})'
+        assert said in str(plans.said[-1][name].error)
     functions, job = Functions(["good", "graph"], Rules(folder=tmp_path), 1000), {"path": "a", "attempt": 1, "job": {}}
     with functions.use("g") as host:
-        host.call(FunctionCall("good:work", "plain", "g", job, 20.0), no_answer, nothing)
+        host.call(FunctionCall("good:work", "g", job, 20.0), no_answer, nothing)
         with pytest.raises(PlanFailed, match="a graph is started or asked while its module is imported"):
-            host.call(FunctionCall("graph:work", "plain", "g", job, 20.0), no_answer, nothing)
+            host.call(FunctionCall("graph:work", "g", job, 20.0), no_answer, nothing)
     functions.close()
 
 
@@ -134,9 +132,8 @@ def test_a_module_that_hangs_does_not_hold_up_the_change_of_another_one(tmp_path
     (tmp_path / f"{good}.py").write_text((tmp_path / f"{good}.py").read_text() + "\n# another one\n")
     registry.turn()
     prints = [said[f"{good}:M"].fingerprint for said in plans.said]
-    assert (prints[0] != prints[1], prints[1] == prints[2], len(prints)) == (True, True, 3), (
-        "said before the other hung"
-    )
+    said = (prints[0] != prints[1], prints[1] == prints[2], len(prints))
+    assert said == (True, True, 3), "said before the other hung"
 
 
 def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +141,7 @@ def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch:
     name = module(tmp_path, f"from {helper} import Base\nclass M(Base):\n    pass")
     told: list[dict[str, str]] = []
     plans = Recorded()
-    registered_by = Registry("w", [name], plans, Rules(folder=tmp_path), told=lambda found: told.append(dict(found)))
+    registered_by = Registry("w", [name], plans, Rules(folder=tmp_path), notify=lambda found: told.append(dict(found)))
     registered_by.turn()
     registered_by.turn()
     assert len(plans.said) == 1, "nothing has changed"
@@ -183,7 +180,7 @@ def test_a_new_module_is_taken_up_while_the_worker_runs(tmp_path: Path) -> None:
     assert plans.list_plans() == []
     with functions.use("g") as before:
         pid = before.process.pid
-    order = FunctionCall("shops:work", "plain", "g", {"path": "a", "attempt": 1, "job": {}}, 20.0)
+    order = FunctionCall("shops:work", "g", {"path": "a", "attempt": 1, "job": {}}, 20.0)
     (tmp_path / "shops.py").write_text("import crawler_lifecycle.graphs\ndef work(): return 1\n")
     worker.turn()
     assert [row.plan for row in plans.list_plans()] == ["shops"]

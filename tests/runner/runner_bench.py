@@ -26,13 +26,15 @@ main.Runner._keep_deadline = lambda self, child: keep(self, child) if os.path.ex
 main.main(sys.argv[1:])
 """
 #: The runner with short pauses: before each question whether a stop is forced, between two looks for signs of life, and
-#: before an upload is tried again.
+#: before an upload is tried again. Parts of an upload are small.
+EAGER_PART_BYTES = 512 * 1024
 EAGER = f"""
 import sys
 sys.path.insert(0, {str(RUNNER.parents[1])!r})
-from crawler_lifecycle.runner import forced, main, signs, upload
+from crawler_lifecycle.runner import bundle, forced, main, signs, upload
 forced._PAUSES_S = upload._PAUSES_S = (0.1,)
 signs.SECONDS = 0.1
+bundle.PART_BYTES = {EAGER_PART_BYTES}
 main.main(sys.argv[1:])
 """
 #: The signals that the runner takes when it is ready for them, as a mask.
@@ -81,7 +83,7 @@ class RunnerBench:
     ) -> subprocess.Popen[bytes]:
         """Start the runner; ``patient_until`` names one of the crawler's files before which no time is up.
 
-        With ``eager`` its pauses are a tenth of a second.
+        With ``eager`` its pauses are a tenth of a second, and its parts small.
         """
         self.summary_file.unlink(missing_ok=True)
         runner = ["-c", EAGER] if eager else [str(RUNNER)]

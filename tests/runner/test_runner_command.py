@@ -49,17 +49,11 @@ def test_its_exit_code_is_the_evidence(bench: RunnerBench, code: int, reason: st
 
 
 def test_its_own_stats_are_passed_on(bench: RunnerBench) -> None:
-    assert (
-        bench.python(STATS + "write({'pages': 3, 'items': 2, 'finish_reason': 'size_limit', 'resumable': True})") == 0
-    )
+    told = {"pages": 3, "items": 2, "finish_reason": "size_limit", "resumable": True}
+    assert bench.python(f"{STATS}write({told})") == 0
     assert bench.stats()["pages"] == 3
     summary = bench.summary()
-    assert (summary["finish_reason"], summary["pages"], summary["items"], summary["resumable"]) == (
-        "size_limit",
-        3,
-        2,
-        True,
-    )
+    assert summary.items() >= told.items()
     assert "errors" not in summary  # unknown is not zero
     assert bench.progress()[-1]["pages"] == 3
 
@@ -75,8 +69,13 @@ def test_stats_are_passed_on_while_it_runs(bench: RunnerBench) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"pages": "3"}', '{"pages": -1}', '{"pages": true}', "x" * 100_000, ""])
-def test_garbage_in_its_stats_is_ignored(bench: RunnerBench, text: str) -> None:
-    assert bench.python(STATS + f"write({text!r})") == 0
+def test_garbage_in_stats_is_ignored(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stats").write_text(text)
+    assert contract.valid_stats(contract.read(str(tmp_path / "stats")) or {}) == {}
+
+
+def test_a_crawler_that_writes_garbage_has_no_stats(bench: RunnerBench) -> None:
+    assert bench.python(STATS + "write('{')") == 0
     assert not bench.stats_file.exists()
     assert "pages" not in bench.summary()
 
@@ -157,17 +156,23 @@ def test_a_program_that_is_not_there(bench: RunnerBench) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("CRAWL_ARGS", "{"),
-        ("CRAWL_ARGS", "[]"),
-        ("CRAWL_ARGS", '{"a": 1}'),
+        *(("CRAWL_ARGS", value) for value in ("{", "[]", '{"a": 1}')),
+        *(("CRAWL_DEADLINE", value) for value in ("tomorrow", "2026-01-01T00:00:00")),
+        *(("CRAWL_STOP_GRACE_S", value) for value in ("-1", "nan")),
         ("CRAWL_SETTINGS", "no"),
         ("CRAWL_STOP_SIGNAL", "SIGKILL"),
         ("CRAWL_MEMORY_LIMIT", "1Gi"),
+        ("CRAWL_RUN_TIMEOUT_S", "soon"),
     ],
 )
-def test_a_broken_contract_is_bad_configuration(bench: RunnerBench, variable: str, value: str) -> None:
-    assert bench.run("command", "--", "true", **{variable: value}) == 4
-    assert variable in bench.summary()["message"]
+def test_a_broken_contract_is_named(variable: str, value: str) -> None:
+    with pytest.raises(contract.BadConfiguration, match=f"^{variable}: "):
+        contract.Contract.read({variable: value})
+
+
+def test_a_broken_contract_is_bad_configuration(bench: RunnerBench) -> None:
+    assert bench.run("command", "--", "true", CRAWL_DEADLINE="tomorrow") == 4
+    assert bench.summary()["message"].startswith("CRAWL_DEADLINE: ")
 
 
 @pytest.mark.parametrize("argv", [[], ["command"], ["scrapy"], ["nonsense"]])
@@ -202,7 +207,7 @@ def test_progress_is_printed_every_now_and_then(
     terms = contract.Contract.read(bench.environment({}, {}))
     monkeypatch.setattr("crawler_lifecycle.runner.main.PROGRESS_SECONDS", 0.0)
     runner = Runner(terms, scrapy=False)
-    contract.write(f"{bench.stats_file}.crawler", {"pages": 1})
+    contract.write(f"{bench.stats_file}.crawler", '{"pages": 1}')
     runner._tick()
     line = json.loads(capfd.readouterr().out)
     assert line["crawl_progress"]["pages"] == 1
@@ -237,7 +242,7 @@ def test_the_runner_and_the_service_take_the_same_statistics(told: dict[str, Any
 _texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(12))
 @given(args=st.dictionaries(_texts, _texts | st.sampled_from(["-x", "--", "a=b", "-s A=B", "\n"]), max_size=6))
 def test_arguments_arrive_byte_by_byte(args: dict[str, str]) -> None:
     code = (
@@ -322,9 +327,6 @@ def test_where_nobody_knew_when_it_starts_the_deadline_counts_from_its_start(ben
     assert bench.python(TELL_DEADLINE, CRAWL_RUN_TIMEOUT_S="100") == 0
     told = datetime.fromisoformat(bench.summary()["message"])
     assert before + timedelta(seconds=99.9) <= told <= datetime.now(UTC) + timedelta(seconds=100)
-
-
-def test_a_deadline_that_was_given_counts_before_one_from_the_start(bench: RunnerBench) -> None:
     given = "2090-01-01T00:00:00+00:00"
     assert bench.python(TELL_DEADLINE, CRAWL_RUN_TIMEOUT_S="1", CRAWL_DEADLINE=given) == 0
     assert bench.summary()["message"] == given
@@ -338,21 +340,6 @@ def test_a_command_starts_in_its_folder(bench: RunnerBench) -> None:
     argv[1] = f"--project={bench.state / 'missing'}"
     assert bench.run(*argv) == 4
     assert bench.summary()["message"].startswith("the project folder cannot be used: ")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("CRAWL_RUN_TIMEOUT_S", "soon"),
-        ("CRAWL_DEADLINE", "tomorrow"),
-        ("CRAWL_DEADLINE", "2026-01-01T00:00:00"),
-        ("CRAWL_STOP_GRACE_S", "-1"),
-        ("CRAWL_STOP_GRACE_S", "nan"),
-    ],
-)
-def test_a_deadline_that_is_none_is_refused(bench: RunnerBench, name: str, value: str) -> None:
-    assert bench.python("pass", **{name: value}) == 4
-    assert bench.summary()["message"].startswith(f"{name}: ")
 
 
 @pytest.mark.parametrize(

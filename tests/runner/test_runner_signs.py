@@ -46,7 +46,6 @@ def test_what_is_a_sign_of_life(case: str, tmp_path: Path, monkeypatch: pytest.M
             monkeypatch.setattr(signs, "below", lambda pid, most: [pid, *below(pid, most)])
             assert not watched.look()
             assert watched.quiet_s() is None
-            assert crawler.stdin is not None
             crawler.stdin.write(b"begin\n")
             crawler.stdin.flush()
             if shows:

@@ -40,9 +40,7 @@ def test_what_was_removed_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert said.endswith("20, …")
 
 
-def test_it_goes_on_after_a_failure_until_it_is_told_to_end(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_after_failures(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "RETRY_S", (0.01, 0.01))
     cluster = Cluster(ClusterUnavailable("no disk"), ValueError("a flaw of ours"))
     done = serve.start_cleaning(cluster, 1, first_s=0, every_s=0.01)

@@ -13,9 +13,10 @@ from starlette.testclient import TestClient
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.adapters.scheduler import _DEFINITION
+from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.scheduler.app import create_app
-from crawler_lifecycle.scheduler.serve import _deployer
+from crawler_lifecycle.scheduler.serve import _child_tasks
 from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import Answer, FakeApiServer, throttled
 from tests.support.kube_api.store import JOBS, NAMESPACES
@@ -48,9 +49,10 @@ def client(tmp_path: Path, server: FakeApiServer) -> Iterator[TestClient]:
     gateway = {"url": "http://gateway.example", "task_key": "k" * 32}
     rules = {"onetime_priority_class": "crawl-high", "scheduled_priority_class": "crawl-low"}
     settings = Settings.model_validate({"cluster": {**cluster, **rules}, "gateway": gateway})
-    deployer, removing = _deployer(settings)
+    kind = kind_of(settings.cluster)
+    assert not kind.clears_itself, "the cluster itself clears away what ended"
+    deployer = kind.deployer(_child_tasks(settings))
     assert isinstance(deployer, KubernetesDeployer)
-    assert removing is None, "the cluster itself clears away what ended"
     with TestClient(create_app(deployer, YamlCatalogue(file)), base_url="http://127.0.0.1") as client:
         yield client
     deployer.close()
@@ -84,14 +86,6 @@ def test_a_call_becomes_jobs_by_the_catalogue_and_the_settings(client: TestClien
     assert env["CRAWL_TOKEN"] is None, "a token is never a plain value"
     assert "--project=crawlers" in container["command"]
     assert (pod["priorityClassName"], pod["tolerations"][0]["key"]) == ("crawl-high", "crawlers")
-
-
-def test_again_it_is_found_and_that_is_200(client: TestClient) -> None:
-    first = client.post("/v1/deployments/scheduled", json=body())
-    again = client.post("/v1/deployments/scheduled", json=body())
-    assert (first.status_code, again.status_code) == (201, 200)
-    assert [task["state"] for task in again.json()["tasks"]] == ["existing", "existing"]
-    assert [task["uid"] for task in again.json()["tasks"]] == [task["uid"] for task in first.json()["tasks"]]
 
 
 def test_a_busy_cluster_is_503_with_its_own_wait(client: TestClient, server: FakeApiServer) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from crawler_lifecycle.store import Store
+from tests.contracts.store.world import Clock, opened
 from tests.support.servers import DATABASES, SERVERS, empty_database, shared_server
 from tests.support.sql_server import SqlServer
 
@@ -22,3 +24,10 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def server(request: pytest.FixtureRequest) -> SqlServer:
     """MariaDB, and then MySQL."""
     return shared_server(request.param)
+
+
+@pytest.fixture
+def store(empty_url: str) -> Iterator[Store]:
+    """A store on a database with the schema of this build."""
+    with opened(empty_url, clock=Clock()) as store:
+        yield store

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import sqlite3
-import threading
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from crawler_lifecycle.store import Store, open_store, upgrade
 from crawler_lifecycle.store import engine as engine_module
 from crawler_lifecycle.store.columns import UtcTime, Words, storable
 from crawler_lifecycle.store.engine import Database, masked, open_engine, parse_url
-from tests.support.databases import wait_patiently
+from tests.contracts.store.test_writers import together
+from tests.contracts.store.world import opened
+from tests.support.databases import make_tables, wait_patiently
 from tests.support.mariadb import MariaDb
 from tests.support.sql_server import SqlServer
 
@@ -113,7 +116,7 @@ def test_texts_are_made_storable() -> None:
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path / 'state.db'}"
-    upgrade(url)
+    make_tables(url)
     return url
 
 
@@ -162,32 +165,20 @@ def test_sqlite_on_a_full_disk(sqlite_url: str) -> None:
 def test_sqlite_with_eight_writers(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight stores, as eight processes would have them, each with connections of its own."""
     wait_patiently(monkeypatch)
-    errors: list[BaseException] = []
 
     def work(n: int) -> None:
-        store = open_store(sqlite_url, pool_size=1)
-        try:
+        with closing(open_store(sqlite_url, pool_size=1)) as store:
             for k in range(10):
                 owner = Owner(f"w{n}", f"c{n}-{k}")
                 handle = store.initiation.create_run(RunRequest(crawler="a"), f"r{n}-{k}", owner)
                 fence = Fence(handle.run_id, 1, owner.first_run_id, handle.run_uid)
                 store.deployment.note_waiting(fence, "x")
                 store.events.append_event(fence, "run.note", f"{n}/{k}", {})
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            store.close()
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    store = open_store(sqlite_url)
-    assert len(store.runs.list_runs(limit=200)) == 80
-    assert [e.seq for e in store.events.events_after(0)] == list(range(1, 161))
-    store.close()
+    assert together(*[partial(work, n) for n in range(8)]) == [None] * 8
+    with closing(open_store(sqlite_url)) as store:
+        assert len(store.runs.list_runs(limit=200)) == 80
+        assert [e.seq for e in store.events.events_after(0)] == list(range(1, 161))
 
 
 # --- servers ----------------------------------------------------------------------------------------------------
@@ -208,9 +199,7 @@ def test_a_connection_is_set_up(server: SqlServer) -> None:
 
 
 def test_a_server_that_ends_our_connections(server: SqlServer) -> None:
-    with server.database() as url:
-        upgrade(url)
-        store = open_store(url, pool_size=1)
+    with server.database() as url, opened(url, pool_size=1) as store:
         store.health.ping()
         mine = "SELECT id FROM information_schema.processlist WHERE db LIKE 'test%'"
         for (number,) in server.execute(mine):
@@ -226,7 +215,6 @@ def test_a_server_that_ends_our_connections(server: SqlServer) -> None:
         with pytest.raises(StoreUnavailable, match=r"Lost connection|gone away"):
             lose()
         store.health.ping()
-        store.close()
 
 
 def _connection_id(store: Store) -> object:
@@ -256,16 +244,13 @@ def test_a_server_that_became_read_only(server: SqlServer) -> None:
 
 def test_deadlocks_and_lock_waits_are_told_as_not_now(server: SqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "LOCK_WAIT_S", 1)
-    with server.database() as url:
-        upgrade(url)
-        store = open_store(url, pool_size=2)
+    with server.database() as url, opened(url, pool_size=2) as store:
         row, _ = store.initiation.reserve_run(RunRequest(crawler="a"), "r1")
         with store.database.writing() as connection:
             connection.execute(sa.text("SELECT * FROM run_history FOR UPDATE"))
             with pytest.raises(StoreUnavailable, match=r"[Ll]ock wait timeout"):
                 store.initiation.set_property(row.run_id, 1, "a", "b")
         store.initiation.set_property(row.run_id, 1, "a", "b")
-        store.close()
 
 
 def test_a_folder_that_is_missing_is_named_with_the_setting_that_says_where(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,22 +22,11 @@ from crawler_lifecycle.store import Store, open_store, upgrade
 from crawler_lifecycle.store.base.unit import utc_now
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from tests.clusters.local.local_bench import wait_until
-from tests.contracts.store.world import START, Clock, World, good_end, seen
+from tests.contracts.store.world import START, Clock, World, good_end, opened, seen
 from tests.support.databases import wait_patiently
 from tests.support.disks import small_disk
 from tests.support.servers import SERVERS, running_server
 from tests.support.sql_server import SqlServer
-
-
-@pytest.fixture
-def migrated(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """A store on any database."""
-    wait_patiently(monkeypatch)
-    upgrade(empty_url)
-    store = open_store(empty_url, clock=Clock())
-    yield store
-    store.close()
-
 
 # --- the server dies ----------------------------------------------------------------------------------------------
 
@@ -151,9 +139,7 @@ def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
 
 
 def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) -> None:
-    with server.database() as url:
-        upgrade(url)
-        store = open_store(url, pool_size=1)
+    with server.database() as url, opened(url, pool_size=1) as store:
         world = World(store, Clock())
         fence = world.run()
         with store.database.engine.connect() as connection:
@@ -166,7 +152,6 @@ def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) ->
         wait_until(lambda: server.execute(ours) == ((0,),))
         store.deployment.note_waiting(fence, "quota")
         assert world.row(fence).waiting_for == "quota"
-        store.close()
 
 
 # --- deadlocks ----------------------------------------------------------------------------------------------------
@@ -177,9 +162,7 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
 ) -> None:
     """Another program takes the same locks in the other order. It has written more, so we are the victim."""
     wait_patiently(monkeypatch)
-    with server.database() as url:
-        upgrade(url)
-        store = open_store(url)
+    with server.database() as url, opened(url) as store:
         world = World(store, Clock())
         fence = world.run()
         other = server.connect(url.rpartition("/")[2])
@@ -207,34 +190,30 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
         assert store.events.find_event("k") is None
         event = store.events.append_event(fence, "run.note", "k", {"n": 1})
         assert [e.seq for e in store.events.events_after(0)] == [1, event.seq] == [1, 2]
-        store.close()
 
 
 # --- others write -------------------------------------------------------------------------------------------------
 
 
-def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(migrated: Store) -> None:
-    world = World(migrated, Clock())
-    fence = world.deployed(tasks=3)
-    world.execute(fence)
-    tasks = migrated.looks.found_state(fence).tasks
+def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(store: Store) -> None:
+    world = World(store, Clock())
+    fence = world.executing(tasks=3)
+    tasks = store.looks.found_state(fence).tasks
     world.stage(fence, [seen(t, Phase.ENDED, START, uid=t.uid, end=good_end(START)) for t in tasks])
-    told = len(migrated.runs.transitions(fence.run_id))
-    with migrated.database.writing() as connection:
+    told = len(store.runs.transitions(fence.run_id))
+    with store.database.writing() as connection:
         statement = "UPDATE task_history SET status = 'LOST', ended_at = '2026-01-01 00:00:00' WHERE task_id = :task"
         connection.execute(sa.text(statement), {"task": tasks[1].task_id})
-    counts = migrated.looks.apply_findings(fence, "look")
+    counts = store.looks.apply_findings(fence, "look")
     assert counts.by_status == {"SUCCEEDED": 2, "LOST": 1}
-    new = migrated.runs.transitions(fence.run_id)[told:]
+    new = store.runs.transitions(fence.run_id)[told:]
     assert [t.task_id for t in new] == [tasks[0].task_id, tasks[2].task_id]
     assert world.end(fence).outcome == "partial"
 
 
 def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
     """A transition is written before its status changes, so no other program may come between the two."""
-    with server.database() as url:
-        upgrade(url)
-        store = open_store(url, clock=Clock())
+    with server.database() as url, opened(url, clock=Clock()) as store:
         world = World(store, Clock())
         fence = world.deployed(tasks=2)
         tasks = store.looks.found_state(fence).tasks
@@ -254,16 +233,14 @@ def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
         assert store.looks.apply_findings(fence, "look").by_status == {"LOST": 2}
         assert waited
         other.close()
-        store.close()
 
 
-def test_the_end_counts_what_was_committed_while_it_waited(migrated: Store) -> None:
+def test_the_end_counts_what_was_committed_while_it_waited(store: Store) -> None:
     """The last count is made under the lock of the run, and never out of an older snapshot."""
-    world = World(migrated, Clock())
+    world = World(store, Clock())
     fence = world.deployed()
-    [task] = migrated.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=good_end(START))])
-    assert migrated.tasks.count_tasks(fence.run_id).alive == 0
+    world.see_ends(fence)
+    assert store.tasks.count_tasks(fence.run_id).alive == 0
     answers: list[RunRow | LifecycleError] = []
 
     def end() -> None:
@@ -272,7 +249,7 @@ def test_the_end_counts_what_was_committed_while_it_waited(migrated: Store) -> N
         except LifecycleError as error:
             answers.append(error)
 
-    with migrated.database.writing() as connection:
+    with store.database.writing() as connection:
         lock = " FOR UPDATE" if connection.dialect.name == "mysql" else ""
         connection.execute(sa.text(f"SELECT run_id FROM run_history{lock}")).all()
         ender = threading.Thread(target=end)

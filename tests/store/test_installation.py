@@ -22,7 +22,6 @@ def block(page: str, section: str, language: str) -> list[str]:
     """The lines of the first code block of a section."""
     text = (DOCS / page).read_text()
     found = re.search(rf"```{language}\n(.*?)```", text[text.index(f"\n{section}\n") :], re.S)
-    assert found is not None
     return found[1].splitlines()
 
 

@@ -432,7 +432,6 @@ def schedules(world: World) -> None:
         pass
     for n in range(3):
         line = store.decide_due("s7", clock.now + timedelta(seconds=n), row.revision)
-        assert line is not None
         store.due_begun(line.due_id, TargetRef(TargetKind.RUN, 1 + n))
     store.decide_due("s7", clock.now)
     store.asked_due("s7", "key")
@@ -545,7 +544,6 @@ def clearing(store: Store, filled: Filled) -> None:
     page = store.file_retention.kept_runs(range(1, 501))
     old = next(run for run in page if run.ended_at is not None)
     row = store.runs.get_run(old.run_id)
-    assert row is not None
     fence = Fence(old.run_id, old.attempt, row.owner_run_id or "", old.run_uid)
     store.exports.record_export(fence, "exported", None, None)
     store.exports.begin_export(fence)

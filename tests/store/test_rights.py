@@ -63,8 +63,7 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         store.health.ping()
         assert store.run_numbers.begin_run_ids_above(store.run_numbers.newest_run_id() + 40)
         world = World(store, clock)
-        fence = world.deployed(tasks=3)
-        world.execute(fence)
+        fence = world.executing(tasks=3)
         assert [task.index for task in store.additions.add_tasks(fence.run_id, "more", [{"part": "9"}])] == [3]
         world.deploy(fence)
         clock.forward(60)
@@ -116,11 +115,7 @@ def test_an_upgrade_that_has_nothing_to_do_needs_no_more(limited: str) -> None:
     "UPDATE schema_compatibility SET works_from = '0001'", "DELETE FROM alembic_version",
 ])  # fmt: skip
 def test_what_the_ledger_says_cannot_be_changed(limited: str, server: SqlServer, statement: str) -> None:
-    connection = pymysql.connect(
-        host="127.0.0.1", port=server.port, user="services", password=PASSWORD, database=limited.rpartition("/")[2]
-    )
-    with connection, connection.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
-        cursor.execute(statement)
+    test_more_is_refused(limited, server, statement)
 
 
 def test_every_table_is_granted_or_kept_on_purpose() -> None:

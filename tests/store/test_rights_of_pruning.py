@@ -60,8 +60,7 @@ def address(server: SqlServer) -> Iterator[str]:
 def _leave(store: Store, clock: Clock, name: str) -> None:
     """A run with something in every table, that ended long ago."""
     world = World(store, clock)
-    fence = world.deployed(name, tasks=2)
-    world.execute(fence)
+    fence = world.executing(name, tasks=2)
     store.looks.save_details(
         fence,
         [
@@ -84,7 +83,6 @@ def _leave(store: Store, clock: Clock, name: str) -> None:
     spec = ScheduleSpec(run={"crawler": "books"}, every_s=60)
     schedule, _ = store.schedules.put_schedule(name, spec.document(), None)
     due = store.schedules.decide_due(name, clock.now, schedule.revision)
-    assert due is not None
     store.schedules.due_begun(due.due_id, TargetRef(TargetKind.RUN, fence.run_id))
     store.findings.note_findings([AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])
     store.findings.note_repair(name, "ended")

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports.looks import Details
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store import Store
 from crawler_lifecycle.store.runs import stops
 from crawler_lifecycle.store.runs.moves import move_tasks
 from crawler_lifecycle.store.runs.stops import CANCEL_PAGE
@@ -55,9 +55,7 @@ def large(store: Store, tasks: int) -> Fence:
     return Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
 
 
-def test_a_sync_of_a_thousand_tasks(empty_url: str) -> None:
-    upgrade(empty_url)
-    store = open_store(empty_url, clock=Clock())
+def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
     world = World(store, Clock())
     with counted(store) as sent:
         fence = large(store, 1000)
@@ -82,12 +80,9 @@ def test_a_sync_of_a_thousand_tasks(empty_url: str) -> None:
     with counted(store) as sent:
         world.end(fence)
     assert len(sent) < 22
-    store.close()
 
 
-def test_cancelling_ten_thousand_tasks(empty_url: str) -> None:
-    upgrade(empty_url)
-    store = open_store(empty_url, clock=Clock())
+def test_cancelling_ten_thousand_tasks(store: Store) -> None:
     world = World(store, Clock())
     fence = large(store, 10_000)
     seq = store.events.last_event_seq()
@@ -101,14 +96,11 @@ def test_cancelling_ten_thousand_tasks(empty_url: str) -> None:
         world.resume(fence)
     assert store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 10_000}
     assert len(sent) < 47
-    store.close()
 
 
-def test_cancelling_is_committed_page_by_page(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_is_committed_page_by_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A try that is cut off leaves what it did, and the next one goes on with the rest."""
     monkeypatch.setattr(stops, "CANCEL_PAGE", 40)
-    upgrade(empty_url)
-    store = open_store(empty_url, clock=Clock())
     fence = large(store, 100)
     moved: list[int] = []
 
@@ -125,25 +117,19 @@ def test_cancelling_is_committed_page_by_page(empty_url: str, monkeypatch: pytes
     monkeypatch.setattr(stops, "move_tasks", move_tasks)
     assert store.stops.cancel_queued(fence, START).by_status == {"CANCELLED": 100}
     assert moved == [40, 40]
-    store.close()
 
 
 @pytest.mark.slow
-def test_cancelling_a_hundred_thousand_tasks(empty_url: str) -> None:
-    upgrade(empty_url)
-    store = open_store(empty_url, clock=Clock())
+def test_cancelling_a_hundred_thousand_tasks(store: Store) -> None:
     fence = large(store, 100_000)
     with counted(store) as sent:
         assert store.stops.cancel_queued(fence, START).by_status == {"CANCELLED": 100_000}
     assert len(sent) < 20 * (100_000 // CANCEL_PAGE + 1)
-    store.close()
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_stopping_thousands_of_tasks(empty_url: str, killed: bool) -> None:
+def test_stopping_thousands_of_tasks(store: Store, killed: bool) -> None:
     """A page of a stop is one transaction, however many tasks it has, and one event."""
-    upgrade(empty_url)
-    store = open_store(empty_url, clock=Clock())
     world = World(store, Clock())
     fence = large(store, MANY)
     world.deploy(fence)
@@ -159,4 +145,3 @@ def test_stopping_thousands_of_tasks(empty_url: str, killed: bool) -> None:
     assert len(sent) <= 22 * pages
     assert store.events.last_event_seq() - seq == pages
     assert store.stops.unstopped(fence, killed) == []
-    store.close()

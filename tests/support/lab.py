@@ -39,6 +39,7 @@ from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.databases import fresh_database, make_tables
 from tests.support.fakes.cluster import FakeCluster
+from tests.support.fakes.services import FakeCatalogue
 from tests.support.receiver import ENVIRONMENT
 
 #: Far longer than anything takes that works, in seconds: a wait that reaches it has failed.
@@ -88,25 +89,12 @@ def workflow_clock() -> datetime:
     return datetime.now(UTC)
 
 
-class DictCatalogue:
-    """A catalogue of what is given."""
-
-    def __init__(self, crawlers: dict[str, CrawlerDefinition]) -> None:
-        self._crawlers = crawlers
-
-    def get(self, name: str) -> CrawlerDefinition | None:
-        return self._crawlers.get(name)
-
-    def all(self) -> list[CrawlerDefinition]:
-        return list(self._crawlers.values())
-
-
 @dataclass
 class DirectScheduler:
     """The scheduler service without HTTP; ``before`` runs before each call and ``lose`` drops that many answers."""
 
     cluster: FakeCluster
-    catalogue: DictCatalogue
+    catalogue: FakeCatalogue
     lose: int = 0
     before: Callable[[Deployment], None] = lambda _: None
     calls: list[Deployment] = field(default_factory=list)
@@ -332,7 +320,7 @@ async def _laboratory(
     make_tables(url)
     store = open_store(url, clock=clock, told=meters.committed)
     cluster = FakeCluster(clock=clock)
-    outside, catalogue = Outside(), DictCatalogue(CRAWLERS)
+    outside, catalogue = Outside(), FakeCatalogue(CRAWLERS.values())
     scheduler = DirectScheduler(cluster, catalogue)
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     parts = Parts(store, cluster, cluster, catalogue, scheduler, [outside], outside, outside, directory)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ ACCESS_KEY, SECRET_KEY = "TESTACCESSKEY0000001", "canary-secret-0123456789abcdef
 #: What could come from the machine that the tests run on.
 _FOREIGN = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE", "AWS_REGION", "AWS_ENDPOINT_URL_S3")
 
-
+#: Numbers of buckets: all servers of moto in one process hold the same ones.
+_NAMES = itertools.count()
 _SESSION = boto3.session.Session
 _LOADER = botocore.loaders.create_loader()
 
@@ -41,7 +42,6 @@ class S3Server:
 
     kind: str
     url: str
-    _names: Iterator[int] = field(default_factory=itertools.count)
 
     @cached_property
     def client(self) -> Any:
@@ -57,7 +57,7 @@ class S3Server:
 
     def bucket(self) -> Bucket:
         """A new, empty bucket."""
-        bucket = Bucket(self, f"bucket-{next(self._names)}")
+        bucket = Bucket(self, f"bucket-{next(_NAMES)}")
         bucket.client.create_bucket(Bucket=bucket.name)
         return bucket
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -21,6 +20,7 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.worker import finalizer_release
 from crawler_lifecycle.worker.finalizer_release import Releaser, releasable
 from tests.support.run_refs import run_ref
+from tests.worker.test_wake_ups import until
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -135,13 +135,6 @@ def test_one_run_that_cannot_be_let_go_holds_up_no_other() -> None:
     assert keeper.calls == [(2, [0])]
     keeper.broken.clear()
     assert helper.turn() == (1, 0)
-
-
-async def until(condition: Callable[[], object], seconds: float = 150) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"it did not come within {seconds:g} s"
-        await asyncio.sleep(0.01)
 
 
 async def test_it_goes_on_after_trouble_and_says_it_once(

@@ -1,15 +1,16 @@
-"""Slots of workflow tasks: those of remembered workflows are never taken by others, and none is lost."""
+"""Polling: how it ends; slots of workflow tasks: starts take none of remembered workflows, and none is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from crawler_lifecycle.worker.polling import WorkflowSlots
+from crawler_lifecycle.worker.polling import Polling, WorkflowSlots
 
 
 def polls(sticky: bool) -> Any:
@@ -94,3 +95,27 @@ async def test_slots_come_back_from_other_threads() -> None:
         await asyncio.gather(*(lane() for _ in range(8)))
     assert 1 <= most <= 3
     assert [slots.try_reserve_slot(polls(True)) is not None for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.asyncio
+async def test_managers_are_told_before_nobody_takes_their_cycles_any_more() -> None:
+    done: list[str] = []
+    told = asyncio.Event()
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def shutdown(self) -> None:
+            done.append(self.name)
+            told.set()
+
+    async def tell() -> None:
+        await told.wait()
+        done.append("told")
+
+    async with AsyncExitStack() as stack:
+        polling = Polling(cast(Any, None), cast(Any, None), None, stack)
+        polling._workers, polling._own = cast(Any, [Named("all others")]), cast(Any, Named("own"))
+        await polling.leave(tell())
+    assert done == ["all others", "told", "own"]

@@ -48,7 +48,6 @@ class Outside:
     gap_s: float = 0.2
     targets: dict[int, WakeUpState] = field(default_factory=dict)
     signals: Counter[str] = field(default_factory=Counter)
-    closed: set[str] = field(default_factory=set)
     error: Exception | None = None
     refusal: Exception | None = None
     asked: list[Sequence[int]] = field(default_factory=list)
@@ -67,8 +66,6 @@ class Outside:
         if self.refusal is not None:
             raise self.refusal
         self.signals[workflow_id] += 1
-        if workflow_id in self.closed:
-            return False
         if self.look_s is not None and workflow_id not in self.wanted:
             self.wanted.add(workflow_id)
             asyncio.get_running_loop().call_later(self.gap_s, self._look, workflow_id)
@@ -144,34 +141,6 @@ async def test_a_thousand_changes_a_second_are_one_signal_a_look() -> None:
         assert waker.counts["coalesced"] >= 1000 - 2 * looks
 
 
-async def test_runs_that_are_unknown_ended_or_nobodys_get_no_signal() -> None:
-    outside = Outside()
-    outside.add(1, ended=True)
-    outside.add(2, workflow_id=None)
-    outside.add(3, verified_at=now())
-    async with running(Script(), outside) as (_, tell):
-        seen = outside.targets[3].verified_at
-        assert seen is not None
-        for run_id in (1, 2, 77):
-            tell(run_id, now())
-        tell(3, seen)
-        await until(lambda: sum(map(len, outside.asked)) >= 4)
-        await asyncio.sleep(0.1)
-        assert outside.signals == {}
-
-
-async def test_a_workflow_that_closed_is_signalled_once() -> None:
-    outside = Outside()
-    outside.add(1)
-    outside.closed.add("crawl/1")
-    async with running(Script(), outside) as (waker, tell):
-        tell(1, now())
-        await until(lambda: outside.signals)
-        await asyncio.sleep(0.3)
-        assert outside.signals == {"crawl/1": 1}
-        assert waker.counts["sent"] == 0
-
-
 @pytest.mark.parametrize("where", ["database", "temporal"])
 async def test_an_outage_delays_a_signal_and_loses_none(where: str) -> None:
     outside = Outside()
@@ -210,16 +179,3 @@ async def test_the_second_observer_leaves_the_first_a_moment(monkeypatch: pytest
     async with running(alone, outside) as (_, tell):
         tell(1, now())
         await until(lambda: outside.signals == {"crawl/1": 2})
-
-
-async def test_many_runs_are_asked_about_in_pages() -> None:
-    outside = Outside(look_s=None)
-    for run_id in range(1200):
-        outside.add(run_id)
-    async with running(Script(), outside) as (_, tell):
-        at = now()
-        for run_id in range(1200):
-            tell(run_id, at)
-        await until(lambda: len(outside.signals) == 1200)
-        assert max(map(len, outside.asked)) <= 500
-        assert set(outside.signals.values()) == {1}

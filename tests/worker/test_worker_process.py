@@ -144,30 +144,17 @@ def test_a_wrong_setting_is_named_with_its_value(
 
 
 @pytest.mark.processes
-def test_a_taken_health_port_is_named(start: Callable[..., WorkerProcess]) -> None:
+@pytest.mark.parametrize("setting", ["LIFECYCLE_WORKER__HEALTH_PORT", "LIFECYCLE_WORKER__METRICS_PORT"])
+def test_a_taken_port_is_named(start: Callable[..., WorkerProcess], setting: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        worker = start(LIFECYCLE_WORKER__HEALTH_PORT=str(port))
+        worker = start(**{setting: str(port)})
         code, said = worker.process.wait(120), worker.process.communicate()[1]
     assert code == 1
     assert f"127.0.0.1:{port}" in said
-    assert "LIFECYCLE_WORKER__HEALTH_PORT" in said
-    assert "Traceback" not in said
-
-
-@pytest.mark.processes
-def test_a_taken_metrics_port_is_named(start: Callable[..., WorkerProcess]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        worker = start(LIFECYCLE_WORKER__METRICS_PORT=str(port))
-        code, said = worker.process.wait(120), worker.process.communicate()[1]
-    assert code == 1
-    assert "LIFECYCLE_WORKER__METRICS_PORT" in said
-    assert f"127.0.0.1:{port}" in said
+    assert setting in said
     assert "Traceback" not in said
 
 

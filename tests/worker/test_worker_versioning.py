@@ -1,13 +1,9 @@
-"""Which version a worker has: its settings, and that a worker without any is what it always was."""
+"""A version of a worker, and how much it remembers; one without any version is what it always was."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from pydantic import ValidationError
 from temporalio.common import VersioningBehavior
 
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -62,12 +58,12 @@ def test_a_name_that_the_server_would_refuse_is_refused_at_the_start(
         Settings.load()
 
 
-def test_the_process_says_what_is_missing(tmp_path: Path) -> None:
-    env = {**os.environ, "LIFECYCLE_WORKER__DEPLOYMENT": "crawls", "LIFECYCLE_WORKER__HEALTH_PORT": "0"}
-    env["LIFECYCLE_DATABASE__URL"] = f"sqlite:///{tmp_path / 'runs.db'}"
-    command = [sys.executable, "-m", "workers.all"]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "LIFECYCLE_WORKER__BUILD_ID: missing for the deployment 'crawls'" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(("memory", "runs"), [("256Mi", 1310), ("2Gi", 10485), ("1Mi", 5)])
+def test_the_memory_is_a_number_of_runs(memory: str, runs: int) -> None:
+    assert WorkerSettings(cache=memory).cached() == runs
+
+
+@pytest.mark.parametrize("memory", ["much", "0", "1Ki", "1e30", ""])
+def test_memory_that_cannot_be_is_refused_by_its_name(memory: str) -> None:
+    with pytest.raises(ValidationError, match=r"cache\n.*(not allowed|give)"):
+        WorkerSettings(cache=memory)

@@ -185,11 +185,3 @@ async def test_changes_are_pushed_to_a_front_end_that_wants_them(lab: Lab) -> No
     assert "signal_pusher_changed" in await lab.events(handle)
     await lab.until(lambda: "run.changed" in [e.type for e in lab.outside.pushed])
     assert lab.outside.pushed[-1].body["status"] == "COMPLETED", "the end is pushed as well"
-
-
-async def test_a_front_end_that_never_answers_costs_the_run_nothing(lab: Lab) -> None:
-    lab.outside.sends = True
-    lab.outside.fail["push"] = OSError("refused")
-    lab.cluster.behaviour = Behaviour(executes=100)
-    result = await lab.run({"crawler": "books"})
-    assert (result.status, result.outcome) == ("COMPLETED", "finished")

@@ -14,9 +14,8 @@ from temporalio.client import WorkflowHistory, WorkflowUpdateFailedError, Workfl
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities import cancellation
-from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, StoreUnavailable
+from crawler_lifecycle.domain.errors import NotDelivered, StoreUnavailable
 from crawler_lifecycle.domain.run import RunResult
-from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.workflows import calls
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
@@ -46,112 +45,6 @@ async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(la
     assert started - at_first <= 12, "an hour of waiting"
     assert lab.cluster.calls["look"] > 60
     assert lab.store.runs.get_run(1).waiting_for is None
-
-
-async def test_look_now_ends_a_wait(real_lab: Lab) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books", "poll_minutes": [600], "limits": {"start_check_s": 0.1}})
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
-    lab.cluster.end_now(1, end=End(exit_code=0, finish_reason="finished"))
-    await handle.signal("look_now")
-    result = await handle.result()
-    assert result.status == "COMPLETED"
-    ends = [t for t in lab.store.runs.transitions(1) if t.task_id and t.to_status == "SUCCEEDED"]
-    assert [t.source for t in ends] == ["wake"]
-
-
-async def test_look_now_while_the_start_is_awaited(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(waits=1e7)
-    handle = await lab.start({"crawler": "books"})
-    await lab.until(lambda: lab.cluster.calls["look"] >= 1)
-    for _ in range(5):
-        before = lab.cluster.calls["look"]
-        await handle.signal("look_now")
-        await lab.until(lambda before=before: lab.cluster.calls["look"] > before)
-    await handle.signal("stop")
-    assert (await handle.result()).outcome == "cancelled"
-    assert len(lab.scheduler.calls) == 1, "looking again deploys nothing again"
-
-
-async def test_a_process_killed_behind_our_back_is_corrected_on_record(lab: Lab) -> None:
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    lab.cluster.end_now(1)
-    result = await handle.result()
-    assert (result.status, result.outcome) == ("FAILED", "failed")
-    assert "SIGKILL" in result.cause
-    (correction,) = lab.store.corrections.list_corrections(1)
-    assert (correction.kind, correction.believed, correction.truth) == ("killed", "RUNNING", "FAILED")
-    assert correction.lag_ms is not None
-    assert correction.truth_since is not None
-
-
-async def test_what_vanished_is_lost_and_never_a_success(lab: Lab) -> None:
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    lab.cluster.vanish(1)
-    result = await handle.result()
-    assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
-    assert [c.kind for c in lab.store.corrections.list_corrections(1)] == ["vanished"]
-
-
-async def test_an_end_found_late_is_a_correction(real_lab_without_workers: Lab) -> None:
-    lab = real_lab_without_workers
-    lab.cluster.behaviour = UNTIL_STOPPED
-    async with lab.working():
-        handle = await lab.start({"crawler": "books", "poll_minutes": [0.02], "limits": {"start_check_s": 0}})
-        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    lab.cluster.end_now(1, end=End(exit_code=0, finish_reason="finished"))
-    await asyncio.sleep(8)  # nobody works; a look was due after 1.2 s
-    async with lab.working():
-        result = await handle.result()
-    assert result.status == "COMPLETED"
-    assert [c.kind for c in lab.store.corrections.list_corrections(1)] == ["late"]
-
-
-async def test_a_cluster_that_is_away_changes_no_status(lab: Lab) -> None:
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    lab.cluster.fail_with(ClusterUnavailable("the API server answered 503"))
-    calls = lab.cluster.calls["look"]
-    await lab.until(lambda: lab.cluster.calls["look"] > calls + 20)
-    row = lab.store.runs.get_run(1)
-    assert (row.status, lab.tasks(1)) == ("PROCESSING", {0: "RUNNING"})
-    assert "503" in row.look_error
-    lab.cluster.fail_with(None)
-    lab.cluster.end_now(1, end=End(exit_code=0, finish_reason="finished"))
-    result = await handle.result()
-    assert result.status == "COMPLETED"
-    assert lab.store.runs.get_run(1).look_error is None
-
-
-async def test_an_answer_that_is_lost_starts_nothing_twice(lab: Lab) -> None:
-    for lost in (1, 3):
-        lab.scheduler.lose = lost
-        result = await lab.run({"crawler": "books", "tasks": [{}, {}]})
-        assert result.tasks == {"SUCCEEDED": 2}
-        assert len([call for call in lab.scheduler.calls if call.run_id == result.run_id]) == lost + 1
-        assert len([key for key in lab.cluster._tasks if key[0] == result.run_id]) == 2
-
-
-async def test_deferred_tasks_wait_queued_and_are_offered_again(lab: Lab) -> None:
-    deferring = True
-
-    def behaviour(run: int, index: int, attempt: int) -> Behaviour:
-        later = deferring and index >= 2
-        return Behaviour(deployed="deferred" if later else "created", deploy_reason="quota exceeded", executes=400)
-
-    lab.cluster.behaviour = behaviour
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 4})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    assert lab.tasks(1) == {0: "RUNNING", 1: "RUNNING", 2: "QUEUED", 3: "QUEUED"}
-    assert "quota" in lab.store.tasks.list_tasks(1)[2].reason
-    deferring = False
-    assert (await handle.result()).tasks == {"SUCCEEDED": 4}
 
 
 async def test_a_cluster_that_takes_nothing_yet_is_asked_again(lab: Lab) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.client import WorkflowFailureError
 
 from crawler_lifecycle.activities import deployment
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.ports.runs import Deployment, Event
-from tests.support.fakes.cluster import FINISHED, Behaviour
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, each_at_once
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -30,79 +29,6 @@ async def refused(lab: Lab, request: dict[str, Any]) -> tuple[str, str]:
         await lab.run(request)
     cause: Any = caught.value.cause
     return cause.type, cause.message
-
-
-async def terminated(lab: Lab, handle: WorkflowHandle[Any, Any]) -> None:
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    await handle.terminate("by an operator")
-
-
-async def test_a_terminated_run_goes_on_without_repeating_what_was_done(lab: Lab) -> None:
-    """Of five tasks one finished before, one while nobody looked, one executes, one failed, one never started."""
-    lab.cluster.behaviour = lambda run, index, attempt: (
-        Behaviour() if index == 0 or attempt == 2 else (FAILS if index == 3 else UNTIL_STOPPED)
-    )
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 5, "max_parallel_tasks": 3})
-    await lab.until(lambda: lab.tasks(1).get(3) == "FAILED")
-    await handle.terminate("by an operator")
-    before = lab.tasks(1)
-    assert before == {0: "SUCCEEDED", 1: "RUNNING", 2: "RUNNING", 3: "FAILED", 4: before[4]}
-    lab.cluster.end_now(1, 1, end=FINISHED)
-    again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.tasks(1)[1] == "SUCCEEDED")
-    await lab.snapshot_where(again, lambda s: s.stage == "reconciliation" and s.looks >= 2)
-    rows = {(t.task_index, t.attempt): t for t in lab.store.tasks.list_tasks(1, superseded=True)}
-    assert rows[2, 1].status == "RUNNING", "what executes is adopted as it is"
-    assert rows[3, 1].superseded_by == rows[3, 2].task_id
-    assert (0, 2) not in rows
-    assert (1, 2) not in rows
-    for index in (2, 4):
-        attempt = 1 if (index, 1) in rows else 2
-        if lab.tasks(1)[index] in ("RUNNING", "PENDING"):
-            lab.cluster.end_now(1, index, attempt, FINISHED)
-    result = await again.result()
-    assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 2, {"SUCCEEDED": 5})
-    assert [c.attempt for c in lab.scheduler.calls if any(t.index == 0 for t in c.tasks)] == [1]
-
-
-@pytest.mark.parametrize("stage", ["deployment", "reconciliation", "completion"])
-async def test_a_run_terminated_in_any_stage_reaches_its_end(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
-    behaviours = {"deployment": Behaviour(waits=1e7), "reconciliation": UNTIL_STOPPED, "completion": Behaviour()}
-    lab.cluster.behaviour = behaviours[stage]
-    sending, go_on = threading.Event(), threading.Event()
-
-    def hang(_: Event) -> None:
-        sending.set()
-        go_on.wait(120)
-        raise RuntimeError("the bus is away")
-
-    monkeypatch.setattr(lab.outside, "send", hang)
-    there: dict[str, Callable[[], object]] = {
-        "deployment": lambda: lab.cluster.calls["look"],
-        "reconciliation": lambda: lab.tasks(1) == {0: "RUNNING"},
-        "completion": sending.is_set,
-    }
-    handle = await lab.start({"crawler": "books"})
-    await lab.until(there[stage])
-    await lab.snapshot_where(handle, lambda s: s.stage == stage)
-    await handle.terminate("by an operator")
-    go_on.set()
-    monkeypatch.undo()
-    row = lab.store.runs.get_run(1)
-    if stage == "completion":
-        assert row.status == "COMPLETED"
-        kind, text = await refused(lab, {"run_id": 1})
-        assert kind == "AlreadyCompleted"
-        assert "rerun" in text
-        return
-    again = await lab.start({"run_id": 1})
-    await lab.snapshot_where(again, lambda s: s.attempt == 2)
-    lab.cluster.end_now(1, 0, 1, FINISHED)
-    result = await again.result()
-    assert (result.status, result.attempt) == ("COMPLETED", 2)
-    assert lab.store.runs.get_run(1).owner_workflow_id == again.id
 
 
 async def test_a_failed_run_gets_a_new_task_and_its_old_end_stays_on_record(lab: Lab) -> None:
@@ -120,34 +46,6 @@ async def test_a_failed_run_gets_a_new_task_and_its_old_end_stays_on_record(lab:
     assert [(e.attempt, e.body["status"]) for e in ended] == [(1, "FAILED"), (2, "COMPLETED")]
 
 
-async def test_a_stopped_run_can_be_resumed_and_its_stop_is_forgotten(lab: Lab) -> None:
-    lab.cluster.behaviour = lambda run, index, attempt: UNTIL_STOPPED if attempt == 1 else Behaviour()
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    await handle.signal("stop")
-    assert (await handle.result()).outcome == "cancelled"
-    result = await lab.run({"run_id": 1})
-    assert (result.status, result.attempt) == ("COMPLETED", 2)
-    row = lab.store.runs.get_run(1)
-    assert row.stop is None
-    assert len(lab.store.runs.cancellations(1)) == 1
-
-
-async def test_a_stop_under_way_is_carried_out_by_whoever_takes_over(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    request = {"crawler": "books", "tasks": [{}, {}], "limits": {"force_stop_after_s": None}}
-    handle = await lab.start(request)
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    await handle.signal("stop", {"requested_by": "ada"})
-    await lab.until(lambda: lab.store.runs.cancellations(1) and lab.store.runs.cancellations(1)[0]["acted_at"])
-    await handle.terminate("by an operator")
-    for index in (0, 1):
-        lab.cluster.end_now(1, index)
-    result = await lab.run({"run_id": 1})
-    assert (result.status, result.outcome, result.attempt) == ("FAILED", "cancelled", 2)
-    assert len(lab.store.tasks.list_tasks(1, superseded=True)) == 2, "a stop makes no new tasks"
-
-
 async def test_a_completed_run_runs_again_only_on_demand(lab: Lab) -> None:
     first = await lab.run({"crawler": "books"})
     kind, text = await refused(lab, {"run_id": first.run_id})
@@ -156,18 +54,6 @@ async def test_a_completed_run_runs_again_only_on_demand(lab: Lab) -> None:
     again = await lab.run({"run_id": first.run_id, "rerun": True})
     assert (again.status, again.attempt) == ("COMPLETED", 2)
     assert not lab.scheduler.calls[-1].resume, "a rerun begins anew, not with the state of a finished crawl"
-
-
-async def test_nobody_takes_a_run_from_a_living_workflow(lab: Lab) -> None:
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    kind, text = await refused(lab, {"run_id": 1})
-    assert kind == "RunIsLive"
-    assert handle.id in text
-    assert lab.store.runs.get_run(1).attempt == 1
-    await handle.signal("stop")
-    await handle.result()
 
 
 async def test_the_same_workflow_id_may_resume_its_own_run(lab: Lab) -> None:

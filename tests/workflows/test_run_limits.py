@@ -102,12 +102,6 @@ async def test_one_that_counts_nothing_and_writes_goes_on(lab: Lab) -> None:
     assert result.status == "COMPLETED"
 
 
-async def test_without_a_stall_limit_nothing_stalls(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(executes=2 * 3600, counts_for=60)
-    result = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": None}})
-    assert result.status == "COMPLETED"
-
-
 class Outage:
     """Looks of the cluster fail from one moment of the run's own time to another, in seconds from its first look."""
 
@@ -176,14 +170,6 @@ async def test_a_single_process_run_that_is_resumed_has_its_limits_anew(
     assert [t.to_status for t in own][-2:] == ["STOPPING", "FAILED"]
     least = next(iter(limits.values()))
     assert (own[-2].committed_at - own[0].committed_at).total_seconds() >= least
-
-
-async def test_a_resumed_run_that_no_longer_stalls_completes(lab: Lab) -> None:
-    lab.cluster.behaviour = lambda run, index, attempt: STALLS if attempt == 1 else Behaviour(executes=2 * 3600)
-    first = await lab.run({"crawler": "books", "limits": {"stall_timeout_s": 1800}})
-    assert first.outcome == "cancelled (stalled)"
-    again = await lab.run({"run_id": first.run_id})
-    assert (again.status, again.outcome) == ("COMPLETED", "finished")
 
 
 async def test_a_stop_by_a_limit_that_is_ignored_is_forced_and_keeps_its_outcome(lab: Lab) -> None:

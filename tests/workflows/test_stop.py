@@ -8,14 +8,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowHandle
-from temporalio.common import RawValue
 
-from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
+from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.ports.runs import Deployment, Fence
+from crawler_lifecycle.ports.runs import Fence
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from tests.support.lab import Lab, each_at_once, workflow_clock
 
@@ -80,81 +78,6 @@ async def test_in_reconciliation(lab: Lab) -> None:
     await each_at_once(play, KINDS)
 
 
-async def test_before_any_worker_exists(lab_without_workers: Lab) -> None:
-    lab = lab_without_workers
-    handles = []
-    for stop in (_signal, _force):
-        handles.append(await lab.start({"crawler": "books"}))
-        await stop(handles[-1])
-    async with lab.working():
-        for handle in handles:
-            _checked(lab, await handle.result())
-    assert lab.scheduler.calls == []
-
-
-async def test_while_the_start_is_awaited(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(waits=1e7)
-    handle = await lab.start({"crawler": "books"})
-    await lab.until(lambda: lab.cluster.calls["look"] > 2)
-    await _signal(handle)
-    _checked(lab, await handle.result())
-
-
-async def test_while_a_deployment_is_on_its_way(lab: Lab) -> None:
-    """The late call still creates its task; it is found and stopped, and nothing is left running."""
-    under_way, go_on = set[int](), threading.Event()
-
-    def late(call: Deployment) -> None:
-        under_way.add(call.run_id)
-        assert go_on.wait(120)
-
-    lab.scheduler.before = late
-    lab.cluster.behaviour = UNTIL_STOPPED
-    stops = {await lab.start({"crawler": "books"}): stop for stop in (_signal, _cancel)}
-    await lab.until(lambda: under_way == {1, 2})
-    for handle, stop in stops.items():
-        await stop(handle)
-    await lab.until(lambda: {lab.store.runs.get_run(run).status for run in under_way} == {"STOPPING"})
-    go_on.set()
-    for handle in stops:
-        _checked(lab, await handle.result())
-    assert lab.cluster.alive() == []
-
-
-async def test_while_the_scheduler_is_down(lab: Lab) -> None:
-    def down(_: Deployment) -> None:
-        raise SchedulerUnavailable("connection refused")
-
-    lab.scheduler.before = down
-    stops = {await lab.start({"crawler": "books"}): stop for stop in (_force, _cancel)}
-    for run in (1, 2):
-        await lab.until(
-            lambda run=run: "connection refused" in str(getattr(lab.store.runs.get_run(run), "waiting_for", ""))
-        )
-    for handle, stop in stops.items():
-        await stop(handle)
-        _checked(lab, await handle.result())
-
-
-async def test_while_the_archive_is_written_it_comes_too_late(lab: Lab) -> None:
-    writing, go_on = threading.Event(), threading.Event()
-
-    def slow(*_: Any, **__: Any) -> Any:
-        writing.set()
-        assert go_on.wait(120)
-        return None
-
-    lab.outside.store = slow  # type: ignore[method-assign]
-    lab.cluster.folders[1, 0] = lab.folder
-    handle = await lab.start({"crawler": "books"})
-    await lab.until(writing.is_set)
-    await handle.signal("stop")
-    go_on.set()
-    result = await handle.result()
-    assert (result.status, result.outcome) == ("COMPLETED", "finished")
-    assert lab.store.runs.cancellations(result.run_id) == []
-
-
 async def test_every_task_of_a_multi_process_run_is_stopped_and_the_queued_ones_cancelled(lab: Lab) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 130, "max_parallel_tasks": 110})
@@ -192,19 +115,6 @@ async def test_a_stop_that_is_ignored_becomes_a_forced_one(lab: Lab) -> None:
     row = lab.store.runs.get_run(result.run_id)
     assert (task.ended_at - row.stop.requested_at).total_seconds() >= 300
     assert lab.cluster.calls["kill"] == 1
-
-
-async def test_force_after_a_plain_stop(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    await handle.signal("stop", {"request_id": "plain"})
-    await lab.until(lambda: lab.cluster.calls["stop"])
-    await handle.signal("stop", {"request_id": "hard", "force": True})
-    result = await handle.result()
-    assert result.outcome == "cancelled"
-    assert [c["request_id"] for c in lab.store.runs.cancellations(result.run_id)] == ["plain", "hard"]
-    assert lab.store.tasks.list_tasks(result.run_id)[0].outcome == "cancelled"
 
 
 async def test_with_the_cluster_dead_it_is_recorded_at_once_and_done_when_it_is_back(lab: Lab) -> None:
@@ -251,34 +161,14 @@ async def test_a_stop_of_a_reserved_run_leads_straight_to_its_end(lab: Lab) -> N
     assert lab.scheduler.calls == []
 
 
-#: Besides what ``test_poison`` sends.
-JUNK = [
-    [Payload(metadata={}, data=b"")],
-    [Payload(metadata={"encoding": b"json/plain"}, data=b"5")],
-    [Payload(metadata={"encoding": b"json/plain"}, data=b'{"force": "yes", "colour": 1, "reason": 7}')],
-    [Payload(metadata={"encoding": b"json/plain"}, data=b'{"reason": "a"}')] * 3,
-]
-
-
-async def test_a_stop_is_never_lost_whatever_it_carries(lab: Lab) -> None:
+async def test_a_stop_counts_also_with_three_payloads(lab: Lab) -> None:
+    """``test_poison`` sends what nobody can read."""
     lab.cluster.behaviour = UNTIL_STOPPED
-
-    async def play(payloads: list[Payload]) -> None:
-        handle = await lab.start({"crawler": "books"})
-        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-        await handle.signal("stop", args=[RawValue(p) for p in payloads])
-        _checked(lab, await handle.result())
-        snapshot = await lab.snapshot_where(handle, lambda s: True)
-        assert snapshot.notes
-
-    await each_at_once(play, JUNK)
-
-
-async def test_unknown_signals_become_a_note(lab: Lab) -> None:
     handle = await lab.start({"crawler": "books"})
-    await handle.signal("pause", 1)
-    assert (await handle.result()).status == "COMPLETED"
-    assert "unknown signal 'pause'" in (await lab.snapshot_where(handle, lambda s: True)).notes[0]
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.signal("stop", args=[{"reason": "a"}] * 3)
+    _checked(lab, await handle.result())
+    assert "3 payloads" in (await lab.snapshot_where(handle, lambda s: True)).notes[0]
 
 
 async def test_a_person_outweighs_a_limit(lab: Lab) -> None:

@@ -211,6 +211,7 @@ async def test_a_storm_while_the_start_is_awaited_keeps_the_gap(real_lab: Lab) -
     assert not too_close(await _storm(lab, handle))
     await handle.signal("stop")
     assert (await handle.result()).outcome == "cancelled"
+    assert len(lab.scheduler.calls) == 1, "looking again deploys nothing again"
 
 
 @pytest.fixture

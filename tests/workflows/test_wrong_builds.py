@@ -55,12 +55,12 @@ FIRST_CHECK = (
 LOOKED = "        found = await look_round(s, source, led_by, gap(s))\n"
 WRITTEN = "        await call(rec.reconcile_tasks, fence, control=control, wake=wake)\n"
 FETCHED = "        await call(rec.get_bulk_task_history_data, fence, control=control, wake=wake, summary=text)\n"
-ASKED = "        await self._logging(ask_to_end(s))\n"
+ASKED = "        await self._logging(self._end_tasks())\n"
 LOGGED = """        if s.stop_rung == 0 or heard:
             await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
             s.stop_log = []
 """
-EXPORTED = "        await courtesy(s, CompletionActivities.initiate_export_signal)\n"
+EXPORTED = "            await best_effort(s, step)\n"
 TOLD = "            await tell_parent(s)\n"
 CHANGED = "        workflow.upsert_search_attributes(changed)\n"
 

@@ -21,8 +21,7 @@ from crawler_lifecycle.ports.runs import LostRun, Owner, RunRow, TaskRecord
 from .settling import Mend
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.store.runs.adoption import AdoptionStore
-    from crawler_lifecycle.store.runs.reads import RunReader
+    from crawler_lifecycle.store.store import Store
 
 
 log = logging.getLogger(__name__)
@@ -42,13 +41,8 @@ class Adoption:
     repair mode, as any run whose workflow was lost.
     """
 
-    def __init__(
-        self, adoption: AdoptionStore, runs: RunReader, cluster: TaskInventory, directory: WorkflowDirectory
-    ) -> None:
-        self._adoption = adoption
-        self._runs = runs
-        self._cluster = cluster
-        self._directory = directory
+    def __init__(self, store: Store, cluster: TaskInventory, directory: WorkflowDirectory) -> None:
+        self._store, self._cluster, self._directory = store, cluster, directory
         self._hurried: set[RunRef] = set()
 
     def of(self, run: RunRef) -> Mend:
@@ -56,7 +50,7 @@ class Adoption:
         return lambda: self._adopt(run)
 
     def _adopt(self, run: RunRef) -> str:
-        there = self._runs.get_run(run.run_id)
+        there = self._store.runs.get_run(run.run_id)
         tasks = self._cluster.task_records(run)
         if there is not None and run.owns(there.run_uid):
             words = self._complete(there, tasks)
@@ -69,7 +63,7 @@ class Adoption:
                 known = self._directory.record(workflow)
             except TemporalUnavailable as error:
                 trouble = error
-        row = self._adoption.adopt_run(self._lost(run, tasks, workflow, known, trouble))
+        row = self._store.adoption.adopt_run(self._lost(run, tasks, workflow, known, trouble))
         if workflow is not None:
             self._hurry(row)
             return f"taken up again as run {row.run_id}, with {len(tasks)} tasks; its workflow goes on"
@@ -80,10 +74,10 @@ class Adoption:
 
         Raises ``NotInThisState`` where that row has ended.
         """
-        request, owner = self._runs.request_of(row.run_id), Owner(row.owner_workflow_id or "", row.owner_run_id or "")
-        multi = row.multi or len(tasks) > 1
+        owner, multi = Owner(row.owner_workflow_id or "", row.owner_run_id or ""), row.multi or len(tasks) > 1
+        request = self._store.runs.request_of(row.run_id)
         lost = LostRun(row.ref, row.attempt, row.request_id, request, multi, owner, tasks, self._cluster.kind)
-        self._adoption.adopt_run(lost)
+        self._store.adoption.adopt_run(lost)
         return f"taken up again in run {row.run_id}"
 
     def _hurry(self, row: RunRow) -> None:

@@ -9,7 +9,7 @@ runs go on while an audit reads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -61,12 +61,7 @@ from .parents import wake_parent
 from .settling import PAGE, AuditPage, AuditPart, Found, Mend, Settling, end_tasks, still
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.store.audits.findings import FindingStore
-    from crawler_lifecycle.store.audits.reads import AuditStore
-    from crawler_lifecycle.store.runs.adoption import AdoptionStore
-    from crawler_lifecycle.store.runs.corrections import CorrectionStore
-    from crawler_lifecycle.store.runs.reads import RunReader
-    from crawler_lifecycle.store.runs.tasks import TaskReader
+    from crawler_lifecycle.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -87,12 +82,7 @@ class CloseAudit:
 class AuditActivities:
     """Activities of an audit."""
 
-    audits: AuditStore
-    findings: FindingStore
-    corrections: CorrectionStore
-    adoption: AdoptionStore
-    runs: RunReader
-    tasks: TaskReader
+    store: Store
     cluster: AuditedCluster
     directory: WorkflowDirectory
     rules: AuditRules = field(default_factory=AuditRules)
@@ -110,7 +100,7 @@ class AuditActivities:
         with beating():
             after = _key(page.after)
             seen = self.cluster.inventory(after=after, limit=PAGE)
-            rows = {task.key: task for task in self.tasks.recorded_tasks([task.key for task in seen])}
+            rows = {task.key: task for task in self.store.tasks.recorded_tasks([task.key for task in seen])}
             suspects = [task for task in seen if judge_task(task, rows.get(task.key)) is not None]
             # A task may have ended, and been recorded, between the two readings: who still executes now is wrong.
             still = {
@@ -119,7 +109,7 @@ class AuditActivities:
                 for task in self.cluster.inventory(run_id=run_id, limit=len(suspects) + PAGE)
             }
             pairs = [(task, rows.get(task.key)) for task in suspects if (task.key, task.uid) in still]
-            adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
+            adoption = Adoption(self.store, self.cluster, self.directory)
             found, ended = list[Found](), dict[str, ClusterTask]()
             became: dict[str, str | Exception] = {}
             for task, row in pairs:
@@ -137,8 +127,8 @@ class AuditActivities:
                 now = {one.subject: (ended[one.subject], one.task_id) for one in wanted if one.subject in ended}
                 became.update(end_tasks(self.cluster, now))
 
-            part = self._settle(found, page, len(seen), end)
-        return replace(part, next=_text(seen[-1].key) if len(seen) >= PAGE else None)
+            part = self._settling.settle(found, page, len(seen), end)
+        return replace(part, next="/".join(map(str, seen[-1].key)) if len(seen) >= PAGE else None)
 
     def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
         """The correction of a task that is recorded as ended and executes."""
@@ -167,7 +157,7 @@ class AuditActivities:
         Second execution: finds the workflows that the first one started.
         """
         with beating():
-            runs = self.audits.open_runs(int(page.after or 0), PAGE)
+            runs = self.store.audits.open_runs(int(page.after or 0), PAGE)
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
             found = self._late_evidence({run.run_id: run.stop for run in runs}, since)
             for run in runs:
@@ -178,7 +168,7 @@ class AuditActivities:
                 uncounted = judge_counted(run)
                 if uncounted is not None:
                     found.append(Found(uncounted, partial(wake_parent, self.directory, uncounted)))
-            part = self._settle(found, page, len(runs))
+            part = self._settling.settle(found, page, len(runs))
         return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
     def _judged(self, run: LiveRun) -> AuditFinding | None:
@@ -186,8 +176,8 @@ class AuditActivities:
         if state.open:
             return None
         # It may have come to its end, or been resumed, between the two readings.
-        now = next(iter(self.audits.open_runs(run.run_id - 1, 1)), None)
-        return judge_live(run, state, self.tasks.count_tasks(run.run_id).positive()) if now == run else None
+        now = next(iter(self.store.audits.open_runs(run.run_id - 1, 1)), None)
+        return judge_live(run, state, self.store.tasks.count_tasks(run.run_id).positive()) if now == run else None
 
     def _lost(self, finding: AuditFinding, run: LiveRun) -> Found:
         """A run without a workflow: one takes it over, or it is ended where none can carry it."""
@@ -217,7 +207,7 @@ class AuditActivities:
         return max(ended, key=lambda one: one.closed_at or _LONG_AGO)
 
     def _resume(self, finding: AuditFinding, run: LiveRun) -> str:
-        request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=_priority(run.priority))
+        request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=min(max(run.priority, 1), 5))
         if finding.kind is FindingKind.NOT_STARTED:
             workflow_id = run.owner_workflow_id or names.workflow_id(run.crawler, run.request_id)
             # Since it was judged somebody else may have started it, and it may even have ended: then it stays so.
@@ -250,7 +240,7 @@ class AuditActivities:
             return None
         grace = min(self.rules.grace_s, OVERDUE_S) if finding.since is not None else 0.0
         hasty = replace(self, rules=replace(self.rules, grace_s=grace))
-        part = hasty._settle([self._lost(finding, run)], AuditPage(repair), 1)
+        part = hasty._settling.settle([self._lost(finding, run)], AuditPage(repair), 1)
         return next(iter(part.findings), None)
 
     # --- workflows that are open ------------------------------------------------------------------------------------
@@ -271,15 +261,15 @@ class AuditActivities:
                 workflow = self.directory.confirm(listed_one)
                 again = [] if workflow is None else self._judged_workflows([workflow])
                 found += [(finding, workflow) for workflow, finding in again if finding is not None]
-            adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
+            adoption = Adoption(self.store, self.cluster, self.directory)
             mends = [self._without_row(finding, workflow, page.unknown, adoption) for finding, workflow in found]
             settled = [Found(finding, mend) for (finding, _), mend in zip(found, mends, strict=True)]
-            part = self._settle(settled, page, len(listed))
+            part = self._settling.settle(settled, page, len(listed))
         return replace(part, next=following)
 
     def _judged_workflows(self, listed: Sequence[OpenWorkflow]) -> list[tuple[OpenWorkflow, AuditFinding | None]]:
-        runs = self.audits.existing_runs([w.run_id for w in listed if w.run_id is not None])
-        parents = self.audits.existing_parents([w.workflow_id for w in listed if w.of_parent])
+        runs = self.store.audits.existing_runs([w.run_id for w in listed if w.run_id is not None])
+        parents = self.store.audits.existing_parents([w.workflow_id for w in listed if w.of_parent])
         return [
             (w, judge_parent_workflow(w, w.workflow_id in parents))
             if w.of_parent
@@ -306,7 +296,7 @@ class AuditActivities:
         """
         with beating():
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
-            runs = self.audits.ended_runs(since, _moment(page.after), PAGE)
+            runs = self.store.audits.ended_runs(since, _moment(page.after), PAGE)
             found: list[Found] = []
             for run in runs:
                 alive()
@@ -314,7 +304,7 @@ class AuditActivities:
                 if undelivered is not None:
                     found.append(Found(undelivered, partial(self._deliver, run)))
             found += self._late_evidence({run.run_id: run.stop for run in runs}, since)
-            part = self._settle(found, page, len(runs))
+            part = self._settling.settle(found, page, len(runs))
         last = runs[-1] if len(runs) >= PAGE else None
         return replace(part, next=f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
 
@@ -328,7 +318,7 @@ class AuditActivities:
         if self.directory.state(names.export_workflow_id(run.ref, run.attempt)).open:
             return None
         # It may have delivered the last of it and closed between the two readings.
-        now = self.audits.ended_run(run.run_id)
+        now = self.store.audits.ended_run(run.run_id)
         return finding if now == run else None
 
     def _deliver(self, run: EndedRun) -> str:
@@ -342,7 +332,7 @@ class AuditActivities:
         found = []
         ends: dict[RunRef, list[TaskRef]] = {}
         recorded = {}
-        for task in self.audits.unproved_ends(list(stops), since):
+        for task in self.store.audits.unproved_ends(list(stops), since):
             recorded[task.key] = task
             ends.setdefault(task.run, []).append(TaskRef(task.task_id, task.index, task.attempt, task.uid))
         for run, refs in ends.items():
@@ -383,24 +373,19 @@ class AuditActivities:
         """
         # Not the time of Temporal's clock: if ours lags behind it, what was seen a moment ago would be gone.
         begin = order.noted_from or order.report.started_at
-        gone = self.findings.forget_findings([str(kind) for kind in order.complete], begin)
-        self.findings.record_audit(order.report)
+        gone = self.store.findings.forget_findings([str(kind) for kind in order.complete], begin)
+        self.store.findings.record_audit(order.report)
         return gone
 
     # --- shared -----------------------------------------------------------------------------------------------------
 
-    def _settle(
-        self,
-        found: Iterable[Found],
-        page: AuditPage,
-        looked: int,
-        prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
-    ) -> AuditPart:
-        return Settling(self.findings, self.rules, self.clock()).settle(found, page, looked, prepare)
+    @property
+    def _settling(self) -> Settling:
+        return Settling(self.store.findings, self.rules, self.clock())
 
     def _correct(self, run_id: int, correction: Correction) -> None:
         try:
-            written = self.corrections.record_corrections(run_id, [correction], "sweep")
+            written = self.store.corrections.record_corrections(run_id, [correction], "sweep")
         except (RunNotFound, InvalidRequest, RowUnreadable) as error:  # what is audited may be gone or spoilt by now
             log.warning("audit: a correction of run %d could not be written: %s", run_id, error)
             return
@@ -426,16 +411,8 @@ def _key(text: str | None) -> tuple[int, int, int] | None:
     return run_id, index, attempt
 
 
-def _text(key: tuple[int, int, int]) -> str:
-    return "/".join(map(str, key))
-
-
 def _moment(text: str | None) -> tuple[datetime, int] | None:
     if text is None:
         return None
     moment, _, run_id = text.rpartition(" ")
     return datetime.fromisoformat(moment), int(run_id)
-
-
-def _priority(value: int) -> int:
-    return min(max(value, 1), 5)

@@ -42,10 +42,8 @@ from .giving_up import GivingUp
 from .settling import PAGE, AuditPage, AuditPart, Found, Settling, still
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.store.audits.findings import FindingStore
-    from crawler_lifecycle.store.audits.reads import AuditStore
     from crawler_lifecycle.store.schedules.schedules import ScheduleStore
-    from crawler_lifecycle.store.webhooks import WebhookStore
+    from crawler_lifecycle.store.store import Store
 
 #: Reads rows of one kind behind a number; begins the workflow of one.
 Read = Callable[[int, int], Sequence[LiveParent]]
@@ -63,11 +61,8 @@ class ParentAudit:
     Their runs, and workflows without a row, are compared beside those of all others.
     """
 
-    audits: AuditStore
-    findings: FindingStore
+    store: Store
     directory: WorkflowDirectory
-    schedules: ScheduleStore
-    webhooks: WebhookStore
     rules: AuditRules = field(default_factory=AuditRules)
     clock: Clock = utc_now
     giving_up: GivingUp | None = None
@@ -83,7 +78,7 @@ class ParentAudit:
             part = hasty._compare(page, LOST)
             lost += sum(part.found.values())
             if part.next is None:
-                self.findings.forget_findings([str(kind) for kind in LOST], began, what)
+                self.store.findings.forget_findings([str(kind) for kind in LOST], began, what)
                 return lost
             page = replace(page, after=part.next)
 
@@ -104,11 +99,11 @@ class ParentAudit:
         Second execution: finds the lines.
         """
         with beating():
-            rows, found = self.schedules.list_schedules(int(page.after or 0), PAGE, deleted=True), list[Found]()
+            rows, found = self.store.schedules.list_schedules(int(page.after or 0), PAGE, deleted=True), list[Found]()
             for row in rows:
                 alive()
                 found += [Found(finding, partial(self._note, row)) for finding in self._judged_schedule(row)]
-            part = Settling(self.findings, self.rules, self.clock()).settle(found, page, len(rows))
+            part = Settling(self.store.findings, self.rules, self.clock()).settle(found, page, len(rows))
         return replace(part, next=str(rows[-1].schedule_id) if len(rows) >= PAGE else None)
 
     def _judged_schedule(self, row: ScheduleRow) -> Iterator[AuditFinding]:
@@ -123,16 +118,16 @@ class ParentAudit:
             return
         if row.told != row.revision:
             yield judge_told(row.schedule_id, row.name, row.updated_at, f"has its definition {row.revision}")
-        unfired = self.schedules.unfired_due(row.schedule_id, until)
+        unfired = self.store.schedules.unfired_due(row.schedule_id, until)
         if unfired:
             yield judge_unfired(row.schedule_id, row.name, unfired)
 
     def _note(self, row: ScheduleRow) -> str:
-        noted = note_unfired(self.schedules, row, self.clock())
+        noted = note_unfired(self.store.schedules, row, self.clock())
         return f"written down: {noted.missed} missed, {noted.paused} paused"
 
     def _open_due(self, after: int, limit: int) -> list[LiveParent]:
-        lines = self.schedules.due_to_begin(self.clock(), after, limit)
+        lines = self.store.schedules.due_to_begin(self.clock(), after, limit)
         return [
             LiveParent("due time", one.due_id, due_workflow_id(one.name, one.due_at), one.decision, 1, one.decided_at)
             for one in lines
@@ -150,12 +145,12 @@ class ParentAudit:
                 owner_run_id=one.follower,
                 progress=progress_mark(one.revision, one.through_seq),
             )
-            for one in self.webhooks.list_webhooks(after, limit)
+            for one in self.store.webhooks.list_webhooks(after, limit)
             if one.paused_at is None  # a resume begins one
         ]
 
     def _kind(self, what: str) -> tuple[Read, Begin]:
-        a, d = self.audits, self.directory
+        a, d = self.store.audits, self.directory
         kinds: Mapping[str, tuple[Read, Begin]] = {
             "manager": (a.open_managers, d.begin_manager),
             "graph": (a.open_graphs, d.begin_graph),
@@ -175,10 +170,10 @@ class ParentAudit:
             if judged is not None and judged.kind in only:
                 found.append(self._lost(judged, parent, read, begin))
         steps = what == "graph" and FindingKind.NO_RUN in only
-        for step in self.audits.steps_without_runs([parent.number for parent in parents]) if steps else ():
+        for step in self.store.audits.steps_without_runs([parent.number for parent in parents]) if steps else ():
             judged = judge_step(step)
             found.append(Found(judged, partial(wake_parent, self.directory, judged)))
-        part = Settling(self.findings, self.rules, self.clock()).settle(found, page, len(parents))
+        part = Settling(self.store.findings, self.rules, self.clock()).settle(found, page, len(parents))
         return replace(part, next=str(parents[-1].number) if len(parents) >= PAGE else None)
 
     def _lost(self, finding: AuditFinding, parent: LiveParent, read: Read, begin: Begin) -> Found:

@@ -124,7 +124,7 @@ class Found:
     finding: AuditFinding
     mend: Mend
     end: Mend | None = None
-    """What ends it instead, where it was taken over in vain too often."""
+    """The end instead of a repair, where it was taken over in vain too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Settling:
                 mend, tries = end, 0
             elif finding.subject in wanted:
                 mend, tries = by[finding.subject].mend, tries + (finding.tries_max is not None)
-            one = self._tell(finding, on_record, mend, tries)
+            one = self._report(finding, on_record, mend, tries)
             told.append(one)
             counts[finding.kind] += 1
             repaired[finding.kind] += one.repaired
@@ -198,7 +198,7 @@ class Settling:
             log.log(level, "audit: %s%s", finding.detail, told_repair, extra=_about(finding))
         return AuditPart(looked, dict(counts), dict(+repaired), most_urgent(told), noted_at=self.now)
 
-    def _tell(self, finding: AuditFinding, noted: Noted, mend: Mend | None, tries: int) -> Reported:
+    def _report(self, finding: AuditFinding, noted: Noted, mend: Mend | None, tries: int) -> Reported:
         words, done = finding.spared, False
         if mend is not None:
             try:

@@ -202,7 +202,6 @@ class _Batch:
                 self.printed = (self.printed + host.printed())[-OUTPUT_BYTES:]
 
     def _order(self, work: StepWork) -> FunctionCall:
-        style = work.job.get("style", "plain")
         job: dict[str, Any] = {
             "path": work.path,
             "job": dict(work.job),
@@ -215,12 +214,11 @@ class _Batch:
             job["errors"] = [error for row in rows for error in row.errors]
         return FunctionCall(
             function=str(work.job.get("call")),
-            style=style,
             graph=self._row.key,
             job=job,
             limit_s=work.timeout_s,
             graft=work.graft,
-            given=self._given(work) if style in ("cascade", "item") else (),
+            given=self._given(work) if work.job.get("style") in ("cascade", "item") else (),
         )
 
     def _given(self, work: StepWork) -> Iterable[Frame]:
@@ -250,7 +248,7 @@ class _Batch:
         return Done(end, error=text)
 
     def _served(self, work: StepWork) -> bool:
-        """Tell whether a worker of this pool says that it has the module of this step, by its own clock."""
+        """Say whether a worker of this pool says that it has the module of this step, by its own clock."""
         pool = pool_of(activity.info().task_queue)
         plan = self._owner.plans.get_plan(_called(work).partition(":")[0], pool)
         return plan is not None and plan.error is None and plan.heard(self._owner.clock())
@@ -289,7 +287,7 @@ class _Watch:
         return time.monotonic() - self._began
 
     def look(self) -> bool:
-        """Tell whether the step was cancelled, as far as is known while the database is away."""
+        """Say whether the step was cancelled, as far as is known while the database is away."""
         if self._since is None:
             self._looked = time.monotonic()
             with suppress(StoreUnavailable):  # that is no reason to end a function, nor one that asks

@@ -6,8 +6,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.activities.run_files import FileReading
@@ -102,12 +101,6 @@ def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[St
     return [replace(row, reason=graph.waiting(row.number)) if graph and row.number in waits else row for row in rows]
 
 
-def job_document(row: StepRow) -> dict[str, Any]:
-    """A step as ``graphs.job.Job.of`` reads it."""
-    told = asdict(row)
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
-
-
 def _values(
     graphs: GraphStore, graph_id: int, found: Sequence[Given], names: Callable[[Given], list[str]]
 ) -> Iterator[Frame]:
@@ -154,23 +147,9 @@ class Questions:
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The answer; what cannot be is told as the error that the function raises."""
-        answers: dict[str, Callable[..., object]] = {
-            "status": self._status,
-            "jobs": self._jobs,
-            "recorded": self._recorded,
-            "context": self._context,
-            "cancel": self._cancel,
-            "retry": self._retry,
-            "append": self._append,
-            "graft": self._graft,
-            "cancelled": self._cancelled,
-            "crawls": self._crawls,
-            "files": self._files,
-            "read": self._read,
-        }
         self._request_id = uuid.uuid4().hex
         try:
-            return patient(lambda: answered(answers, name, arguments), PATIENCE_S)
+            return patient(lambda: answered(self, name, arguments), PATIENCE_S)
         except _ANSWERED as error:
             return {"error": type(error).__name__, "text": str(error)}
 
@@ -178,10 +157,10 @@ class Questions:
     def _id(self) -> int:
         return self.row.graph_id
 
-    def _status(self) -> object:
-        return _plain(status_document(self.row.name, self.graphs.outline(self._id)))
+    def ask_status(self) -> object:
+        return status_document(self.row.name, self.graphs.outline(self._id))
 
-    def _jobs(self, paths: list[str] | None, after: int) -> object:
+    def ask_jobs(self, paths: list[str] | None, after: int) -> object:
         if paths is None:
             rows = self.graphs.list_steps(self._id, int(after), PAGE)
             last = rows[-1].number if len(rows) == PAGE else None
@@ -190,27 +169,27 @@ class Questions:
             rows = self.graphs.list_steps(self._id, paths=[one.path for one in inside[:PAGE]]) if inside else []
             rows = explained(self.graphs, self._id, rows)
             last = inside[PAGE - 1].number if len(inside) > PAGE else None
-        return {"jobs": [job_document(row) for row in rows if row.kind != StepKind.GRAPH], "after": last}
+        return {"jobs": [row for row in rows if row.kind != StepKind.GRAPH], "after": last}
 
-    def _recorded(self, paths: list[str] | None) -> object:
+    def ask_recorded(self, paths: list[str] | None) -> object:
         found = _values(self.graphs, self._id, self._inside(paths), lambda one: one.path.split("/"))
         return self.host.give(frame for frame in found if not frame[0].keys() & {"graph", "empty"})
 
-    def _context(self, path: str) -> object:
+    def ask_context(self, path: str) -> object:
         number = next((row.number for row in self._named([path])), None) if path else None
         return self.host.give((_CONTEXT, [data]) for data in self.graphs.context(self._id, number))
 
-    def _cancel(self, paths: list[str] | None, reason: str | None) -> object:
+    def ask_cancel(self, paths: list[str] | None, reason: str | None) -> object:
         return self._command(CancelSteps(requested_by=self._me, names=paths, reason=reason).apply)
 
-    def _retry(self, paths: list[str] | None, cascade: bool, fresh: bool) -> object:
+    def ask_retry(self, paths: list[str] | None, cascade: bool, fresh: bool) -> object:
         return self._command(RetrySteps(requested_by=self._me, names=paths, cascade=cascade, fresh=fresh).apply)
 
-    def _append(self, bytes: int) -> object:
+    def ask_append(self, bytes: int) -> object:
         steps = self._spec(bytes).steps
         return self._command(lambda graph: len(graph.add(steps)))
 
-    def _graft(self, path: str, attempt: int, bytes: int) -> object:
+    def ask_graft(self, path: str, attempt: int, bytes: int) -> object:
         work = self.work
         if (path, attempt) != (work.path, work.attempt):
             raise Fenced(f"step {path!r:.200}: only the step that is executed may graft, and that is {work.path!r}")
@@ -221,12 +200,12 @@ class Questions:
         self._wake()
         return None
 
-    def _cancelled(self, path: str, attempt: int) -> object:
+    def ask_cancelled(self, path: str, attempt: int) -> object:
         if path == self.work.path:
             return attempt != self.work.attempt or self.cancelled()
         return any(row.attempt != attempt or row.state != StepState.EXECUTING for row in self._named([path]))
 
-    def _crawls(self, paths: list[str]) -> object:
+    def ask_crawls(self, paths: list[str]) -> object:
         known = {row.path for row in self._named(paths)}
         inside = self._inside([path for path in paths if path in known][:1])
         crawls = [one.path for one in inside if one.kind is StepKind.CRAWL]
@@ -235,10 +214,10 @@ class Questions:
         self._run_ids |= {row.run_id for row in rows if row.run_id is not None}
         return [{name: getattr(row, name) for name in CRAWL} for row in rows]
 
-    def _files(self, run_id: int) -> object:
+    def ask_files(self, run_id: int) -> object:
         return [[file.name, file.bytes] for file in self.reading.list(self._mine(run_id))]
 
-    def _read(self, run_id: int, file: str, offset: int) -> object:
+    def ask_read(self, run_id: int, file: str, offset: int) -> object:
         return self.host.give([({}, [self.reading.read(self._mine(run_id), file, offset)])])
 
     # --- behind them
@@ -282,10 +261,3 @@ class Questions:
         """These steps, and what is in them; ``None``: all."""
         rows = self._rows() if paths is None else self._named(paths)
         return self.graphs.given(self._id, [row.number for row in rows])
-
-
-def _plain(document: Any) -> Any:
-    """The document as JSON."""
-    if isinstance(document, dict):
-        return {name: _plain(one) for name, one in document.items()}
-    return document.isoformat() if isinstance(document, datetime) else document

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -94,6 +94,9 @@ class CycleAnswer:
     """Whether a stop is on record, so that nothing is picked any more."""
 
 
+#: What an object is told as it stands in the manager's row.
+_OF_THE_ROW = ("manager_id", "name", "flow_id", "attempt", "next_seq", "tags", "flow_tags", "state", "stats",
+               "close_reason")  # fmt: skip
 #: What is said of hooks that are called no more.
 GIVEN_UP = f"given up after {TRIES} tries"
 #: Seconds until the next try, by the number of the ones before; afterwards the last figure.
@@ -114,7 +117,7 @@ def _tried(times: int) -> str:
 
 
 @dataclass
-class Trouble:
+class Incident:
     """News of the class of one manager, as this worker hears them."""
 
     word: datetime | None = None
@@ -122,7 +125,7 @@ class Trouble:
     heard: float = 0.0
 
     def served(self, word: datetime | None) -> bool:
-        """Tell whether a worker goes on saying that it has the class. Its clock may be far from ours."""
+        """Say whether a worker goes on saying that it has the class. Its clock may be far from ours."""
         if word != self.word:
             self.word, self.heard = word, time.monotonic()
         return word is not None and time.monotonic() - self.heard < HEARD_S
@@ -139,16 +142,16 @@ class ManagerActivities:
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
     """Items of a source that wait for a slot at most."""
-    troubles: dict[tuple[int, int], Trouble] = field(default_factory=dict)
+    incidents: dict[tuple[int, int], Incident] = field(default_factory=dict)
     """By manager and attempt."""
 
     @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
         """Let the class of a manager decide once, and commit what it decided.
 
-        Pages of its source are read first, as far as there is room. A class that fails is told of on the manager's row,
-        and tried again; after three tries the manager is over, unless runs of it live, which are waited for. One that
-        cannot be loaded here is tried on other workers, while one of them says that it has it.
+        Pages of its source are read first, as far as there is capacity. A class that fails is tried again, and the row
+        of the manager says so; after three tries the manager is over, unless runs of it live, which are waited for. One
+        that cannot be loaded here is tried on other workers, while one of them says that it has it.
 
         Second execution: the same from what is on record then; ends whose hooks ran and jobs that were picked stay so.
         """
@@ -171,7 +174,7 @@ class _Cycle:
     def __init__(self, owner: ManagerActivities, row: ManagerRow, fence: ManagerFence) -> None:
         self._owner, self._managers, self._hosts = owner, owner.managers, owner.hosts
         self._row, self._fence = row, fence
-        self._trouble = owner.troubles.setdefault((row.manager_id, fence.attempt), Trouble())
+        self._incident = owner.incidents.setdefault((row.manager_id, fence.attempt), Incident())
         self._host: PlanHost | None = None
         self._slow_at = time.monotonic() + SLOW_S
         """When the class has worked for so long that people are told, once."""
@@ -202,7 +205,7 @@ class _Cycle:
         host.settled = not decision.over  # nobody calls it again: it ends with this use
         again = self._unfinished or committed.dropped
         again_s = 0.0 if again and not committed.stopped else decision.again_s
-        error, again_s = self._told(decision, again_s)
+        error, again_s = self._noted(decision, again_s)
         if decision.over:
             self._forget()
         return CycleAnswer(
@@ -307,9 +310,9 @@ class _Cycle:
         return CycleAnswer(None, live=live, waiting=waiting, again_s=again_s, error=text)
 
     def _served(self) -> bool:
-        """Tell whether a worker has the class, this one or another, by what they say in the database."""
+        """Say whether a worker has the class, this one or another, by what they say in the database."""
         plan = self._owner.plans.get_plan(self._row.plan)
-        return self._trouble.served(plan.seen_at if plan is not None and plan.error is None else None)
+        return self._incident.served(plan.seen_at if plan is not None and plan.error is None else None)
 
     # --- the object
 
@@ -328,17 +331,8 @@ class _Cycle:
         new = self._managers.new_generation(self._fence, host.fingerprint, read_from)
         self._fence = replace(self._fence, generation=new.generation)
         start = Start(
-            manager_id=new.manager_id,
-            name=new.name,
-            flow_id=new.flow_id,
+            **{name: getattr(new, name) for name in _OF_THE_ROW},
             argv=[str(word) for word in new.options.get("argv", ())],
-            attempt=new.attempt,
-            next_seq=new.next_seq,
-            tags=list(new.tags),
-            flow_tags=list(new.flow_tags),
-            state=dict(new.state),
-            stats=dict(new.stats),
-            close_reason=new.close_reason,
             resumed=row.generation > 0,
             started_at=new.started_at.timestamp() if new.started_at is not None else time.time(),
         )
@@ -356,23 +350,19 @@ class _Cycle:
 
     def _forget(self) -> None:
         self._hosts.drop(self._row.manager_id)
-        self._owner.troubles.pop((self._row.manager_id, self._fence.attempt), None)
+        self._owner.incidents.pop((self._row.manager_id, self._fence.attempt), None)
 
     # --- the source
 
     def _read(self, host: PlanHost) -> None:
-        """Read pages of the source while there is room, and for a moment: whoever ends meanwhile waits for it."""
+        """Read pages of the source while there is capacity, and for a moment: whoever ends meanwhile waits for it."""
         row, counts = self._row, self._row.counts.by_state
-        if (
-            row.exhausted
-            or row.source_error is not None
-            or row.paused
-            or counts[JobState.DELAYED] >= self._owner.buffer
-        ):
+        over = row.exhausted or row.source_error is not None or row.paused
+        if over or counts[JobState.DELAYED] >= self._owner.buffer:
             return
-        until, room = time.monotonic() + READ_S, min(PAGE_ITEMS, self._owner.buffer)
+        until, most = time.monotonic() + READ_S, min(PAGE_ITEMS, self._owner.buffer)
         position, buffered = row.position, counts[JobState.BUFFERED]
-        while buffered < room and not self._unfinished:
+        while buffered < most and not self._unfinished:
             try:
                 page = self._checked(host, host.page(position, self._answer))
             except PlanFailed as failed:
@@ -382,7 +372,7 @@ class _Cycle:
             host.settled = True
             if page.exhausted or page.error is not None:
                 return
-            self._unfinished = buffered < room and time.monotonic() >= until
+            self._unfinished = buffered < most and time.monotonic() >= until
 
     def _checked(self, host: PlanHost, page: Page) -> Page:
         """The page, without what cannot be a run here, by ``on_item_error``."""
@@ -414,7 +404,7 @@ class _Cycle:
 
     # --- hooks that fail
 
-    def _told(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
+    def _noted(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
         """Write down what went wrong; what of it the workflow is told, and the seconds to the next cycle."""
         known = self._row.error or ""
         error = known if self._gave_up and GIVEN_UP in known else decision.error
@@ -429,7 +419,7 @@ class _Cycle:
         return error, again_s
 
     def _anything_lives(self, facts: Facts) -> bool:
-        """Tell whether a run of the manager lives or is about to begin. Ends that nobody handled are no reason to
+        """Say whether a run of the manager lives or is about to begin. Ends that nobody handled are no reason to
         wait: a resume runs their hooks."""
         if not facts.live:
             return False
@@ -440,19 +430,12 @@ class _Cycle:
 
     def _answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Answer a question of the class while it works. Raises ``InvalidRequest`` for what cannot be asked."""
-        answers: dict[str, Callable[..., object]] = {
-            "waiting_jobs": self._waiting_jobs,
-            "live_jobs": self._live_jobs,
-            "known_identities": self._known_identities,
-            "job": self._job,
-            "owned_jobs": self._owned_jobs,
-        }
-        return answered(answers, name, arguments)
+        return answered(self, name, arguments)
 
-    def _waiting_jobs(self, state: str, after_id: int, limit: int) -> object:
+    def ask_waiting_jobs(self, state: str, after_id: int, limit: int) -> object:
         return self._managers.waiting_jobs(self._row.manager_id, JobState(state), _behind(after_id), _bounded(limit))
 
-    def _live_jobs(self, after_id: int, limit: int) -> object:
+    def ask_live_jobs(self, after_id: int, limit: int) -> object:
         found: list[Live] = []
         after_id, limit = _behind(after_id), _bounded(limit)
         while len(found) < limit:
@@ -463,15 +446,15 @@ class _Cycle:
             after_id = rows[-1].item_id
         return found[:limit]
 
-    def _known_identities(self, identities: list[str]) -> object:
+    def ask_known_identities(self, identities: list[str]) -> object:
         if not isinstance(identities, list) or len(identities) > ASKED_MAX:
             raise ValueError(f"give a list of at most {ASKED_MAX}")
         return self._managers.known_identities(self._row.manager_id, [str(one)[:64] for one in identities])
 
-    def _job(self, key: str) -> object:
+    def ask_job(self, key: str) -> object:
         return self._managers.job_metadata(self._row.manager_id, str(key)[:200])
 
-    def _owned_jobs(self, states: list[str], limit: int, all_flows: bool = False, **more: Any) -> object:
+    def ask_owned_jobs(self, states: list[str], limit: int, all_flows: bool = False, **more: Any) -> object:
         if not isinstance(states, list) or type(all_flows) is not bool:
             raise ValueError("give states as a list, and all_flows as true or false")
         wrong = next((name for name, text in more.items() if text is not None and not isinstance(text, str)), None)

@@ -6,9 +6,8 @@ The class of the manager decides elsewhere (``cycles.py``); nothing here knows i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
@@ -24,7 +23,7 @@ from crawler_lifecycle.activities.child_runs import (
 )
 from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
+from crawler_lifecycle.domain.crawlers.crawler import check_tasks, with_limits
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.managers.jobs import base_of, laid_over
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
@@ -132,34 +131,21 @@ class ManagingActivities:
             ended = StopIntent(self.clock(), requested_by=now.requested_by, reason="its manager has ended")
             return now.stop or (ended if now.status.terminal else None)
 
+        def request(job: Live, **more: Any) -> RunRequest:
+            crawler = self.cloud.crawler(job.job.spider, job.job.project_id, crawlers())
+            asked = run_request_of(job.job, crawler, self.cloud, parent=parent, flow_id=row.flow_id, **more)
+            check_tasks(crawler, asked.args, asked.settings, None)
+            return with_limits(asked, crawler.limits)
+
         def begin(job: Live) -> int | None:
             request_id = run_request_id(row.manager_id, job.seq, job.retry)
-            request = functools.partial(self._request, row, parent, job, crawlers)
-            run = self.children.begin(whose, parent, request_id, request, stopped)
+            asked = functools.partial(request, job, request_id=request_id, requested_by=row.requested_by)
+            run = self.children.begin(whose, parent, request_id, asked, stopped)
             return None if run is None else run.run_id
 
         with beating():
             begun = functools.partial(self.managers.job_started, fence)
             return self.children.begin_all(whose, waiting, begin, begun, stopped)
-
-    def _request(
-        self, row: ManagerRow, parent: str, job: Live, crawlers: Callable[[], Sequence[CrawlerDefinition]]
-    ) -> RunRequest:
-        """The request of a job's run. Raises ``InvalidRequest``."""
-        crawler = self.cloud.crawler(job.job.spider, job.job.project_id, crawlers())
-        request = run_request_of(
-            job.job,
-            job.seq,
-            job.retry,
-            crawler,
-            self.cloud,
-            manager_id=row.manager_id,
-            parent=parent,
-            flow_id=row.flow_id,
-            requested_by=row.requested_by,
-        )
-        check_tasks(crawler, request.args, request.settings, None)
-        return with_limits(request, crawler.limits)
 
     @activity.defn(name="note_manager", no_thread_cancel_exception=True)
     def note_manager(self, order: NoteManager) -> None:

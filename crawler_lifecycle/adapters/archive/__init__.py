@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 from .folder import FolderArchive
-from .limits import BYTES_MAX, FILES_MAX
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.archive.bundles import S3Bundles
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["FolderArchive", "open_archive", "open_bundles"]
 
 
-def open_archive(url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX) -> FolderArchive | S3Archive:
+def open_archive(url: str) -> FolderArchive | S3Archive:
     """The archive that a URL names. Nothing is connected to yet. Raises ``InvalidRequest`` for any other URL."""
     if url.startswith("file:"):
-        return FolderArchive(url, files_max=files_max, bytes_max=bytes_max)
+        return FolderArchive(url)
     if url.startswith("s3:"):
         from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 
-        return S3Archive(url, files_max=files_max, bytes_max=bytes_max)
+        return S3Archive(url)
     raise InvalidRequest(
         f"LIFECYCLE_ARCHIVE__URL: {url!r} is not allowed; give file:///path/of/a/folder or s3://bucket/prefix"
     )

@@ -12,8 +12,6 @@ size and that digest alone, and for a few minutes.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import gzip
 import hashlib
 import json
@@ -68,9 +66,9 @@ class S3Bundles:
         if part is not None and not 0 <= part < PARTS_MAX:
             raise InvalidRequest(f"part: {part} is not allowed; give 0 to {PARTS_MAX - 1}, or null for the end")
         key = self._key(run, index, attempt, part)
-        where = {"Bucket": self.bucket.name, "Key": key, "ContentLength": size, "ContentMD5": _checked(md5)}
+        where = {"Bucket": self.bucket.name, "Key": key, "ContentLength": size, "ContentMD5": md5}
         expires = datetime.now(UTC) + timedelta(seconds=self._ticket_s)
-        with self.bucket.telling("no address can be signed", self.bucket.url(key)):
+        with self.bucket.reporting("no address can be signed", self.bucket.url(key)):
             url = self.bucket.client.generate_presigned_url("put_object", Params=where, ExpiresIn=self._ticket_s)
         return Ticket(str(url), {"Content-Length": str(size), "Content-MD5": md5}, expires)
 
@@ -81,7 +79,7 @@ class S3Bundles:
         ``NotDelivered`` when the storage cannot be read now.
         """
         end = self._end(run, index, attempt)
-        first = None if end is not None and not end.parts else self._part(run, index, attempt, 0)
+        first = None if end is not None and not end.parts else self._get(run, index, attempt, 0)
         if end is None and first is None:
             raise FilesMissing(NOTHING)
         return self._parts(run, index, attempt, end, first)
@@ -92,7 +90,7 @@ class S3Bundles:
         if end is not None and not end.parts:
             yield _EMPTY
         for number in range(PARTS_MAX if end is None else len(end.parts)):
-            chunks = first if number == 0 else self._part(run, index, attempt, number)
+            chunks = first if number == 0 else self._get(run, index, attempt, number)
             if chunks is None:
                 raise FilesMissing(UNFINISHED if end is None else DAMAGED)
             size, digest = 0, hashlib.sha256()
@@ -109,7 +107,7 @@ class S3Bundles:
             raise FilesMissing(f"its runner left out {files}: too large, too many, or unreadable")
 
     def _end(self, run: RunRef, index: int, attempt: int) -> _End | None:
-        body = self._get(self._key(run, index, attempt, None))
+        body = self._get(run, index, attempt, None)
         if body is None:
             return None
         raw = b""
@@ -119,16 +117,14 @@ class S3Bundles:
                 break
         return _End.of(raw)
 
-    def _part(self, run: RunRef, index: int, attempt: int, number: int) -> Iterator[bytes] | None:
-        return self._get(self._key(run, index, attempt, number))
-
-    def _get(self, key: str) -> Iterator[bytes] | None:
+    def _get(self, run: RunRef, index: int, attempt: int, part: int | None) -> Iterator[bytes] | None:
         """The object's bytes, ``None`` when there is no such object. Raises ``NotDelivered``."""
         from botocore.exceptions import ClientError
 
         from crawler_lifecycle.adapters.archive.s3.errors import code_of
 
-        with self.bucket.telling(_READING, self.bucket.url(key)):
+        key = self._key(run, index, attempt, part)
+        with self.bucket.reporting(_READING, self.bucket.url(key)):
             try:
                 body = self.bucket.client.get_object(Bucket=self.bucket.name, Key=key)["Body"]
             except ClientError as error:
@@ -188,14 +184,16 @@ class BundlesPlace:
         self._call("removing an object", lambda s3: s3.delete_object(**self._probe))
 
     def _call(self, what: str, ask: Callable[[Any], object]) -> None:
-        with self.bucket.telling(what):
+        with self.bucket.reporting(what):
             ask(self.bucket.client)
 
     # --- what runs left ------------------------------------------------------------------------------------------
 
     def runs(self) -> set[str]:
         """The names directly below the prefix, whatever they are: of runs, if only we write here."""
-        return set(self.bucket.runs("listing runs"))
+        pages = self.bucket.pages("listing runs", Prefix=self.bucket.prefix, Delimiter="/")
+        below = (one["Prefix"] for page in pages for one in page.get("CommonPrefixes", ()))
+        return {key.removeprefix(self.bucket.prefix).rstrip("/") for key in below}
 
     def put_aside(self, run: RunRef) -> None:
         """Nothing: a later attempt uploads below a name of its own, which ``remove`` leaves alone."""
@@ -249,12 +247,3 @@ class _End:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             raise FilesMissing(DAMAGED) from None
         return cls(parts, left_out)
-
-
-def _checked(md5: str) -> str:
-    try:
-        if len(base64.b64decode(md5, validate=True)) != 16:
-            raise ValueError("length")
-    except (ValueError, binascii.Error):
-        raise InvalidRequest(f"md5: {md5[:40]!r} is not allowed; give the 16 bytes of an MD5 in base64") from None
-    return md5

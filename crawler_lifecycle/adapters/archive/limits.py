@@ -35,12 +35,6 @@ class ArchiveLimits:
     skipped_named_max: int = 1000
     """Skipped things that the manifest names one by one; the rest is counted by reason."""
 
-    def __post_init__(self) -> None:
-        if self.files_max < 0:
-            raise InvalidRequest(f"files_max: {self.files_max} is not allowed; give 0 or more")
-        if self.bytes_max < 1:
-            raise InvalidRequest(f"bytes_max: {self.bytes_max} is not allowed; give a positive number")
-
     def of_crawler(self, files_max: int | None) -> ArchiveLimits:
         """These limits with a crawler's own number of files, where that is the smaller one."""
         return self if files_max is None else replace(self, files_max=min(self.files_max, files_max))

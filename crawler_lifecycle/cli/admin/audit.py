@@ -10,7 +10,7 @@ from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.output import emit, moment, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.subjects import Column, Document, of
 
 if TYPE_CHECKING:
@@ -57,26 +57,24 @@ def audit(
     if adopt and end_unknown:
         why = "what is taken up again goes on"
         raise CommandFailed(Exit.USAGE, "--adopt and --end-unknown exclude each other", why, "give one of them")
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         answer = gateway.audit(repair=repair, unknown="adopt" if adopt else "end" if end_unknown else "leave")
-        report = answer.get("report") or _awaited(session, gateway, str(answer.get("audit_id")))
+        report = answer.get("report") or _awaited(gateway, str(answer.get("audit_id")))
     findings = report.get("findings") or []
     emit(
-        session,
         report,
         names=[str(report.get("audit_id"))],
-        table=lambda: show_rows(session, findings, FINDINGS, empty="database, cluster and Temporal agree"),
+        table=lambda: show_rows(findings, FINDINGS, empty="database, cluster and Temporal agree"),
     )
     for line in _summary(report):
-        session.say(line)
+        say(line)
     return Exit.ERROR if report.get("left") or report.get("troubles") else Exit.DONE
 
 
-def _awaited(session: Session, gateway: Gateway, audit_id: str) -> Document:
+def _awaited(gateway: Gateway, audit_id: str) -> Document:
     """The report, once the audit has ended. Raises ``CommandFailed`` when it takes too long."""
-    session.say(f"audit {audit_id} is going on …")
-    limit = session.timeout_s or WAIT_S
+    say(f"audit {audit_id} is going on …")
+    limit = current().timeout_s or WAIT_S
     for report in Polling(timeout_s=limit).answers(lambda: gateway.audit_report(audit_id)):
         if report is not None:
             return report

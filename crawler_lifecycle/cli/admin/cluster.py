@@ -13,7 +13,7 @@ from crawler_lifecycle.cli import cluster_access, output
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.output import emit, moment, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.session import say
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.subjects import Column, Document, of
 
@@ -75,7 +75,6 @@ def release(
     gone, or the namespace shall go), an administrator takes it away. Without --yes nothing is changed. What was not
     recorded by then may be lost: its task ends as LOST.
     """
-    session = current()
     if run is not None and everything:
         raise CommandFailed(Exit.USAGE, "--run and --all exclude each other", "--run has all pods of its run already")
     place = ClusterAccess(kubeconfig, context, namespace)
@@ -85,20 +84,19 @@ def release(
         if not rows:
             cluster_access.namespace_phase(api)  # where there is no namespace, every list is empty
         if yes:
-            _release(session, api, rows)
+            _release(api, rows)
     finally:
         api.close()
     documents = [row.document() for row in rows]
     done, failed = sum(row.released is True for row in rows), sum(row.trouble is not None for row in rows)
     document = {"namespace": api.namespace, "server": api.host, "released": done, "failed": failed, "pods": documents}
     emit(
-        session,
         document,
         names=[row.pod.metadata.name for row in rows],
-        table=lambda: show_rows(session, documents, PODS, empty=f"no pod in {api.namespace} waits for our finalizer"),
+        table=lambda: show_rows(documents, PODS, empty=f"no pod in {api.namespace} waits for our finalizer"),
         rows=documents,
     )
-    _tell(session, api, rows, yes=yes, again=_again(run, everything, place))
+    _tell(api, rows, yes=yes, again=_again(run, everything, place))
     return _code(rows)
 
 
@@ -140,12 +138,12 @@ def _listed(api: Api, run: int | None, everything: bool) -> list[_Row]:
     return [row for row in rows if run is not None or everything or row.waits]
 
 
-def _release(session: Session, api: Api, rows: Sequence[_Row]) -> None:
+def _release(api: Api, rows: Sequence[_Row]) -> None:
     """Let go of every pod; one that cannot be does not keep the others."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="release") as threads:
         for count, _ in enumerate(threads.map(lambda row: _let_go(api, row), rows), 1):
             if count % TOLD_EVERY == 0 and count < len(rows):
-                session.say(f"{count:,} of {len(rows):,} pods …")
+                say(f"{count:,} of {len(rows):,} pods …")
 
 
 def _let_go(api: Api, row: _Row) -> None:
@@ -174,22 +172,22 @@ def _again(run: int | None, everything: bool, place: ClusterAccess) -> str:
     return " ".join([*words, *(["--all"] if everything else []), "--yes"])
 
 
-def _tell(session: Session, api: Api, rows: Sequence[_Row], *, yes: bool, again: str) -> None:
+def _tell(api: Api, rows: Sequence[_Row], *, yes: bool, again: str) -> None:
     if not rows:
         return
     if not yes:
         count = "1 pod" if len(rows) == 1 else f"{len(rows):,} pods"
         running = sum(not row.waits for row in rows)
         if running:
-            session.say(f"{running:,} of them still execute: how they end may then never be known")
-        session.say(f"{count} in {api.namespace} on {api.host}; nothing was changed")
-        session.say(f"next: {again}")
+            say(f"{running:,} of them still execute: how they end may then never be known")
+        say(f"{count} in {api.namespace} on {api.host}; nothing was changed")
+        say(f"next: {again}")
         return
     done, gone = sum(row.released is True for row in rows), sum(row.released is False for row in rows)
     left = len(rows) - done - gone
-    session.say(f"released {done:,}, gone already {gone:,}, left {left:,}, in {api.namespace} on {api.host}")
+    say(f"released {done:,}, gone already {gone:,}, left {left:,}, in {api.namespace} on {api.host}")
     if left:
-        session.say(f"next: {again}")
+        say(f"next: {again}")
 
 
 def _code(rows: Sequence[_Row]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -10,17 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.admin.services import database_errors
 from crawler_lifecycle.cli.output import clean, emit, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current, load_settings, long_ago
-from crawler_lifecycle.domain.errors import (
-    ClusterUnavailable,
-    InvalidRequest,
-    NotDelivered,
-    RowUnreadable,
-    RunNotFound,
-    StoreUnavailable,
-)
+from crawler_lifecycle.cli.session import load_settings, long_ago, say
+from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest, NotDelivered, RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.subjects import Column, Document, at, of
@@ -28,7 +23,6 @@ from crawler_lifecycle.subjects import Column, Document, at, of
 if TYPE_CHECKING:
     from crawler_lifecycle.ports.protocols import FilesPlace
     from crawler_lifecycle.settings import Settings
-    from crawler_lifecycle.store import Store
     from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 
 DEFAULT_AGE = "14d"
@@ -68,23 +62,17 @@ def tidy(
     at any time, also twice at once. A run that is resumed afterwards begins anew, and says so.
     """
     from crawler_lifecycle.domain.retention import FILES
+    from crawler_lifecycle.store import open_store
 
-    session = current()
     settings = load_settings()
     places, (age_s, before) = _places(settings), long_ago(older_than, output.now(), FILES)
-    store = _store(settings)
-    try:
+    with database_errors(), closing(open_store(settings.database.url, pool_size=1)) as store:
         store.health.ping()
-        work = _Tidying(session, store.file_retention, before, incomplete)
+        work = _Tidying(store.file_retention, before, incomplete)
         rows = work.find(places)
         troubles = work.remove(rows, places) if yes else []
-    except StoreUnavailable as error:
-        cure = "LIFECYCLE_DATABASE__URL says where it is; crawlctl doctor examines it"
-        raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure) from None
-    finally:
-        store.close()
-    _show(session, rows, troubles, places, age_s)
-    _tell(session, rows, troubles, yes=yes, again=_again(older_than, incomplete))
+    _show(rows, troubles, places, age_s)
+    _tell(rows, troubles, yes=yes, again=_again(older_than, incomplete))
     return Exit.ERROR if troubles or any(row.trouble for row in rows) else Exit.DONE
 
 
@@ -105,15 +93,6 @@ def _places(settings: Settings) -> list[FilesPlace]:
         what = "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them is set"
         raise CommandFailed(Exit.USAGE, what, None, "name the place where crawl pods leave files")
     return found
-
-
-def _store(settings: Settings) -> Store:
-    from crawler_lifecycle.store import open_store
-
-    try:
-        return open_store(settings.database.url, pool_size=1)
-    except InvalidRequest as error:
-        raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
 
 
 @dataclass
@@ -152,8 +131,7 @@ class _Row:
 class _Tidying:
     """One call of the command."""
 
-    def __init__(self, session: Session, store: FileRetentionStore, before: datetime, incomplete: bool) -> None:
-        self._session = session
+    def __init__(self, store: FileRetentionStore, before: datetime, incomplete: bool) -> None:
         self._store = store
         self._before = before
         self._incomplete = incomplete
@@ -186,7 +164,7 @@ class _Tidying:
         for count, row in enumerate(due, 1):
             self._remove(row, places)
             if count % TOLD_EVERY == 0 and count < len(due):
-                self._session.say(f"{count:,} of {len(due):,} runs …")
+                say(f"{count:,} of {len(due):,} runs …")
         return [trouble for place in places for trouble in place.finish()]
 
     def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
@@ -222,9 +200,7 @@ def _names(place: FilesPlace) -> set[str]:
 # --- for people ----------------------------------------------------------------------------------------------------
 
 
-def _show(
-    session: Session, rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float
-) -> None:
+def _show(rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float) -> None:
     """Write what was found; for people, what is live, recent or empty is only counted: it is most of it."""
     quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
     documents = [row.document() for row in rows]
@@ -239,10 +215,9 @@ def _show(
         "runs": documents,
     }
     emit(
-        session,
         document,
         names=[row.name for row in rows if row.stand is RetentionState.OLD],
-        table=lambda: show_rows(session, shown, RUNS, empty=f"no run has left files for longer than {span(age_s)}"),
+        table=lambda: show_rows(shown, RUNS, empty=f"no run has left files for longer than {span(age_s)}"),
         rows=documents,
     )
 
@@ -251,18 +226,18 @@ def _counts(rows: Sequence[_Row]) -> dict[str, int]:
     return {str(stand): count for stand in RetentionState if (count := sum(row.stand is stand for row in rows))}
 
 
-def _tell(session: Session, rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, again: str) -> None:
+def _tell(rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, again: str) -> None:
     for trouble in troubles:
-        session.say(f"trouble: {clean(trouble)}")
+        say(f"trouble: {clean(trouble)}")
     counts = _counts(rows)
     told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    session.say(f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}" + (f": {told}" if told else ""))
+    say(f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}" + (f": {told}" if told else ""))
     if yes:
         failed = sum(row.trouble is not None for row in rows)
-        session.say(f"removed {sum(row.removed for row in rows):,}, failed {failed:,}")
+        say(f"removed {sum(row.removed for row in rows):,}, failed {failed:,}")
     elif counts.get("old"):
-        session.say("nothing was changed")
-        session.say(f"next: {again}")
+        say("nothing was changed")
+        say(f"next: {again}")
 
 
 def _again(older_than: str, incomplete: bool) -> str:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.admin.services import DATABASE_CURE, database_errors
 from crawler_lifecycle.cli.output import emit, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current, load_settings, long_ago
-from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
+from crawler_lifecycle.cli.session import load_settings, long_ago, say
+from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER, Stays
 from crawler_lifecycle.subjects import Column, Document, count, of
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store import Pruner
 
 DEFAULT_AGE = "90d"
-CURE = "LIFECYCLE_DATABASE__URL says where it is; crawlctl doctor examines it"
 #: Pauses before a chunk is tried again that the database did not take, in seconds.
 AGAIN_S = (1.0, 2.0, 4.0, 8.0)
 #: After a chunk others have the database for as long as the chunk took, in seconds: at least, and at most.
@@ -55,28 +55,23 @@ def prune(
     """
     from crawler_lifecycle.domain.retention import DATABASE
 
-    session = current()
     age_s, before = long_ago(older_than, output.now(), DATABASE)
     pruner = _pruner(url or load_settings().database.url)
-    work = _Pruning(session, pruner, before, yes=yes)
+    work = _Pruning(pruner, before, yes=yes)
     try:
         work.all_tables()
     finally:
         pruner.close()
-    _show(session, work, age_s)
-    _tell(session, work, older_than)
+    _show(work, age_s)
+    _tell(work, older_than)
     return Exit.DONE
 
 
 def _pruner(url: str) -> Pruner:
     from crawler_lifecycle.store import open_pruner, read_schema
 
-    try:
+    with database_errors():
         found = read_schema(url)
-    except InvalidRequest as error:
-        raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
-    except StoreUnavailable as error:
-        raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), CURE) from None
     if found.problem is not None:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
     return open_pruner(url)
@@ -94,8 +89,7 @@ class _Table:
 class _Pruning:
     """One call of the command."""
 
-    def __init__(self, session: Session, pruner: Pruner, before: datetime, *, yes: bool) -> None:
-        self._session = session
+    def __init__(self, pruner: Pruner, before: datetime, *, yes: bool) -> None:
         self._pruner = pruner
         self._told_at = time.monotonic()
         self.before = before
@@ -139,7 +133,7 @@ class _Pruning:
     def _rest(self, took_s: float) -> None:
         """Leave the database to others: who waits for a SQLite file polls, and needs time between two transactions."""
         if time.monotonic() - self._told_at >= TOLD_EVERY_S:
-            self._session.say(f"{self.removed:,} rows …")
+            say(f"{self.removed:,} rows …")
             self._told_at = time.monotonic()
         time.sleep(min(max(took_s, LEAST_PAUSE_S), LONGEST_PAUSE_S))
 
@@ -155,7 +149,7 @@ class _Pruning:
         raise AssertionError("the last try returns or raises")
 
     def _failed(self, error: Exception) -> CommandFailed:
-        cure = CURE
+        cure = DATABASE_CURE
         if self.removed:
             cure += f". {self.removed:,} rows were removed before; the same call once more goes on"
         return CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure)
@@ -164,7 +158,7 @@ class _Pruning:
 # --- for people ----------------------------------------------------------------------------------------------------
 
 
-def _show(session: Session, work: _Pruning, age_s: float) -> None:
+def _show(work: _Pruning, age_s: float) -> None:
     documents: list[Document] = []
     for name, table in work.tables.items():
         rows, what = (table.removed, "removed") if work.yes else (table.goes, "would go")
@@ -182,19 +176,18 @@ def _show(session: Session, work: _Pruning, age_s: float) -> None:
         "tables": documents,
     }
     emit(
-        session,
         document,
         names=[name for name, table in work.tables.items() if table.goes],
-        table=lambda: show_rows(session, documents, TABLES, empty=""),
+        table=lambda: show_rows(documents, TABLES, empty=""),
         rows=documents,
     )
 
 
-def _tell(session: Session, work: _Pruning, older_than: str) -> None:
+def _tell(work: _Pruning, older_than: str) -> None:
     if work.yes:
-        session.say(f"removed {work.removed:,} rows")
+        say(f"removed {work.removed:,} rows")
         return
-    session.say(f"{work.goes:,} rows would go; nothing was changed")
+    say(f"{work.goes:,} rows would go; nothing was changed")
     if work.goes:
         age = "" if older_than == DEFAULT_AGE else f" --older-than {older_than}"
-        session.say(f"next: crawlctl db prune{age} --yes")
+        say(f"next: crawlctl db prune{age} --yes")

@@ -24,8 +24,8 @@ _TRY_S = 0.1
 class WorkflowNumbers:
     """``KnowsRuns`` by the Temporal server of the environment, with a connection of its own for one question."""
 
-    def __init__(self, patience_s: float = LIMIT_S) -> None:
-        self._patience_s = patience_s
+    def __init__(self, within_s: float = LIMIT_S) -> None:
+        self._within_s = within_s
 
     def highest_run(self, above: int = 0) -> int:
         """See the port. Raises ``TemporalUnavailable``, also where nothing names a server."""
@@ -34,7 +34,7 @@ class WorkflowNumbers:
         return asyncio.run(self._highest_run(above))
 
     async def _highest_run(self, above: int) -> int:
-        return await (await _connected(self._patience_s)).highest_run(above)
+        return await (await _connected(self._within_s)).highest_run(above)
 
 
 def named() -> bool:
@@ -45,8 +45,8 @@ def named() -> bool:
         return True
 
 
-async def _connected(patience_s: float) -> Workflows:
-    until = time.monotonic() + patience_s
+async def _connected(within_s: float) -> Workflows:
+    until = time.monotonic() + within_s
     while True:
         try:
             return Workflows(await asyncio.wait_for(connect(), max(_TRY_S, until - time.monotonic())))
@@ -56,6 +56,6 @@ async def _connected(patience_s: float) -> Workflows:
         await asyncio.sleep(_TRY_S)
 
 
-def sources(settings: Settings, patience_s: float = LIMIT_S) -> Mapping[str, KnowsRuns]:
+def sources(settings: Settings, within_s: float = LIMIT_S) -> Mapping[str, KnowsRuns]:
     """Everything that these settings name. Raises ``InvalidRequest``."""
-    return build_numbers(settings, WorkflowNumbers(patience_s), ("cluster",))
+    return build_numbers(settings, WorkflowNumbers(within_s), ("cluster",))

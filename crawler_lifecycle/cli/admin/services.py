@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.process_identity import start_time
-from crawler_lifecycle.cli.session import current, load_settings
+from crawler_lifecycle.cli.session import load_settings, say
+from crawler_lifecycle.cli.stack.processes import start_time
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
+
+DATABASE_CURE = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
 
 
 def hide() -> None:
@@ -23,11 +26,11 @@ def hide() -> None:
     from crawler_lifecycle.runner import child
 
     if not child.hide_environment():
-        current().say("this system cannot hide environment and memory of a process from others of the same user")
+        say("this system cannot hide environment and memory of a process from others of the same user")
 
 
 def keep_files_private() -> None:
-    """Keep what this process makes from now on its owner's alone: databases, sockets, logs, archives in a folder."""
+    """Let only the owner read what this process makes from now on: databases, sockets, logs, archives in a folder."""
     os.umask(0o077)
 
 
@@ -39,7 +42,7 @@ def join(service: str) -> None:
     """
     if dev_json.is_told(os.environ):
         return
-    stack = dev_json.nearest(current().say)
+    stack = dev_json.nearest(say)
     if stack is None:
         return
     if not _runs(stack.known):
@@ -55,7 +58,7 @@ def join(service: str) -> None:
         given["LIFECYCLE_WORKER__HEALTH_PORT"] = "0"  # the usual one is the stack's own worker's
     os.environ.update({name: value for name, value in given.items() if not os.environ.get(name)})
     known = stack.known
-    current().say(f"{service}: joins the stack of {stack.file} (Temporal {known.get('temporal')})")
+    say(f"{service}: joins the stack of {stack.file} (Temporal {known.get('temporal')})")
 
 
 def _runs(known: Mapping[str, object]) -> bool:
@@ -127,7 +130,6 @@ def new_token(
     """
     from crawler_lifecycle.gateway.access import tokens
 
-    session = current()
     try:
         token, lines = tokens.new_token(name, role)
     except ValueError as error:
@@ -136,10 +138,10 @@ def new_token(
 
     def table() -> None:
         print(token, flush=True)
-        session.say("its lines for the file of LIFECYCLE_GATEWAY__TOKENS_FILE:\n")
+        say("its lines for the file of LIFECYCLE_GATEWAY__TOKENS_FILE:\n")
         print(lines, end="")
 
-    emit(session, document, names=[token], table=table)
+    emit(document, names=[token], table=table)
     return Exit.DONE
 
 
@@ -159,16 +161,19 @@ def db_upgrade(
     Then new runs get numbers above every one that workflows and the cluster of the settings still bear: a database
     that was restored or made anew would give them out again. With --url only the schema is looked at.
     """
+    from crawler_lifecycle.store import head_version, read_schema, upgrade
+
     keep_files_private()
     settings = None if url is not None else load_settings()
     url = url or load_settings().database.url
-    before = _database("read_schema")(url)
-    _database("upgrade")(url)
-    head = _database("head_version")()
+    with database_errors():
+        before = read_schema(url)
+        upgrade(url)
+    head = head_version()
     if before.newer or before.version == head:
-        current().say(f"database at {before}; nothing to do" if before.newer else f"database at {head} already")
+        say(f"database at {before}; nothing to do" if before.newer else f"database at {head} already")
     else:
-        current().say(f"database {before.version or 'empty'} -> {head}")
+        say(f"database {before.version or 'empty'} -> {head}")
     if settings is not None:
         _bring_numbers_forward(settings)
     return Exit.DONE
@@ -181,7 +186,6 @@ def _bring_numbers_forward(settings: Settings) -> None:
 
     from .run_numbers import LIMIT_S, sources
 
-    say = current().say
     try:
         store = build_store(settings).run_numbers
         newest = store.newest_run_id()
@@ -200,38 +204,38 @@ def _bring_numbers_forward(settings: Settings) -> None:
 
 def db_current(*, url: str | None = None) -> int:
     """Show the schema version of the database."""
-    found = _database("read_schema")(url or load_settings().database.url)
-    document = {"schema": found.version, "needed": _database("head_version")()}
+    from crawler_lifecycle.store import head_version, read_schema
+
+    with database_errors():
+        found = read_schema(url or load_settings().database.url)
     word = found.version or "empty"
-    emit(current(), document, names=[word], table=lambda: print(word))
+    document = {"schema": found.version, "needed": head_version()}
+    emit(document, names=[word], table=lambda: print(word))
     return Exit.DONE
 
 
 def db_check(*, url: str | None = None) -> int:
     """Fail (exit 4) unless this version works on the schema of the database."""
-    found = _database("read_schema")(url or load_settings().database.url)
+    from crawler_lifecycle.store import read_schema
+
+    with database_errors():
+        found = read_schema(url or load_settings().database.url)
     if found.problem is not None:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
-    current().say(f"database at {found}")
+    say(f"database at {found}")
     return Exit.DONE
 
 
-def _database(name: str) -> Callable[..., Any]:
-    """A function of the database adapter, its errors told as ours."""
-    from crawler_lifecycle import store
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Raise ``CommandFailed`` for an error of the database."""
     from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
 
-    function = getattr(store, name)
-
-    def call(*args: str | None) -> Any:
-        try:
-            return function(*args)
-        except InvalidRequest as error:
-            raise CommandFailed(Exit.USAGE, str(error)) from None
-        except NotInThisState as error:
-            raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
-        except LifecycleError as error:
-            cure = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
-            raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure) from None
-
-    return call
+    try:
+        yield
+    except InvalidRequest as error:
+        raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
+    except NotInThisState as error:
+        raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
+    except LifecycleError as error:
+        raise CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), DATABASE_CURE) from None

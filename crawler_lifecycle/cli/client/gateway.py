@@ -114,11 +114,11 @@ class Gateway:
 
     def logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> str:
         """The end of a task's log (default: the main task's), at most ``tail`` lines of it."""
-        return self._request("GET", f"/v1/runs/{run_id}/logs", params=_log_choice(task_id, tail)).text
+        return self.text(f"/v1/runs/{run_id}/logs", task=task_id, tail=tail)
 
     def follow_logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> Iterator[str]:
         """A task's log as it grows, in pieces of any length, until the task has ended."""
-        params = _log_choice(task_id, tail) | {"follow": "true"}
+        params = _given({"task": task_id, "tail": tail, "follow": "true"})
         with self._streamed(f"/v1/runs/{run_id}/logs", params) as answer:
             yield from answer.iter_text()
 
@@ -268,11 +268,6 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value}
 
 
-def _log_choice(task_id: int | None, tail: int | None) -> dict[str, str]:
-    given = {"task": task_id, "tail": tail}
-    return {name: str(value) for name, value in given.items() if value is not None}
-
-
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +292,25 @@ def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
     return CommandFailed(code, what, why, _next_step(code, name, path, answer))
 
 
+def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> str | None:
+    subject, number = (*path.split("/")[2:4], None, None)[:2]
+    noun = str(subject).removesuffix("s")
+    if noun in ("manager", "graph", "schedule", "webhook") and (found := _next_of(noun, code, name, number)):
+        return found
+    if code is Exit.NOT_FOUND and noun == "run" and number:
+        return "crawlctl list" if name == "run_not_found" else f"crawlctl tasks {number}"
+    if code is Exit.NOT_IN_THIS_STATE and noun == "run" and number:
+        return f"crawlctl resume {number} --rerun" if name == "already_completed" else f"crawlctl describe {number}"
+    if code is Exit.USAGE and path == "/v1/runs" and answer.request.method == "POST":
+        return "crawlctl crawler list, crawlctl start --help"
+    if code is Exit.NOT_AUTHORISED:
+        return _UNKNOWN_CALLER if answer.status_code == 401 else _WRONG_ROLE
+    if code is Exit.UNREACHABLE:
+        wait = answer.headers.get("retry-after", "")
+        return f"try again in {wait} s" if wait.isdecimal() else _LATER
+    return None
+
+
 def _next_of(noun: str, code: Exit, name: object, number: str | None) -> str | None:
     """The same about a manager, a graph, a schedule or a webhook."""
     if name in ("unknown_plan", "plan_unusable"):
@@ -307,27 +321,4 @@ def _next_of(noun: str, code: Exit, name: object, number: str | None) -> str | N
         return "crawlctl crawler list"
     if code in (Exit.NOT_FOUND, Exit.NOT_IN_THIS_STATE) and number:
         return f"crawlctl {noun} describe {shlex.quote(unquote(number))}" + (" --steps all" if noun == "graph" else "")
-    return None
-
-
-def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> str | None:
-    subject, number = (*path.split("/")[2:4], None, None)[:2]
-    run_id = number if subject == "runs" else None
-    if subject in ("managers", "graphs", "schedules", "webhooks") and (
-        found := _next_of(subject[:-1], code, name, number)
-    ):
-        return found
-    if code is Exit.NOT_FOUND and run_id:
-        return "crawlctl list" if name == "run_not_found" else f"crawlctl tasks {run_id}"
-    if code is Exit.NOT_IN_THIS_STATE and run_id:
-        if name == "already_completed":
-            return f"crawlctl resume {run_id} --rerun"
-        return f"crawlctl describe {run_id}"
-    if code is Exit.USAGE and path == "/v1/runs" and answer.request.method == "POST":
-        return "crawlctl crawler list, crawlctl start --help"
-    if code is Exit.NOT_AUTHORISED:
-        return _UNKNOWN_CALLER if answer.status_code == 401 else _WRONG_ROLE
-    if code is Exit.UNREACHABLE:
-        wait = answer.headers.get("retry-after", "")
-        return f"try again in {wait} s" if wait.isdecimal() else _LATER
     return None

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.settings import PREFIX, Settings, variables
 
@@ -84,7 +84,7 @@ def collect(state_dir: Path | None) -> Sources:
 
 def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.Stack | None:
     if state_dir is None:
-        return None if dev_json.is_told(environment) else dev_json.nearest(current().say)
+        return None if dev_json.is_told(environment) else dev_json.nearest(say)
     file = state_dir / dev_json.NAME
     try:
         found = dev_json.read(file)

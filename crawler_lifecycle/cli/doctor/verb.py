@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.admin.services import keep_files_private
 from crawler_lifecycle.cli.output import clean, console, emit, show_rows
 from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.subjects import Column, Document, of
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
 #: Time for all checks together, which run at the same time.
 LIMIT_S = 15.0
+SETTINGS = (Column("Setting", of("name")), Column("Value", of("value")), Column("From", of("source")))
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "red bold"}
 
 
@@ -43,34 +43,31 @@ def doctor(
     Each line says ok, warn or bad, and what to do. The exit code is 1 when something is bad. Nothing is changed without
     --fix, except for probes that are removed again (a file in the archive, a control group).
     """
-    session = current()
     keep_files_private()  # with --fix it may make a database
     from .report import load, run
 
-    context, in_force, problem = _prepare(session, fix, state_dir)
+    context, in_force, problem = _prepare(fix, state_dir)
     lines: list[Line] = []
     checks, where = _here(_checks(context.settings), context)
     if context.settings is not None:
         load(context.settings)
     for line in [*problem, *where, *run(checks, context)]:
         lines.append(line)
-        if session.for_people:
-            _show(session, line)
+        if current().for_people:
+            _show(line)
     counts = {level: sum(line.level == level for line in lines) for level in ("ok", "warn", "bad")}
-    document = {
-        "summary": counts,
-        "checks": [asdict(line) for line in lines],
-        "settings": in_force,
-    }
-    if settings and session.for_people:
-        _show_settings(session, in_force)
+    rows = [asdict(line) for line in lines]
+    document = {"summary": counts, "checks": rows, "settings": in_force}
+    if settings and in_force and current().for_people:
+        print()
+        show_rows(in_force, SETTINGS, empty="")
     names = [line.check for line in lines if line.level == "bad"]
-    emit(session, document, names=list(dict.fromkeys(names)), table=lambda: None, rows=document["checks"])  # type: ignore[arg-type]
-    session.say(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['bad']} bad")
+    emit(document, names=list(dict.fromkeys(names)), table=lambda: None, rows=rows)
+    say(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['bad']} bad")
     return Exit.ERROR if counts["bad"] else Exit.DONE
 
 
-def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Document], Sequence[Line]]:
+def _prepare(fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Document], Sequence[Line]]:
     from crawler_lifecycle.clusters.kind import kind_of
     from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.observability import redaction
@@ -80,14 +77,14 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
     from .report import Context, bad, ok
 
     found = sources.collect(state_dir)
-    if session.gateway_url:
-        os.environ["LIFECYCLE_GATEWAY__URL"] = session.gateway_url
+    if url := current().gateway_url:
+        os.environ["LIFECYCLE_GATEWAY__URL"] = url
     # As for every other verb: what a dev.json names is shown no token.
-    of_dev = "LIFECYCLE_GATEWAY__URL" in found.of_dev and not session.gateway_url
-    token = None if of_dev else session.token()
+    of_dev = "LIFECYCLE_GATEWAY__URL" in found.of_dev and not url
+    token = None if of_dev else current().token()
     secrets = redaction.secrets_of_environment(os.environ) | ({token} if token else set())
     redactor = redaction.Redactor(secrets)
-    limit_s = session.timeout_s or LIMIT_S
+    limit_s = current().timeout_s or LIMIT_S
     try:
         settings = Settings.load()
         kind_of(settings.cluster)
@@ -146,18 +143,10 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
 # --- for people ----------------------------------------------------------------------------------------------------
 
 
-def _show_settings(session: Session, settings: Sequence[Document]) -> None:
-    columns = (Column("Setting", of("name")), Column("Value", of("value")), Column("From", of("source")))
-    if settings:
-        print()
-        show_rows(session, settings, columns, empty="")
-        sys.stdout.flush()
-
-
-def _show(session: Session, line: Line) -> None:
+def _show(line: Line) -> None:
     from rich.text import Text
 
-    terminal = console(session)
+    terminal = console()
     text = Text(line.level.ljust(6), style=_STYLES[line.level])
     text.append(line.check.ljust(13), style="bold").append(clean(line.text), style="not bold")
     terminal.print(text)

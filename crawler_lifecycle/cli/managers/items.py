@@ -41,16 +41,18 @@ class Source:
     check: Callable[[Args], None]
     """Raises ``ValueError`` that says what is wrong with an item."""
 
-    @property
-    def again(self) -> bool:
-        """Tell whether it can be read twice: standard input and pipes cannot."""
-        return str(self.path) != "-" and self.path.is_file()
-
     def items(self) -> Iterator[Item]:
         """Every item. Raises ``CommandFailed`` that names the line."""
         with self._open() as file:
             lines = _csv(file) if self.form == "csv" else _json_lines(file)
             yield from self._checked(lines)
+
+    def all_checked(self) -> Iterator[Item]:
+        """Every item; of what can be read twice the first is given when all were checked. Raises ``CommandFailed``."""
+        if str(self.path) != "-" and self.path.is_file():  # standard input and pipes cannot
+            for _ in self.items():
+                pass
+        return self.items()
 
     def _checked(self, lines: Iterable[tuple[int, Args | str]]) -> Iterator[Item]:
         for number, found in lines:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.inputs import answer_of
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.subjects import Column, at, of, plain, words
 
 #: A class that plans for longer is stopped, unless --timeout says otherwise.
@@ -48,37 +48,30 @@ def plan(
 
     The module is imported from this folder, in a process of its own; every job counts as ended well at once.
     """
-    session = current()
     if name is None:
-        with session.gateway() as gateway:
+        with current().gateway() as gateway:
             plans = gateway.get("/v1/plans").get("plans", [])
             rows = [one for one in plans if one.get("kind") == "manager" or one.get("error")]
         empty = "no plans worker has registered a class yet (LIFECYCLE_PLANS__MODULES)"
-        emit_list(session, "plans", rows, PLANS, name="plan", empty=empty)
+        emit_list("plans", rows, PLANS, name="plan", empty=empty)
         return Exit.DONE
-    rows, end = _simulated(session, name, argv, limit)
+    rows, end = _simulated(name, argv, limit)
     document = {"plan": name, "jobs": rows, "end": end}
     names = [row.get("seq") for row in rows if row.get("what") == "scheduled"]
-    emit(
-        session,
-        document,
-        names=names,
-        rows=rows,
-        table=lambda: show_rows(session, rows, COLUMNS, empty="no jobs at all"),
-    )
+    emit(document, names=names, rows=rows, table=lambda: show_rows(rows, COLUMNS, empty="no jobs at all"))
     if end.get("text"):
-        session.say(clean(end["text"]))
+        say(clean(end["text"]))
     if end.get("error"):
         cure = f"mend the class and try again: crawlctl manager plan {name}"
         raise CommandFailed(Exit.ERROR, f"{name} cannot be used", clean(end["error"], lines=True), cure)
-    session.say(f"next: crawlctl manager start {name}" + (f" -- {' '.join(argv)}" if argv else ""))
+    say(f"next: crawlctl manager start {name}" + (f" -- {' '.join(argv)}" if argv else ""))
     return Exit.DONE
 
 
-def _simulated(session: Session, name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:
+def _simulated(name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:
     """The answer of the process with the class: its jobs, and how it came to its end."""
     options = [str(limit), name, *argv]
-    answer, code = answer_of("crawler_lifecycle.plans.preview", options, session.timeout_s or TIMEOUT_S)
+    answer, code = answer_of("crawler_lifecycle.plans.preview", options, current().timeout_s or TIMEOUT_S)
     try:
         found = json.loads(answer)
         return found["jobs"], found["end"]

@@ -15,8 +15,8 @@ from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.inputs import pairs
 from crawler_lifecycle.cli.output import as_json, clean, emit, say_note, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current
-from crawler_lifecycle.cli.subjects import By, End, follow, is_news
+from crawler_lifecycle.cli.session import current, say
+from crawler_lifecycle.cli.subjects import By, End, is_news
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS
@@ -61,7 +61,6 @@ def start(
     dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
 ) -> int:
     """Start a crawl manager: of a class, or a crawler that runs once for each item."""
-    session = current()
     key = checked_id(request_id)
     options = {
         "args": pairs(arg, "-a"),
@@ -77,24 +76,24 @@ def start(
     given |= {"flow_id": flow, "tags": tag, "parent": parent, "requested_by": by or user()}
     request = {field: value for field, value in given.items() if value not in (None, [], {})}
     if dry_run:
-        emit(session, request, names=[key], table=lambda: print(as_json(request)))
+        emit(request, names=[key], table=lambda: print(as_json(request)))
         return Exit.DONE
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         if plan is not None:
             request["plan"] = full_name(gateway, plan)
         started, sent = _started(gateway, request, key, each, form, seal=not keep_open)
         manager_id = int(started["manager_id"])
-        say_note(session, started, f"manager {manager_id}")
+        say_note(started, f"manager {manager_id}")
         # Of a flow that had ended it is the end before, and the manager goes on; without a flow it is this one's.
         before = started if flow else None
         if watch or wait:
-            return follow(MANAGER, gateway, manager_id, watch=watch, after=before)
+            return MANAGER.follow(gateway, manager_id, watch=watch, after=before)
     facts: list[tuple[str, Cell]] = [(field, started.get(field)) for field in ("manager_id", "workflow_id")]
     facts += [("status", manager_state(started))]
     facts += [("items", f"{sent.jobs:,}, {sent.new:,} of them new")] if sent else []
-    emit(session, started, names=[manager_id], table=lambda: show_facts(session, facts))
+    emit(started, names=[manager_id], table=lambda: show_facts(facts))
     more = "" if not crawler or (each and not keep_open) else f"crawlctl manager add {manager_id} --each FILE --seal · "
-    session.say(f"next: {more}crawlctl manager watch {manager_id} · crawlctl manager stop {manager_id}")
+    say(f"next: {more}crawlctl manager watch {manager_id} · crawlctl manager stop {manager_id}")
     return Exit.DONE
 
 
@@ -106,22 +105,16 @@ def _started(
         return gateway.start(request, key, "manager"), None
     base = request.get("options", {}).get("args", {})
     source = Source(each, format_of(each, form), checker(gateway, request["crawler"], base))
-    items = source.items()
-    if source.again:
-        if not sum(1 for _ in items):
-            raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "give one job a line")
-        items = source.items()
-    else:
-        first = list(islice(items, PAGE_ITEMS))
-        if not first:
-            raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "give one job a line")
-        items = chain(first, items)
+    items = source.all_checked()
+    first = list(islice(items, PAGE_ITEMS))
+    if not first:
+        raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "give one job a line")
     started = gateway.start(request, key, "manager")
     if request.get("flow_id"):
         await_attempt(gateway, started)
-    sender = Sender(current(), gateway, int(started["manager_id"]), key)
+    sender = Sender(gateway, int(started["manager_id"]), key)
     try:
-        sender.all(items, seal)
+        sender.all(chain(first, items), seal)
     except CommandFailed as failure:
         manager_id = started["manager_id"]
         told = f"manager {manager_id} has {sender.jobs} items and waits for more"
@@ -197,48 +190,36 @@ def add(
     request_id: Annotated[str | None, Parameter(help="the same id adds each item once")] = None,
 ) -> int:
     """Give a manager more jobs; those that are like an earlier one are left out."""
-    session = current()
     given = pairs(arg, "-a")
     if each is not None and given:
         raise CommandFailed(Exit.USAGE, "--each and -a exclude each other", None, "give one of them")
     if each is None and not given and not seal:
         raise CommandFailed(Exit.USAGE, "there is nothing to add", None, "give -a name=value, --each FILE or --seal")
-    with session.gateway() as gateway:
-        sender = Sender(session, gateway, manager, checked_id(request_id), spider=spider, tags=tag or [])
+    with current().gateway() as gateway:
+        more = {name: one for name, one in {"spider": spider, "tags": tag}.items() if one}
+        sender = Sender(gateway, manager, checked_id(request_id), more)
         if each is not None:
             found = gateway.get(MANAGER.path(manager))
             source = Source(each, format_of(each, form), checker(gateway, found.get("crawler")))
-            if source.again:
-                for _ in source.items():
-                    pass
-            sender.all(source.items(), seal)
+            sender.all(source.all_checked(), seal)
         else:
             sender.page([Item(1, dict(given))] if given else [], seal)
-    document = sender.answer()
-    facts = [("manager", str(manager)), ("jobs", str(sender.jobs)), ("new", str(sender.new))]
-    emit(session, document, names=[manager], table=lambda: show_facts(session, facts))
-    session.say(f"next: crawlctl manager describe {manager}")
+    sent = {"jobs": sender.jobs, "new": sender.new}
+    facts: list[tuple[str, Cell]] = [("manager", manager), *sent.items()]
+    emit({"manager_id": manager, **sent}, names=[manager], table=lambda: show_facts(facts))
+    say(f"next: crawlctl manager describe {manager}")
     return Exit.DONE
 
 
 class Sender:
     """Sends items to one manager and counts them. Every method raises ``CommandFailed``."""
 
-    def __init__(
-        self,
-        session: Session,
-        gateway: Gateway,
-        manager_id: int,
-        request_id: str,
-        *,
-        spider: str | None = None,
-        tags: list[str] | None = None,
-    ) -> None:
-        self._session = session
+    def __init__(self, gateway: Gateway, manager_id: int, request_id: str, more: Document | None = None) -> None:
+        """``more``: what each job has beside its arguments."""
         self._gateway = gateway
         self._manager_id = manager_id
         self._request_id = request_id
-        self._more = ({"spider": spider} if spider else {}) | ({"tags": tags} if tags else {})
+        self._more = more or {}
         self._pages = 0
         self._told: str | None = None
         self.jobs = 0
@@ -259,7 +240,7 @@ class Sender:
             answer = next(
                 Polling().answers(
                     lambda: self._gateway.post(MANAGER.path(self._manager_id, "/jobs"), body, key),
-                    lambda failure: self._session.say(f"{failure.what}; trying again"),
+                    lambda failure: say(f"{failure.what}; trying again"),
                     answered=True,
                 )
             )
@@ -269,11 +250,7 @@ class Sender:
         self.new += int(answer.get("new") or 0)
         if answer.get("note") and answer["note"] != self._told:
             self._told = str(answer["note"])
-            self._session.say(f"manager {self._manager_id}: {clean(self._told)}")
-
-    def answer(self) -> Document:
-        """The answer for programs: what was sent."""
-        return {"manager_id": self._manager_id, "jobs": self.jobs, "new": self.new}
+            say(f"manager {self._manager_id}: {clean(self._told)}")
 
     def _explained(self, failure: CommandFailed, page: list[Item]) -> CommandFailed:
         """The failure with the line that it is about, and what to do about the rest."""

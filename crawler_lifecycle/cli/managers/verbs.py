@@ -8,22 +8,8 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import clean, emit, show_facts, show_rows
 from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.cli.session import current
-from crawler_lifecycle.cli.subjects import (
-    By,
-    End,
-    Force,
-    Kind,
-    Limit,
-    Proof,
-    Reason,
-    Yes,
-    await_end,
-    be_sure,
-    each,
-    show,
-    watch_one,
-)
+from crawler_lifecycle.cli.session import current, say
+from crawler_lifecycle.cli.subjects import By, End, Force, Kind, Limit, Proof, Reason, Yes
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import JOBS, TERMINAL, WAITING, Document, jobs, manager_state
 from crawler_lifecycle.subjects import MANAGER as SUBJECT
@@ -67,32 +53,30 @@ def describe(
     limit: Limit = 50,
 ) -> int:
     """Show everything about a manager on one screen, and its jobs."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         found = gateway.get(MANAGER.path(manager))
         state = None if jobs == "all" else jobs
         rows = [] if jobs is None else gateway.rows(MANAGER.path(manager, "/jobs"), state=state, limit=limit)
 
     def table() -> None:
-        show_facts(session, SUBJECT.known(found))
+        show_facts(SUBJECT.known(found))
         if jobs is not None:
             print()
-            show_rows(session, rows, JOBS, empty="no such jobs")
+            show_rows(rows, JOBS, empty="no such jobs")
 
     document = found if jobs is None else {**found, "job_rows": rows}
-    emit(session, document, names=[manager], table=table)
-    session.say(f"next: {' · '.join(_next_steps(found))}")
+    emit(document, names=[manager], table=table)
+    say(f"next: {' · '.join(_next_steps(found))}")
     return Exit.DONE
 
 
 def logs(manager: ManagerId, /) -> int:
     """Show what the class of a manager printed last, at most 16 KiB."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         text = gateway.text(MANAGER.path(manager, "/logs"))
     print(clean(text, lines=True), end="")
     if not text:
-        session.say("it has printed nothing yet")
+        say("it has printed nothing yet")
     return Exit.DONE
 
 
@@ -122,7 +106,7 @@ def stop(
 ) -> int:
     """Ask managers to end, with their runs: nothing more is started, nothing retried."""
     body = {"force": force or None, "leave": leave or None, "reason": reason, "requested_by": by or user()}
-    return each(MANAGER, (manager, *managers), MANAGER.ask("stop", body), wait=wait)
+    return MANAGER.each((manager, *managers), "stop", body, wait=wait)
 
 
 def force_stop(
@@ -135,52 +119,43 @@ def force_stop(
     wait: Proof = False,
 ) -> int:
     """End managers and their runs at once, killing what they execute."""
-    be_sure(MANAGER, (manager, *managers), "every run of manager", yes=yes)
+    MANAGER.be_sure((manager, *managers), "every run of manager", yes=yes)
     return stop(manager, *managers, reason=reason, force=True, by=by, wait=wait)
 
 
 def pause(manager: ManagerId, /, *managers: ManagerIds) -> int:
     """Have managers start nothing more until they are resumed; what runs goes on."""
-    return each(MANAGER, (manager, *managers), MANAGER.ask("pause"))
+    return MANAGER.each((manager, *managers), "pause")
 
 
-def resume(
-    manager: ManagerId,
-    /,
-    *,
-    wait: End = False,
-) -> int:
+def resume(manager: ManagerId, /, *, wait: End = False) -> int:
     """Let a paused manager go on; one that has ended goes on as its next attempt."""
-    session = current()
-    with session.gateway() as gateway:
-        answer = MANAGER.ask("resume")(gateway, manager)
+    with current().gateway() as gateway:
+        answer = gateway.post(MANAGER.path(manager, "/resume"))
         if wait:
-            return await_end(MANAGER, gateway, manager, after=answer)
-    show(MANAGER, [answer])
-    session.say(f"next: crawlctl manager watch {manager}")
+            return MANAGER.await_end(gateway, manager, after=answer)
+    MANAGER.show([answer])
+    say(f"next: crawlctl manager watch {manager}")
     return Exit.DONE
 
 
 def cap(manager: ManagerId, most: Annotated[int, Parameter(help="0: as its class says")], /) -> int:
     """Set how many runs a manager may have at once; a smaller cap ends nothing."""
-    return each(MANAGER, (manager,), MANAGER.ask("cap", {"cap": most}))
+    return MANAGER.each((manager,), "cap", {"cap": most})
 
 
 def wait(
-    manager: ManagerId,
-    /,
-    *,
-    goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed",
+    manager: ManagerId, /, *, goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed"
 ) -> int:
     """Wait for a manager; give up after --timeout (exit 7), without it never.
 
     With --for completed the exit code tells how it ended: 0 completed, 5 failed, 6 stopped.
     """
     with current().gateway() as gateway:
-        return await_end(MANAGER, gateway, manager, goal)
+        return MANAGER.await_end(gateway, manager, goal)
 
 
 def watch(manager: ManagerId, /) -> int:
     """Watch a manager to its end; the exit code tells how it ended: 0 completed, 5 failed, 6 stopped."""
     with current().gateway() as gateway:
-        return watch_one(MANAGER, gateway, manager)
+        return MANAGER.watch_one(gateway, manager)

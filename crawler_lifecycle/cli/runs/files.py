@@ -19,7 +19,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import clean, emit, number, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.subjects import Cell, Document, status_word
 
 from . import tables
@@ -60,37 +60,36 @@ def files(
     download: Annotated[Path | None, Parameter(help="fetch the file into this folder, as a new file")] = None,
 ) -> int:
     """List the supporting files of a run, also while it runs; with a name, show or fetch that one."""
-    session = current()
     if name is None and download is not None:
         cure = f"crawlctl files {run} NAME --download FOLDER; crawlctl export {run} --download FOLDER fetches all"
         raise CommandFailed(Exit.USAGE, "--download needs the name of a file", None, cure)
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         found = Files(gateway, run, task)
         if name is None:
-            return _show_list(session, run, found)
+            return _show_list(run, found)
         row = next((row for row in found.rows if row["name"] == name), None)
         if row is None:
             raise CommandFailed(Exit.NOT_FOUND, f"run {run} has no file {name!r}", None, f"crawlctl files {run}")
         with closing(found.open(row)) as pieces:
             if download is not None:
-                return _download(session, run, str(row["name"]), pieces, download)
-            return _show_file(session, run, str(row["name"]), pieces)
+                return _download(run, str(row["name"]), pieces, download)
+            return _show_file(run, str(row["name"]), pieces)
 
 
-def _show_list(session: Session, run: int, found: Files) -> int:
+def _show_list(run: int, found: Files) -> int:
     def table() -> None:
-        show_rows(session, found.rows, tables.FILES, empty=f"run {run} has no supporting files")
+        show_rows(found.rows, tables.FILES, empty=f"run {run} has no supporting files")
 
     names = [row["name"] for row in found.rows]
-    emit(session, {"run_id": run, "files": found.rows, "note": found.note}, names=names, table=table, rows=found.rows)
+    emit({"run_id": run, "files": found.rows, "note": found.note}, names=names, table=table, rows=found.rows)
     if found.note:
-        session.say(found.note)
+        say(found.note)
     if found.rows:
-        session.say(f"next: crawlctl files {run} NAME · crawlctl items {run}")
+        say(f"next: crawlctl files {run} NAME · crawlctl items {run}")
     return Exit.DONE
 
 
-def _show_file(session: Session, run: int, name: str, pieces: Generator[bytes]) -> int:
+def _show_file(run: int, name: str, pieces: Generator[bytes]) -> int:
     text, whole = "", True
     for piece in _text(pieces):
         text += piece
@@ -103,32 +102,27 @@ def _show_file(session: Session, run: int, name: str, pieces: Generator[bytes]) 
     def table() -> None:
         print(shown, end="" if shown.endswith("\n") or not shown else "\n")
 
-    emit(session, document, names=[name], table=table)
+    emit(document, names=[name], table=table)
     if not whole:
-        session.say(f"… its beginning; all of it: crawlctl files {run} {clean(name)} --download .")
+        say(f"… its beginning; all of it: crawlctl files {run} {clean(name)} --download .")
     return Exit.DONE
 
 
-def _download(session: Session, run: int, name: str, pieces: Generator[bytes], folder: Path) -> int:
+def _download(run: int, name: str, pieces: Generator[bytes], folder: Path) -> int:
     target = folder / os.path.basename(name)
     size = fetch(pieces, target, None)
     document = {"run_id": run, "name": name, "file": str(target), "bytes": size}
-    emit(session, document, names=[target], table=lambda: print(f"{clean(target)}: {number(size)} bytes"))
+    emit(document, names=[target], table=lambda: print(f"{clean(target)}: {number(size)} bytes"))
     return Exit.DONE
 
 
 def items(
-    run: RunId,
-    /,
-    *,
-    task: TaskId = None,
-    limit: Annotated[int, Parameter(help="at most so many lines")] = 100,
+    run: RunId, /, *, task: TaskId = None, limit: Annotated[int, Parameter(help="at most so many lines")] = 100
 ) -> int:
     """Show the items that a run found, line by line, also while it runs: files named items…, else every feed."""
-    session = current()
     if limit < 1:
         raise CommandFailed(Exit.USAGE, f"--limit {limit} is not allowed", None, "give 1 or more, or leave it out")
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         found = Files(gateway, run, task)
         feeds = feeds_of(found.rows)
         rows: list[Document] = []
@@ -144,13 +138,11 @@ def items(
             print(clean(row["line"]))
 
     answers = [{"file": row["file"], "item": row["item"]} for row in rows]
-    emit(session, {"run_id": run, "items": answers}, names=[], table=table, rows=answers)
+    emit({"run_id": run, "items": answers}, names=[], table=table, rows=answers)
     if not feeds:
-        session.say(f"run {run} has left no items yet; next: crawlctl files {run}")
+        say(f"run {run} has left no items yet; next: crawlctl files {run}")
     elif more:
-        session.say(
-            f"… the first {limit} lines; all of them: crawlctl files {run} {clean(feeds[0]['name'])} --download ."
-        )
+        say(f"… the first {limit} lines; all of them: crawlctl files {run} {clean(feeds[0]['name'])} --download .")
     return Exit.DONE
 
 
@@ -191,55 +183,50 @@ def export(
 
     A download is checked against the recorded SHA-256 and appears under its name only when it is complete.
     """
-    session = current()
     if resend and download is not None:
         raise CommandFailed(Exit.USAGE, "--resend and --download exclude each other", None, "give one of them")
     if only is not None and not resend:
         raise CommandFailed(Exit.USAGE, "--only goes with --resend", None, f"crawlctl export {run} --resend")
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         if resend:
             body = {"event": only != "files", "files": only != "event", "attempt": attempt}
             answer = gateway.post(RUN.path(run, "/export"), body)
-            return _resent(session, run, answer)
+            note: list[tuple[str, Cell]] = [("note", answer["note"])] if answer.get("note") else []
+            lines_of: list[tuple[str, Cell]] = [("run", run), ("status", status_word(answer)), *note]
+            emit(answer, names=[run], table=lambda: show_facts(lines_of))
+            say(f"next: crawlctl export {run}")
+            return Exit.DONE
         found = gateway.run(run)
         if download is None:
-            return _show(session, found, attempt)
+            return _show(found, attempt)
         record = wanted_export(found, attempt)
         target = download / f"run-{run}-attempt-{record['attempt']}-supporting-files.zip"
-        session.say(f"fetching {number(record.get('bytes'))} bytes")
+        say(f"fetching {number(record.get('bytes'))} bytes")
         size = fetch(gateway.archive(run, int(record["attempt"])), target, str(record.get("sha256") or ""))
     facts: dict[str, Any] = {"file": str(target), "bytes": size, "sha256": record.get("sha256")}
     shown = {**facts, "bytes": number(size)}
     document = {"run_id": run, "attempt": record["attempt"], **facts}
-    emit(session, document, names=[target], table=lambda: show_facts(session, list(shown.items())))
+    emit(document, names=[target], table=lambda: show_facts(list(shown.items())))
     return Exit.DONE
 
 
-def _resent(session: Session, run: int, answer: Document) -> int:
-    facts: list[tuple[str, Cell]] = [("run", run), ("status", status_word(answer))]
-    facts += [("note", answer["note"])] if answer.get("note") else []
-    emit(session, answer, names=[run], table=lambda: show_facts(session, facts))
-    session.say(f"next: crawlctl export {run}")
-    return Exit.DONE
-
-
-def _show(session: Session, run: Document, attempt: int | None) -> int:
+def _show(run: Document, attempt: int | None) -> int:
     run_id = run.get("run_id")
     exports = _of_attempt(run.get("exports"), attempt)
     deliveries = _of_attempt(run.get("deliveries"), attempt)
 
     def table() -> None:
-        show_rows(session, exports, tables.EXPORTS, empty=f"nothing was exported of run {run_id} yet")
+        show_rows(exports, tables.EXPORTS, empty=f"nothing was exported of run {run_id} yet")
         if exports and deliveries:
             print()
-        show_rows(session, deliveries, tables.DELIVERIES, empty="no event was delivered yet")
+        show_rows(deliveries, tables.DELIVERIES, empty="no event was delivered yet")
 
     document = {"run_id": run_id, "exports": exports, "deliveries": deliveries}
-    emit(session, document, names=[one.get("url") for one in exports if one.get("url")], table=table)
+    emit(document, names=[one.get("url") for one in exports if one.get("url")], table=table)
     if any(one.get("status") == "failed" for one in (*exports, *deliveries)):
-        session.say(f"next: crawlctl export {run_id} --resend")
+        say(f"next: crawlctl export {run_id} --resend")
     elif any(one.get("url") for one in exports):
-        session.say(f"next: crawlctl export {run_id} --download .")
+        say(f"next: crawlctl export {run_id} --download .")
     return Exit.DONE
 
 

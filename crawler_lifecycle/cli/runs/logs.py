@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import as_json, clean, emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.session import current, say
 
 from .texts import RunId
 
@@ -29,31 +29,30 @@ def logs(
     tail: Annotated[int | None, Parameter(help="only so many of its last lines")] = None,
 ) -> int:
     """Show the log of a task; with -f as it grows, until the task has ended or --timeout is over (exit 7)."""
-    session = current()
     if tail is not None and tail < 1:
         raise CommandFailed(Exit.USAGE, f"--tail {tail} is not allowed", None, "give 1 or more, or leave it out")
     if follow:
-        return _follow(session, run, task, tail)
-    with session.gateway() as gateway:
+        return _follow(run, task, tail)
+    with current().gateway() as gateway:
         text = gateway.logs(run, task, tail=tail)
-    if not session.for_people:
+    if not current().for_people:
         rows = [{"run_id": run, "task_id": task, "line": line} for line in text.splitlines()]
         document = {"run_id": run, "task_id": task, "log_tail": text}
-        emit(session, document, names=[], table=lambda: None, rows=rows)
+        emit(document, names=[], table=lambda: None, rows=rows)
     elif text:
         print(clean(text.replace("\r\n", "\n"), lines=True), end="" if text.endswith("\n") else "\n")
     else:
-        session.say(f"nothing was written to it; next: crawlctl tasks {run}")
+        say(f"nothing was written to it; next: crawlctl tasks {run}")
     return Exit.DONE
 
 
-def _follow(session: Session, run: int, task: int | None, tail: int | None) -> int:
-    if session.output not in ("table", "wide", "jsonl"):
+def _follow(run: int, task: int | None, tail: int | None) -> int:
+    if current().output not in ("table", "wide", "jsonl"):
         cure = "leave -o out, or give -o jsonl, which writes line by line"
-        raise CommandFailed(Exit.USAGE, f"a log that is followed has no end for -o {session.output}", None, cure)
-    with session.gateway() as gateway, _alarm(session.timeout_s, run):
+        raise CommandFailed(Exit.USAGE, f"a log that is followed has no end for -o {current().output}", None, cure)
+    with current().gateway() as gateway, _alarm(current().timeout_s, run):
         for line in lines(gateway.follow_logs(run, task, tail=tail)):
-            if session.output == "jsonl":
+            if current().output == "jsonl":
                 print(as_json({"run_id": run, "task_id": task, "line": line}, indent=None), flush=True)
             else:
                 print(clean(line), flush=True)

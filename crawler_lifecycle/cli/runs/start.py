@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,8 +14,8 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.inputs import content_of, pairs
 from crawler_lifecycle.cli.output import as_json, emit, say_note, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current
-from crawler_lifecycle.cli.subjects import By, End, await_end
+from crawler_lifecycle.cli.session import current, say
+from crawler_lifecycle.cli.subjects import By, End
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.bounds import LIMITS
 from crawler_lifecycle.domain.crawlers.arguments import Scalar
@@ -27,8 +27,8 @@ Seconds = float | Literal["none"] | None
 
 
 @dataclass(frozen=True, slots=True)
-class LimitOptions:
-    """Options of ``start`` that are limits of the run, in seconds; ``none`` is no limit."""
+class RunOptions:
+    """Options of ``start`` that are limits of the run, in seconds (``none`` is no limit), or resources of each task."""
 
     run_timeout: Annotated[Seconds, Parameter(help="stop the run after so many seconds; none: never")] = None
     stall_timeout: Annotated[Seconds, Parameter(help="stop it after so many without a sign of life; none: never")] = (
@@ -39,25 +39,18 @@ class LimitOptions:
     stop_grace: Annotated[float | None, Parameter(help="seconds between its stop signal and its end by force")] = None
     force_stop_after: Annotated[Seconds, Parameter(help="a stop that takes longer, in seconds, is forced")] = None
 
-    def given(self) -> dict[str, float | None]:
-        """The limits that were named, as a request has them."""
-        values = {f"{option.name}_s": getattr(self, option.name) for option in fields(self)}
-        return {name: None if value == "none" else value for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceOptions:
-    """Options of ``start`` that are resources of each task."""
-
     cpu: Annotated[str | None, Parameter(help="processors of each task, such as 500m or 2")] = None
     memory: Annotated[str | None, Parameter(help="memory of each task, such as 512Mi")] = None
 
-    def given(self) -> dict[str, str]:
-        """The resources that were named, as a request has them."""
-        return {option.name: value for option in fields(self) if (value := getattr(self, option.name)) is not None}
+    def given(self) -> dict[str, dict[str, Any]]:
+        """The limits and the resources that were named, as a request has them."""
+        named = {name: value for name, value in asdict(self).items() if value is not None}
+        resources: dict[str, Any] = {name: named.pop(name) for name in ("cpu", "memory") if name in named}
+        limits = {f"{name}_s": None if value == "none" else value for name, value in named.items()}
+        return {"limits": limits, "resources": resources}
 
 
-_NO_LIMITS, _NO_RESOURCES = LimitOptions(), ResourceOptions()
+_NO_OPTIONS = RunOptions()
 
 
 def start(
@@ -83,15 +76,13 @@ def start(
     poll_minutes: Annotated[
         str | None, Parameter(help="minutes between looks, e.g. 1,2,3; the last one repeats")
     ] = None,
-    limits: Annotated[LimitOptions, Parameter(name="*")] = _NO_LIMITS,
-    resources: Annotated[ResourceOptions, Parameter(name="*")] = _NO_RESOURCES,
+    options: Annotated[RunOptions, Parameter(name="*")] = _NO_OPTIONS,
     by: By = None,
     wait: End = False,
     watch: Annotated[bool, Parameter(negative=(), help="the same, with a live view")] = False,
     dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
 ) -> int:
     """Start a run of a crawler."""
-    session = current()
     request: dict[str, Any] = {"crawler": crawler, "trigger": trigger, "requested_by": by or user()}
     request_id = request_id or str(uuid.uuid4())
     children = _children(tasks, task_file)
@@ -106,30 +97,28 @@ def start(
         "due_at": due_at,
         "flow_id": flow,
         "parent": parent,
-        "limits": limits.given(),
-        "resources": resources.given(),
+        **options.given(),
     }
     request |= {name: value for name, value in optional.items() if value not in (None, [], {})}
     _check_numbers(request)
     if dry_run:
-        emit(session, request, names=[request_id], table=lambda: print(as_json(request)))
+        emit(request, names=[request_id], table=lambda: print(as_json(request)))
         return Exit.DONE
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         started = gateway.start(request, request_id)
         run_id = int(started["run_id"])
-        say_note(session, started, f"run {run_id}")
+        say_note(started, f"run {run_id}")
         if watch:
             from .watch import watch_run
 
-            return watch_run(session, gateway, run_id)
+            return watch_run(gateway, run_id)
         if wait:
-            session.say(f"run {run_id} started; Ctrl-C stops the waiting, not the run")
-            return await_end(RUN, gateway, run_id)
+            return RUN.follow(gateway, run_id, watch=False)
     facts: list[tuple[str, Cell]] = [(name, started[name]) for name in ("run_id", "workflow_id") if started.get(name)]
     facts += [("status", status_word(started))]
-    emit(session, started, names=[run_id], table=lambda: show_facts(session, facts))
+    emit(started, names=[run_id], table=lambda: show_facts(facts))
     then = f"crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}"
-    session.say(f"next: {f'crawlctl describe {run_id}' if started.get('status') in TERMINAL else then}")
+    say(f"next: {f'crawlctl describe {run_id}' if started.get('status') in TERMINAL else then}")
     return Exit.DONE
 
 
@@ -156,6 +145,9 @@ def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | No
     return [{"args": {}} for _ in range(count)]
 
 
+_EXAMPLE = 'give one object a line, such as {"letters": "a-f"}'
+
+
 def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
     """Tasks of a file with a JSON object of arguments a line; ``-`` is standard input. Raises ``CommandFailed``."""
     try:
@@ -170,17 +162,13 @@ def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
         try:
             args = json.loads(line)
         except ValueError as error:
-            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no JSON", str(error), _example()) from None
+            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no JSON", str(error), _EXAMPLE) from None
         if not isinstance(args, dict) or not all(isinstance(value, Scalar) for value in args.values()):
-            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no object of texts and numbers", None, _example())
+            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no object of texts and numbers", None, _EXAMPLE)
         found.append({"args": args})
     if not found:
-        raise CommandFailed(Exit.USAGE, f"{option} {file} has no tasks", None, _example())
+        raise CommandFailed(Exit.USAGE, f"{option} {file} has no tasks", None, _EXAMPLE)
     return found
-
-
-def _example() -> str:
-    return 'give one object a line, such as {"letters": "a-f"}'
 
 
 def _minutes(text: str | None) -> list[float] | None:

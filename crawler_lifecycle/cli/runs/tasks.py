@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from crawler_lifecycle.cli.inputs import pairs
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import Limit
 from crawler_lifecycle.subjects import Cell, Document
 
@@ -41,14 +41,13 @@ def tasks(
     ] = False,
 ) -> int:
     """List the tasks of a run."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         if watch:
             from .watch import watch_tasks
 
-            return watch_tasks(session, gateway, run, limit)
+            return watch_tasks(gateway, run, limit)
         rows = gateway.tasks(run, limit=limit, superseded="true" if superseded else None)
-    emit_list(session, "tasks", rows, tables.TASKS, name="task_id", empty=f"run {run} has no tasks")
+    emit_list("tasks", rows, tables.TASKS, name="task_id", empty=f"run {run} has no tasks")
     return Exit.DONE
 
 
@@ -70,7 +69,6 @@ def add(
     The same command again adds nothing twice, also after a failure half-way. To add the same tasks once more on
     purpose, give another --request-id.
     """
-    session = current()
     if (arg is None) == (file is None):
         raise CommandFailed(Exit.USAGE, "which tasks?", None, "give -a name=value for one, or --file F.jsonl for many")
     wanted = [{"args": pairs(arg, "-a")}] if file is None else read_tasks(file, "--file")
@@ -78,7 +76,7 @@ def add(
     stem = request_id or fingerprint(run, args)
     added: list[Document] = []
     notes: list[str] = []
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         present = _present(gateway, run)
         for first in range(0, len(args), PAGE):
             page = args[first : first + PAGE]
@@ -92,20 +90,14 @@ def add(
                 notes.append(clean(answer["note"]))
     document: dict[str, Any] = {"run_id": run, "tasks": added, "request_id": stem}
     lines: list[tuple[str, Cell]] = [("run", run), ("tasks", f"{len(added)} ({_indexes(added)})")]
-    emit(
-        session,
-        document,
-        names=[task.get("task_id") for task in added],
-        table=lambda: show_facts(session, lines),
-        rows=added,
-    )
+    emit(document, names=[task.get("task_id") for task in added], table=lambda: show_facts(lines), rows=added)
     # Indexes are given in order, so a small one was there before we came.
     known = sum(1 for task in added if int(task.get("index", present)) < present)
     if known:
-        session.say(f"{known} of them were added before; another --request-id adds the same tasks once more")
+        say(f"{known} of them were added before; another --request-id adds the same tasks once more")
     for note in dict.fromkeys(notes):
-        session.say(note)
-    session.say(f"next: crawlctl tasks {run} · crawlctl watch {run}")
+        say(note)
+    say(f"next: crawlctl tasks {run} · crawlctl watch {run}")
     return Exit.DONE
 
 

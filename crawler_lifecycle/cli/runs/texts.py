@@ -65,15 +65,12 @@ def asked(request: Document) -> list[tuple[str, str]]:
     limits = request.get("limits")
     if isinstance(limits, dict):
         said = {name.removesuffix("_s"): value for name, value in limits.items() if value != _GENERAL.get(name, value)}
-        shown = {name: "none" if value is None else f"{value:g}s" for name, value in said.items() if _is_limit(value)}
+        known = {name: value for name, value in said.items() if isinstance(value, int | float | None)}
+        shown = {name: "none" if value is None else f"{value:g}s" for name, value in known.items()}
         lines.append(("limits", assignments(shown)))
     lines.append(("tags", clean(" ".join(map(str, request.get("tags") or ())))))
     lines += [(title, clean(request.get(name))) for name, title in _WORDS.items() if request.get(name)]
     return lines
-
-
-def _is_limit(value: object) -> bool:
-    return value is None or isinstance(value, int | float)
 
 
 def assignments(values: object) -> str:
@@ -93,12 +90,6 @@ def truth_words(run: Document) -> str:
     return f"{words}, next look {'due ' if due <= output.now() else ''}{ago(run['next_look_at'])}"
 
 
-def nothing_wrong(run: int | None, kind: str | None, since: str | None) -> str:
-    """Words for an empty list of corrections."""
-    words = "no corrections" if kind is None else f"no corrections of kind {kind}"
-    return words + (f" of run {run}" if run is not None else "") + (f" since {since}" if since else "")
-
-
 def run_line(run: Document) -> str:
     """One line that is another one as soon as anything worth telling changes."""
     words = f"run {run.get('run_id')} {clean(run.get('crawler'))} {status_word(run)} {run.get('stage')}"
@@ -111,20 +102,16 @@ def run_line(run: Document) -> str:
     if run.get("status") not in TERMINAL:
         if waiting_clause(run):
             words += f", {waiting_clause(run)}"
-        elif run.get("stop"):
-            by = run["stop"].get("requested_by")
-            words += f", {'force-stop' if run['stop'].get('force') else 'stop'} asked for" + (
-                f" by {clean(by)}" if by else ""
-            )
+        elif stop := run.get("stop"):
+            words += f", {'force-stop' if stop.get('force') else 'stop'} asked for"
+            words += f" by {clean(stop['requested_by'])}" if stop.get("requested_by") else ""
     return words + (f": {clean(run['cause'])}" if run.get("cause") else "")
 
 
 def task_line(task: Document) -> str:
     """One line about a task that is another one as soon as its status or reason changes."""
-    why = why_of(task)
-    return f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')}" + (
-        f" {why}" if why else ""
-    )
+    words = f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')} {why_of(task)}"
+    return words.rstrip()
 
 
 def waiting_clause(run: Document) -> str:
@@ -151,13 +138,9 @@ def counts_of(run: Document, rows: Sequence[Document]) -> str:
 
 
 def resumptions(run: Document) -> list[tuple[str, str]]:
-    """Of a resumed run: which tasks went on with saved state, and why others could not."""
-    found = []
-    for said in run.get("resumption") or ():
-        note = clean(said.get("note"))
-        tasks = "task" if said.get("tasks") == 1 else "tasks"
-        found.append(("resumed", f"{number(said.get('tasks'))} {tasks}: {note}"))
-    return found
+    """Lines about a resumed run: which tasks went on with saved state, and why others could not."""
+    found = [(said.get("tasks"), clean(said.get("note"))) for said in run.get("resumption") or ()]
+    return [("resumed", f"{number(tasks)} {'task' if tasks == 1 else 'tasks'}: {note}") for tasks, note in found]
 
 
 def pace(row: Document) -> str | None:
@@ -209,14 +192,11 @@ def stops(run: Document) -> list[tuple[str, str]]:
 
 
 def export_words(export: Document) -> str:
+    words, files = clean(export.get("status")), export.get("files")
     if not export.get("url"):
-        return f"{clean(export.get('status'))}" + (f", {clean(export['error'])}" if export.get("error") else "")
-    size = (
-        f", {number(export.get('files'))} files, {number(export.get('bytes'))} bytes"
-        if export.get("files") is not None
-        else ""
-    )
-    return f"{clean(export.get('status'))} {clean(export['url'])}{size}"
+        return words + (f", {clean(export['error'])}" if export.get("error") else "")
+    size = "" if files is None else f", {number(files)} files, {number(export.get('bytes'))} bytes"
+    return f"{words} {clean(export['url'])}{size}"
 
 
 def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
@@ -239,11 +219,10 @@ def exit_of(task: Document) -> str | None:
 
 
 def arguments(crawler: Document) -> str:
-    shown = []
-    for name, spec in (crawler.get("args") or {}).items():
-        required = isinstance(spec, dict) and spec.get("required") and spec.get("default") is None
-        shown.append(f"{name}!" if required else name)
-    return ", ".join(shown)
+    """The names of the crawler's arguments; one that must be given has an exclamation mark."""
+    given = {name: spec if isinstance(spec, dict) else {} for name, spec in (crawler.get("args") or {}).items()}
+    needed = [name for name, spec in given.items() if spec.get("required") and spec.get("default") is None]
+    return ", ".join(f"{name}!" if name in needed else name for name in given)
 
 
 def argument_lines(crawler: Document) -> list[tuple[str, str]]:

@@ -8,31 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts, show_rows
+from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current, time_of
-from crawler_lifecycle.cli.subjects import (
-    By,
-    End,
-    Force,
-    Goal,
-    Limit,
-    Proof,
-    Reason,
-    Yes,
-    await_end,
-    be_sure,
-    each,
-    show,
-)
+from crawler_lifecycle.cli.session import current, say, time_of
+from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Proof, Reason, Yes
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.subjects import Document, plain
+from crawler_lifecycle.subjects import plain
 
 from . import tables
-from .texts import RUN, RunId, argument_lines, facts, next_steps, nothing_wrong
+from .texts import RUN, RunId, argument_lines, facts, next_steps
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.client.gateway import Gateway
+    pass
 
 RunIds = Annotated[int, Parameter(help="more runs")]
 KIND = Literal[
@@ -65,7 +52,6 @@ def list_runs(
     watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help="go on showing changes")] = False,
 ) -> int:
     """List runs, newest first."""
-    session = current()
     now = output.now()
     filters: dict[str, str | list[str] | None] = {
         "status": [word.upper() for word in status or ()],
@@ -80,22 +66,16 @@ def list_runs(
         "created_until": None if until is None else time_of("--until", until, now),
         "attention": "true" if attention else None,
     }
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         if watch:
             from .watch import watch_list
 
-            return watch_list(session, gateway, filters, limit)
+            return watch_list(gateway, filters, limit)
         beside: dict[str, Any] = {}
         rows = gateway.rows("/v1/runs", limit=limit, last=beside, **filters)
-    overdue = beside.get("overdue")
-
-    def table() -> None:
-        show_rows(session, rows, RUN.subject.columns, empty="no runs; next: crawlctl crawler list")
-        if overdue:
-            print(clean(overdue.get("text")))
-
-    document = {"runs": rows} | ({"overdue": overdue} if overdue else {})
-    emit(session, document, names=[row.get("run_id") for row in rows], table=table, rows=rows)
+    empty = "no runs; next: crawlctl crawler list"
+    overdue = {"overdue": beside.get("overdue")}
+    emit_list("runs", rows, RUN.subject.columns, name="run_id", empty=empty, beside=overdue)
     return Exit.DONE
 
 
@@ -106,10 +86,9 @@ def get(run: Annotated[int | None, Parameter(help="the run's id; without it all 
 
 def timeline(run: RunId, /, *, limit: Limit = 500) -> int:
     """List everything that happened to a run, oldest first: each change of status with how late it was recorded."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         rows = gateway.rows(RUN.path(run, "/timeline"), limit=limit)
-    emit_list(session, "timeline", rows, tables.TIMELINE, name="key", empty=f"nothing happened in run {run} yet")
+    emit_list("timeline", rows, tables.TIMELINE, name="key", empty=f"nothing happened in run {run} yet")
     return Exit.DONE
 
 
@@ -122,71 +101,64 @@ def corrections(
     limit: Limit = 200,
 ) -> int:
     """List corrections: recorded statuses that turned out to be untrue, and for how long; lag is none."""
-    session = current()
     if run is not None and since is not None:
         raise CommandFailed(Exit.USAGE, "--since goes with the corrections of all runs", None, f"corrections {run}")
     begin = None if since is None else time_of("--since", since, output.now())
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         path = "/v1/corrections" if run is None else RUN.path(run, "/corrections")
         rows = gateway.rows(path, limit=limit, since=begin, kind=kind)
         summary = gateway.get("/v1/corrections/summary", since=begin) if run is None else None
 
-    def table() -> None:
-        show_rows(session, rows, tables.CORRECTIONS, empty=nothing_wrong(run, kind, since))
-        if summary is not None:
-            print(clean(summary.get("text")))
-
-    document = {"corrections": rows} | ({} if summary is None else {"summary": summary})
-    emit(session, document, names=[row.get("id") for row in rows], table=table, rows=rows)
+    empty = "no corrections" + (f" of kind {kind}" if kind else "") + (f" of run {run}" if run is not None else "")
+    empty += f" since {since}" if since else ""
+    beside = {"summary": summary}
+    emit_list("corrections", rows, tables.CORRECTIONS, name="id", empty=empty, beside=beside)
     return Exit.DONE
 
 
 def describe(run: RunId, /) -> int:
     """Show everything about a run on one screen."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         found = gateway.run(run)
         rows = gateway.tasks(run, limit=TASKS_MAX)
         wrong = gateway.rows(RUN.path(run, "/corrections"), limit=CORRECTIONS_MAX)
 
     def table() -> None:
-        show_facts(session, facts(found, rows, wrong))
+        show_facts(facts(found, rows, wrong))
         if len(rows) > 1 or any(row.get("cause") or row.get("reason") for row in rows):
             print()
-            show_rows(session, rows[:TASKS_SHOWN], tables.TASKS, empty="")
+            show_rows(rows[:TASKS_SHOWN], tables.TASKS, empty="")
             if len(rows) > TASKS_SHOWN:
-                session.say(f"… the first {TASKS_SHOWN} tasks; all: crawlctl tasks {run}")
+                say(f"… the first {TASKS_SHOWN} tasks; all: crawlctl tasks {run}")
         if wrong:
             print()
-            show_rows(session, wrong, tables.CORRECTIONS, empty="")
+            show_rows(wrong, tables.CORRECTIONS, empty="")
 
-    emit(session, {**found, "task_rows": rows, "corrections": wrong}, names=[run], table=table)
-    session.say(f"next: {' · '.join(next_steps(found, rows))}")
+    emit({**found, "task_rows": rows, "corrections": wrong}, names=[run], table=table)
+    say(f"next: {' · '.join(next_steps(found, rows))}")
     return Exit.DONE
 
 
 def crawlers() -> int:
     """List the crawlers that can be run."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         rows = gateway.rows("/v1/crawlers")
     empty = "the catalogue is empty (LIFECYCLE_CRAWLERS)"
-    emit_list(session, "crawlers", rows, tables.CRAWLERS, name="name", empty=empty)
+    emit_list("crawlers", rows, tables.CRAWLERS, name="name", empty=empty)
     return Exit.DONE
 
 
 def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")], /) -> int:
     """Show one crawler of the catalogue."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         rows = gateway.rows("/v1/crawlers")
     found = next((row for row in rows if row.get("name") == name), None)
     if found is None:
         raise CommandFailed(Exit.NOT_FOUND, f"there is no crawler {name!r}", None, "crawlctl crawler list")
     lines = [(key, plain(value)) for key, value in found.items() if value not in (None, [], {}, "") and key != "args"]
     lines[2:2] = argument_lines(found)
-    emit(session, found, names=[name], table=lambda: show_facts(session, lines))
-    session.say(f"next: crawlctl start {name}")
+    emit(found, names=[name], table=lambda: show_facts(lines))
+    say(f"next: crawlctl start {name}")
     return Exit.DONE
 
 
@@ -204,25 +176,16 @@ def stop(
     wait: Proof = False,
 ) -> int:
     """Ask runs to end in order. A run that has ended already stays as it is."""
-
-    def ask(gateway: Gateway, run_id: int) -> Document:
-        key = request_id or str(uuid.uuid4())
-        return gateway.stop(run_id, force=force, reason=reason, request_id=key, requested_by=by or user())
-
-    return each(RUN, (run, *runs), ask, wait=wait, then="wait {} --for ended")
+    body = {"force": force, "reason": reason, "request_id": request_id or str(uuid.uuid4())}
+    body |= {"requested_by": by or user()}
+    return RUN.each((run, *runs), "stop", body, wait=wait, then="wait {} --for ended")
 
 
 def force_stop(
-    run: RunId,
-    /,
-    *runs: RunIds,
-    reason: Reason = None,
-    yes: Yes = False,
-    by: By = None,
-    wait: Proof = False,
+    run: RunId, /, *runs: RunIds, reason: Reason = None, yes: Yes = False, by: By = None, wait: Proof = False
 ) -> int:
     """End runs at once, killing what they execute. Crawlers get no time to save anything."""
-    be_sure(RUN, (run, *runs), "everything that runs for", yes=yes)
+    RUN.be_sure((run, *runs), "everything that runs for", yes=yes)
     return stop(run, *runs, reason=reason, force=True, by=by, wait=wait)
 
 
@@ -236,35 +199,30 @@ def resume(
     watch: Annotated[bool, Parameter(negative=(), help="the same, with a live view")] = False,
 ) -> int:
     """Go on with a run that has ended, as its next attempt: what succeeded stays, the rest is executed again."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         answer = gateway.resume(run, rerun=rerun, requested_by=by or user())
         if watch:
             from .watch import watch_run
 
-            return watch_run(session, gateway, run, after=answer)
+            return watch_run(gateway, run, after=answer)
         if wait:
-            return await_end(RUN, gateway, run, after=answer)
-    show(RUN, [answer])
-    session.say(f"next: crawlctl wait {run} · crawlctl describe {run}")
+            return RUN.await_end(gateway, run, after=answer)
+    RUN.show([answer])
+    say(f"next: crawlctl wait {run} · crawlctl describe {run}")
     return Exit.DONE
 
 
 def look(run: RunId, /) -> int:
     """Have the cluster asked about a run now, instead of at the next due look."""
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         answer = gateway.post(RUN.path(run, "/look"))
-    show(RUN, [answer])
-    session.say(f"next: crawlctl describe {run}")
+    RUN.show([answer])
+    say(f"next: crawlctl describe {run}")
     return Exit.DONE
 
 
 def wait(
-    run: RunId,
-    /,
-    *,
-    goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed",
+    run: RunId, /, *, goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed"
 ) -> int:
     """Wait for a run; give up after --timeout (exit 7), without it never.
 
@@ -272,4 +230,4 @@ def wait(
     --for started it is 0 as soon as that is so; a run that ends before it started counts as ended.
     """
     with current().gateway() as gateway:
-        return await_end(RUN, gateway, run, goal)
+        return RUN.await_end(gateway, run, goal)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import STYLES, build_table, clean, emit_list, milliseconds, number
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current
-from crawler_lifecycle.cli.subjects import Entry, gave_up, is_news, seen_to_its_end, verdict, watch_changes
+from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.subjects import Entry, is_news, verdict, watch_changes
 from crawler_lifecycle.subjects import TERMINAL, Column, Document, status_word
 
 from . import tables
@@ -52,26 +53,25 @@ def watch(
 
     The exit code tells how the run ended: 0 completed, 5 failed, 6 stopped. --timeout gives up earlier (7).
     """
-    session = current()
-    with session.gateway() as gateway:
+    with current().gateway() as gateway:
         if run is None:
-            return watch_list(session, gateway, {"status": list(LIVE)}, TASKS_PAGE)
-        return watch_run(session, gateway, run)
+            return watch_list(gateway, {"status": list(LIVE)}, TASKS_PAGE)
+        return watch_run(gateway, run)
 
 
 # --- one run -------------------------------------------------------------------------------------------------------
 
 
-def watch_run(session: Session, gateway: Gateway, run_id: int, *, after: Document | None = None) -> int:
+def watch_run(gateway: Gateway, run_id: int, *, after: Document | None = None) -> int:
     """Show a run until its end, or the end of the attempt that follows ``after``; the exit code."""
     seen = Seen()
     _, code = watch_changes(
         lambda: _read(gateway, run_id, seen),
         _entries,
-        picture=lambda seen: draw(session, seen, _height()),
+        picture=lambda seen: draw(seen, get_terminal_size().lines),
         end=lambda seen: verdict(seen.run, "completed") if is_news(seen.run, after) else None,
     )
-    return seen_to_its_end(RUN, seen.run, code)
+    return RUN.seen_to_its_end(seen.run, code)
 
 
 def _read(gateway: Gateway, run_id: int, seen: Seen) -> Seen:
@@ -103,7 +103,7 @@ def _entries(seen: Seen) -> list[Entry]:
     return [(key, line, document) for key, line in lines.items()]
 
 
-def watch_tasks(session: Session, gateway: Gateway, run_id: int, limit: int) -> int:
+def watch_tasks(gateway: Gateway, run_id: int, limit: int) -> int:
     """Show the tasks of a run until it has ended; the exit code that tells how it ended."""
 
     def ask() -> tuple[Document, list[dict[str, Any]]]:
@@ -115,26 +115,24 @@ def watch_tasks(session: Session, gateway: Gateway, run_id: int, limit: int) -> 
     (run, rows), code = watch_changes(
         ask,
         lambda found: [(row.get("task_id"), task_line(row), row) for row in found[1]],
-        picture=lambda found: _rows(session, found[1], tables.TASKS),
+        picture=lambda found: _rows(found[1], tables.TASKS),
         end=lambda found: verdict(found[0], "completed"),
     )
     if code is None:
-        raise gave_up(RUN, run_id, f"{status_word(run)}, {run.get('stage')}")
-    if session.output in ("json", "yaml", "name"):
-        emit_list(session, "tasks", rows, tables.TASKS, name="task_id", empty="")
+        raise RUN.gave_up(run_id, f"{status_word(run)}, {run.get('stage')}")
+    if current().output in ("json", "yaml", "name"):
+        emit_list("tasks", rows, tables.TASKS, name="task_id", empty="")
     return code
 
 
 # --- all runs ------------------------------------------------------------------------------------------------------
 
 
-def watch_list(
-    session: Session, gateway: Gateway, filters: Mapping[str, str | Sequence[str] | None], limit: int
-) -> int:
+def watch_list(gateway: Gateway, filters: Mapping[str, str | Sequence[str] | None], limit: int) -> int:
     """Show the runs that fit until Ctrl-C or ``--timeout``. A run that no longer fits is shown as it is then."""
-    if not session.for_people and session.output != "jsonl":
+    if not current().for_people and current().output != "jsonl":
         cure = "-o table or -o jsonl, which write line by line"
-        raise CommandFailed(Exit.USAGE, f"a list that is watched has no end for -o {session.output}", None, cure)
+        raise CommandFailed(Exit.USAGE, f"a list that is watched has no end for -o {current().output}", None, cure)
     gone: dict[object, Document] = {}
     last: list[object] = []
 
@@ -154,7 +152,7 @@ def watch_list(
     watch_changes(
         ask,
         lambda rows: [(row.get("run_id"), run_line(row), row) for row in rows],
-        picture=lambda rows: _rows(session, rows, RUN.subject.columns) if rows else _text("no live runs"),
+        picture=lambda rows: _rows(rows, RUN.subject.columns) if rows else "no live runs",
         nothing="no live runs yet; next: crawlctl crawler list",
     )
     return Exit.DONE
@@ -170,31 +168,19 @@ def _left(gateway: Gateway, run_id: object) -> Document | None:
         raise
 
 
-def _rows(session: Session, rows: Sequence[Document], shown: Sequence[Column]) -> Any:
+def _rows(rows: Sequence[Document], shown: Sequence[Column]) -> Any:
     """A table that fits the terminal; what is cut off is counted."""
     from rich.console import Group
 
-    room = max(1, _height() - 3)
-    table = build_table(session, rows[:room], shown)
-    return table if len(rows) <= room else Group(table, _text(f"… {len(rows) - room} more"))
-
-
-def _text(words: str) -> Any:
-    from rich.text import Text
-
-    return Text(words)
-
-
-def _height() -> int:
-    from shutil import get_terminal_size
-
-    return get_terminal_size().lines
+    most = max(1, get_terminal_size().lines - 3)
+    table = build_table(rows[:most], shown)
+    return table if len(rows) <= most else Group(table, f"… {len(rows) - most} more")
 
 
 # --- the tree ---------------------------------------------------------------------------------------------------------
 
 
-def draw(session: Session, seen: Seen, height: int) -> Any:
+def draw(seen: Seen, height: int) -> Any:
     """A run as a tree for a terminal of this height: its four stages, and the tasks inside of them."""
     from rich.console import Group
     from rich.text import Text
@@ -222,11 +208,11 @@ def draw(session: Session, seen: Seen, height: int) -> Any:
     return Group(tree, *(Text(line) for line in _below(run, seen.corrections)))
 
 
-def _add_tasks(branch: Any, seen: Seen, room: int) -> None:
+def _add_tasks(branch: Any, seen: Seen, most: int) -> None:
     from rich.text import Text
 
     branch.add(Text(counts_of(seen.run, seen.tasks)))
-    first = sorted(seen.tasks, key=lambda task: _RANK.get(str(task.get("status")), 9))[:room]
+    first = sorted(seen.tasks, key=lambda task: _RANK.get(str(task.get("status")), 9))[:most]
     for task in sorted(first, key=lambda task: int(task.get("task_index") or 0)):
         status = str(task.get("status"))
         line = Text(f"{task.get('task_index')}".rjust(4) + "  ").append(status.ljust(9), style=STYLES.get(status, ""))

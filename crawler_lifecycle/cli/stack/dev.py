@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
@@ -18,7 +19,7 @@ from crawler_lifecycle.cli.addresses import LOOPBACK
 from crawler_lifecycle.cli.admin.services import hide, keep_files_private
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current, load_settings
+from crawler_lifecycle.cli.session import load_settings, say
 from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS
 from crawler_lifecycle.settings import PREFIX
 
@@ -76,7 +77,7 @@ def dev(
     begun = time.monotonic()
     keep_files_private()
     hide()
-    place = _place(cluster, ClusterAccess(kubeconfig, context, namespace, image, address or LOOPBACK))
+    pods = _cluster(cluster, ClusterAccess(kubeconfig, context, namespace, image, address or LOOPBACK))
     folder = None if site is None else _site_folder(site)
     _take_settings({"--database": database, "--cluster": cluster})
     archive = archive or os.environ.get("LIFECYCLE_ARCHIVE__URL") or None
@@ -89,12 +90,12 @@ def dev(
         database=database,
         crawlers=crawlers,
         site=folder,
-        kubernetes=place,
+        kubernetes=pods,
         archive=archive,
         events=events,
         demanded=[name for name, wanted in (("temporal_ui", ui), ("metrics", metrics)) if wanted],
     )
-    stack = Stack(plan, say=current().say, silent_s=SILENT_S)
+    stack = Stack(plan, say=say, silent_s=SILENT_S)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:
@@ -108,13 +109,15 @@ def dev(
         raise CommandFailed(Exit.ERROR, str(failure), None, f"ls {stack.state_dir / 'logs'}") from None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: stack.hurry())
-    current().say("ending; once more ends it at once")
+    say("ending; once more ends it at once")
     _report(stack.stop(kill_crawls=kill), kill, state_dir)
     return Exit.DONE
 
 
 def banner(stack: Stack, seconds: float) -> str:
     """The lines that one needs at the start: addresses, and the next command."""
+    from crawler_lifecycle.store import masked
+
     known = stack.addresses
     lines = [
         f"page       {known['gateway']}/",
@@ -124,7 +127,7 @@ def banner(stack: Stack, seconds: float) -> str:
         f"metrics    {known['metrics']}",
         f"scheduler  {known['scheduler']}",
         f"site       {known['site']}",
-        f"database   {_without_password(known['database'])}",
+        f"database   {masked(known['database'] or '')}",
         f"archive    {known['archive']}",
         f"state      {stack.state_dir}",
     ]
@@ -140,24 +143,17 @@ def banner(stack: Stack, seconds: float) -> str:
     return "\n".join((*lines, f"ready in {seconds:.1f} s; next: crawlctl{gateway} {example}"))
 
 
-def _place(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
+def _cluster(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
     """The cluster of the options. Raises ``CommandFailed`` for options of a cluster that is not asked for."""
     if cluster == "kubernetes":
         if given.address == LOOPBACK:
-            current().say("pods cannot reach the site on loopback; --address names an address of this machine they can")
+            say("pods cannot reach the site on loopback; --address names an address of this machine they can")
         return given
-    names = {"kubeconfig": given.kubeconfig, "context": given.context, "namespace": given.namespace}
-    names |= {"image": given.image, "address": None if given.address == LOOPBACK else given.address}
-    for name, value in names.items():
-        if value is not None:
+    usual = asdict(ClusterAccess())
+    for name, value in asdict(given).items():
+        if value != usual[name]:
             raise CommandFailed(Exit.USAGE, f"--{name} is for pods", None, "add --cluster kubernetes")
     return None
-
-
-def _without_password(url: str | None) -> str:
-    from crawler_lifecycle.store import masked
-
-    return masked(url or "")
 
 
 def _site_folder(folder: Path) -> Path:
@@ -174,7 +170,7 @@ def _site_folder(folder: Path) -> Path:
         cure = "pip install 'crawler-lifecycle[dev]'"
         raise CommandFailed(Exit.ERROR, "--site: the crawler for it needs Scrapy, which is not installed", None, cure)
     if not (checked / site.INDEX).is_file():
-        current().say(f"{folder} has no {site.INDEX}: its front page names the pages it holds")
+        say(f"{folder} has no {site.INDEX}: its front page names the pages it holds")
     return checked
 
 
@@ -222,11 +218,10 @@ def _take_settings(chosen: Mapping[str, str | None]) -> None:
         raise CommandFailed(Exit.USAGE, what, None, f"unset {' '.join(wrong)}{options}")
     for name in sorted(os.environ):
         if name.startswith("TEMPORAL_"):
-            current().say(f"{name} is not used: dev has a Temporal server of its own")
+            say(f"{name} is not used: dev has a Temporal server of its own")
 
 
 def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:
-    say = current().say
     if going_on is None:
         say("ended; whether crawls go on is unknown, because the gateway did not answer")
     elif going_on == 0:

@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from crawler_lifecycle.cli.addresses import LOOPBACK
-from crawler_lifecycle.cli.process_identity import start_time
 
 DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
@@ -27,14 +26,26 @@ _CHANCE = random.SystemRandom()
 _began: dict[Path, tuple[int, ...]] = {}
 
 
+def start_time(pid: int) -> int | None:
+    """The start of a process, in clock ticks since the machine's start; ``None`` when it does not exist or has ended.
+
+    Process ids are used again; id and start time together name one process for good.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
 def end_process(pid: int, started: int | None, grace_s: float) -> None:
     """End the process with this id and start time: SIGTERM, then SIGKILL after the grace. Gone is fine."""
-    for number, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         if started is None or start_time(pid) != started:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        until = time.monotonic() + patience
+        until = time.monotonic() + wait_s
         while start_time(pid) == started and time.monotonic() < until:
             time.sleep(0.02)
 

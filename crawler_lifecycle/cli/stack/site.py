@@ -16,6 +16,7 @@ import socket
 import stat
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -54,15 +55,9 @@ def pages(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(where, name)
-            if not name.startswith(".") and name.lower().endswith(PAGE_SUFFIXES) and _is_file(path):
+            named = not name.startswith(".") and name.lower().endswith(PAGE_SUFFIXES)
+            if named and os.path.isfile(path) and not path.is_symlink():
                 yield path.relative_to(folder)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:  # it went away while we looked
-        return False
 
 
 def check(folder: Path) -> Path:
@@ -145,11 +140,7 @@ def _declares_encoding(path: str | os.PathLike[str]) -> bool:
 
 def start_page(root: Path) -> str:
     """A page that names the pages of the folder."""
-    names = []
-    for path in pages(root):
-        names.append(path)
-        if len(names) == NAMED_MAX:
-            break
+    names = islice(pages(root), NAMED_MAX)
     links = [f'<li><a href="/{quote(os.fsencode(name))}">{html.escape(_readable(name))}</a></li>' for name in names]
     return _page("Pages", f"<ul>{''.join(links)}</ul>")
 

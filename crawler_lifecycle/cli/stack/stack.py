@@ -19,7 +19,6 @@ from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli import cluster_access
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.process_identity import start_time
 
 from . import processes, temporal_server
 from .layout import Layout, examples_dir, write_crawlers, write_site_crawler
@@ -185,7 +184,7 @@ class Stack:
         if not isinstance(pids, dict) or not isinstance(started, dict):
             return
         for name, pid in pids.items():
-            if isinstance(pid, int) and start_time(pid) == started.get(name):
+            if isinstance(pid, int) and processes.start_time(pid) == started.get(name):
                 self._tell(f"ending {name} (process {pid}), left over from a stack that was killed")
                 processes.end_process(pid, started[name], 5.0)
 
@@ -254,16 +253,16 @@ class Stack:
 
     # --- stop ----------------------------------------------------------------------------------------------------
 
-    def _open_runs(self, patience_s: float = ASK_S) -> list[int] | None:
+    def _open_runs(self, timeout_s: float = ASK_S) -> list[int] | None:
         if "gateway" not in self.pids:
             return None
         try:
-            with Gateway(self.layout.url("gateway"), timeout_s=patience_s) as gateway:
+            with Gateway(self.layout.url("gateway"), timeout_s=timeout_s) as gateway:
                 return [int(str(run["run_id"])) for run in gateway.runs(status=OPEN_STATUSES)]
         except CommandFailed:
             return None
 
-    def _end_crawls(self, patience_s: float = PROOF_S) -> list[int] | None:
+    def _end_crawls(self) -> list[int] | None:
         """Stop every open run by force and wait for the proof that nothing of it runs; those still open then."""
         left = self._open_runs(END_CRAWLS_S)
         if not left:
@@ -271,7 +270,7 @@ class Stack:
         with Gateway(self.layout.url("gateway"), timeout_s=END_CRAWLS_S) as gateway:
             for run_id in left:
                 gateway.stop(run_id, force=True, reason="crawlctl dev --kill")
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + PROOF_S
         while left and time.monotonic() < until:
             time.sleep(0.2)
             left = self._open_runs(END_CRAWLS_S)
@@ -305,7 +304,7 @@ class Stack:
             "state": str(self.layout.cluster_dir),
             **self._chosen,
             "processes": pids,
-            "started": {name: start_time(pid) for name, pid in pids.items()},
+            "started": {name: processes.start_time(pid) for name, pid in pids.items()},
             "pid": os.getpid() if pids else None,
         }
         target = self.state_dir / dev_json.NAME

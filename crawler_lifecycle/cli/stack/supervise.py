@@ -6,17 +6,21 @@ second, and is the only one that starts processes.
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 from . import processes
-from .health import answers, responds
 
 INTERVAL_S = 0.05
 FIRST_DELAY_S = 0.2
@@ -42,7 +46,7 @@ class Part:
     name: str
     command: Sequence[str]
     health: str
-    """Address at which the part answers when it is ready (``health.answers``)."""
+    """Address at which the part answers when it is ready (see ``answers``)."""
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     grace_s: float = 10.0
@@ -73,12 +77,7 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        logs: Path,
-        *,
-        say: Callable[[str], None],
-        changed: Callable[[], None],
-        silent_s: float | None = None,
+        self, logs: Path, *, say: Callable[[str], None], changed: Callable[[], None], silent_s: float | None = None
     ) -> None:
         self._logs = logs
         self._say = say
@@ -172,7 +171,7 @@ class Supervisor:
         while not self._closed:
             for kept in list(self._kept.values()):
                 process = kept.process
-                if process is not None and responds(kept.part.health) and kept.process is process:
+                if process is not None and _status(kept.part.health) is not None and kept.process is process:
                     kept.heard = time.monotonic()
             time.sleep(ASK_S)
 
@@ -228,3 +227,39 @@ class Supervisor:
             process.terminate()
         elif now - kept.asked_to_end > kept.grace_s:
             process.kill()
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+
+def answers(url: str, timeout_s: float = 2.0) -> bool:
+    """Tell whether a GET of this address is answered with 200, or Temporal serves this ``grpc://HOST:PORT/NAMESPACE``."""
+    return _status(url, timeout_s) == 200
+
+
+def _status(url: str, timeout_s: float = 2.0) -> int | None:
+    """The status of the answer, if any; Temporal's is 200. A part that lives and lacks something says 503."""
+    address = urlsplit(url)
+    if address.scheme == "grpc":
+        return 200 if _serves(address, timeout_s) else None
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=timeout_s)
+    try:
+        connection.request("GET", address.path or "/")
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _serves(address: SplitResult, timeout_s: float) -> bool:
+    # Mostly nobody listens yet, which takes no client to find out.
+    try:
+        socket.create_connection((address.hostname or "", address.port or 0), timeout_s).close()
+    except OSError:
+        return False
+    from crawler_lifecycle.temporal.operator.server import serves  # slow to load, and needed here alone
+
+    # A thread of its own: the caller may have an event loop already.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, serves(address.netloc, address.path.strip("/"), timeout_s)).result()

@@ -53,7 +53,7 @@ NOBODY = ("frontend.httpAllowedHosts", '["nobody.invalid"]')
 
 
 def health(port: int) -> str:
-    """Address at which our namespace is served once the server is ready, for ``health.answers``."""
+    """Address at which our namespace is served once the server is ready, for ``supervise.answers``."""
     return f"grpc://{LOOPBACK}:{port}/{NAMESPACE}"
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
@@ -28,11 +29,11 @@ from crawler_lifecycle.clusters.kubernetes.jobs.deletion import Deletion
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.looks import Look
-from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .looks.details import DetailReader, LogTails
 from .looks.explanations import Events, read_events, with_namespace
-from .looks.inventory import Inventory, task_records
+from .looks.inventory import Inventory, highest_run, task_records
 from .looks.listing import (
     Objects,
     TaskObjects,
@@ -58,7 +59,7 @@ THREADS, PAGE = 16, 64
 
 
 class KubernetesCluster:
-    """The Jobs and pods of one namespace. Implements ``Cluster``; thread-safe."""
+    """The Jobs and pods of one namespace. Implements ``Cluster`` and ``KnowsRuns``; thread-safe."""
 
     kind = "kubernetes"
     #: A node removes the container of a deleted pod as soon as it has ended, whatever our finalizer keeps of the pod.
@@ -72,6 +73,7 @@ class KubernetesCluster:
         self.details = DetailReader(api, self._tails).read
         self.stop, self.kill = deletion.stop, deletion.kill
         self.inventory = Inventory(api, clock).page
+        self.task_records, self.highest_run = partial(task_records, api), partial(highest_run, api)
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         """One observation of each task, in their order. Raises ``ApiError``.
@@ -125,10 +127,6 @@ class KubernetesCluster:
             CurrentNamespace(self._api).gone_for_good(others)
         return place
 
-    def task_records(self, run: RunRef) -> list[TaskRecord]:
-        """Return what the run's Jobs know of its tasks. Raises ``ApiError``."""
-        return task_records(self._api, run)
-
 
 def _read_one(run: RunRef, one: TaskObjects, events: Events, now: datetime, read_at: datetime) -> Observation:
     if one.task.uid is None:
@@ -168,7 +166,11 @@ def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
     """
 
     def by_name(one: TaskObjects) -> Job | None:
-        return one.job or _by_name(api, run_id, one.task)
+        job = one.job or find_job(api, name_of(run_id, one.task))
+        if job is not None and job.metadata.uid == one.task.uid and listed_by_us(job.metadata, run_id):
+            # It was there before the list was asked for: the API server is behind, and may leave out more.
+            raise ApiError(f"the list of Jobs is stale: {job.metadata.name} is not in it, and it is there")
+        return job
 
     missing = {one.task.uid: one for one in listed if one.task.uid is not None and not one.has_job}
     if not missing:
@@ -184,14 +186,6 @@ def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
     return [asked.get(one.task.uid or "", one) for one in listed]
 
 
-def _by_name(api: Api, run_id: int, task: TaskRef) -> Job | None:
-    job = find_job(api, name_of(run_id, task))
-    if job is not None and job.metadata.uid == task.uid and listed_by_us(job.metadata, run_id):
-        # It was there before the list was asked for: an API server that is behind, and whatever else it left out.
-        raise ApiError(f"the list of Jobs is stale: {job.metadata.name} is not in it, and it is there")
-    return job
-
-
 def _judge(missing: TaskObjects, now: datetime) -> Observation:
     """Return the state of a task of which neither its Job nor a pod was found."""
     task = missing.task
@@ -205,12 +199,9 @@ def _judge(missing: TaskObjects, now: datetime) -> Observation:
 
 def _second_look_s(found: Sequence[TaskObjects], seen: Sequence[Observation], now: datetime) -> float | None:
     """Seconds after which a second look can prove that a task is gone; ``None`` when there is nothing to prove."""
-    waits = [_again_s(its.task, one, now) for its, one in zip(found, seen, strict=True)]
-    return min((wait for wait in waits if wait is not None), default=None)
-
-
-def _again_s(task: TaskRef, seen: Observation, now: datetime) -> float | None:
-    if seen.phase is not Phase.ABSENT or task.uid is None:
-        return None
-    passed = (now - task.missed_at).total_seconds() if task.missed_at is not None else 0.0
-    return max(1.0, PROOF_S - passed + 0.1)
+    missed = [
+        its.task.missed_at or now
+        for its, one in zip(found, seen, strict=True)
+        if one.phase is Phase.ABSENT and its.task.uid is not None
+    ]
+    return max(1.0, PROOF_S - (now - min(missed)).total_seconds() + 0.1) if missed else None

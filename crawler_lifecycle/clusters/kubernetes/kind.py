@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from crawler_lifecycle.clusters.kind import ClusterKind, TaskEnvironment
-from crawler_lifecycle.ports.cluster import Cluster, Deployer, EvidenceKeeper, Observer, TaskFiles, TaskLogs
+from crawler_lifecycle.ports.cluster import Deployer, EvidenceKeeper, Observer, TaskFiles, TaskLogs
 from crawler_lifecycle.ports.protocols import FilesPlace, KnowsRuns, TaskBundles
 from crawler_lifecycle.settings import ClusterSettings
 
 if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 
 _HERE = __package__
 _DOCTOR = "crawler_lifecycle.cli.doctor.checks"
@@ -34,7 +35,7 @@ class KubernetesKind(ClusterKind):
 
         return KubernetesDeployer(api_of(self.settings), self.settings, task_environment=task_environment)
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> KubernetesCluster:
         from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 
         return KubernetesCluster(api_of(self.settings))
@@ -45,9 +46,7 @@ class KubernetesKind(ClusterKind):
         return task_files(self.settings.volume_claim, self.settings.volume_path, bundles)
 
     def numbers(self) -> KnowsRuns:
-        from crawler_lifecycle.clusters.kubernetes.looks.inventory import KubernetesRuns
-
-        return KubernetesRuns(api_of(self.settings))
+        return self.cluster()
 
     def observer(self) -> Observer:
         from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
@@ -87,4 +86,4 @@ def api_of(c: ClusterSettings) -> Api:
 def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float) -> Api:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
-    return Api.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)
+    return Api(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)

@@ -40,7 +40,7 @@ REPLACES = f"{DOMAIN}/replaces"
 #: stopped pod are visible for less than half a second.
 FINALIZER = f"{DOMAIN}/end-not-recorded"
 
-#: Label of a Job: the queue (of Kueue) in which it waits for room.
+#: Label of a Job: the queue (of Kueue) in which it waits for capacity.
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 #: The name of the crawler's container in the pod.

@@ -12,8 +12,9 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,6 @@ from crawler_lifecycle.clusters.local.processes.crawl_user import RunAs, let_pas
 from crawler_lifecycle.clusters.local.processes.identity import (
     Identity,
     Stat,
-    boot_id,
     kill_all,
     still_alive,
     wake_supervisors,
@@ -39,11 +39,10 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase, log_tail
 from crawler_lifecycle.ports.looks import Details, Look
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRecord, TaskRef
-from crawler_lifecycle.runner.held import NotOurs
 
 from .folders import folder as files
-from .launch import Launcher, default_python
-from .observation import observe
+from .launch import Launcher
+from .observation import Reading
 from .processes import cgroup, liveness_marks
 
 logger = logging.getLogger(__name__)
@@ -66,10 +65,6 @@ def _group_parent(setting: str) -> cgroup.Parent | None:
         return None
     logger.info("tasks are limited by %s", parent.describe())
     return parent
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _check_place(place: str | None) -> None:
@@ -101,15 +96,13 @@ class LocalCluster:
         base_dir: Path | None = None,
         python: str | None = None,
         max_waiting: int = 32,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         environment: Mapping[str, str] | None = None,
         task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None = None,
         cgroup_setting: str = "auto",
         run_as: str | None = None,
     ) -> None:
         """Raises ``InvalidRequest`` for a user that cannot be had."""
-        if slots < 1:
-            raise ValueError(f"slots: {slots} is not allowed; give 1 or more")
         user = None if run_as is None else RunAs.of(run_as)
         self._state = Path(state_dir).absolute()
         self._clock = clock
@@ -128,7 +121,7 @@ class LocalCluster:
             state=self._state,
             slots=slots,
             base_dir=Path(base_dir or Path.cwd()).absolute(),
-            python=python or default_python(),
+            python=python or sys.executable,
             max_waiting=max_waiting,
             clock=clock,
             environment=dict(os.environ if environment is None else environment),
@@ -205,49 +198,40 @@ class LocalCluster:
         try:
             check_readable(self._state)  # a stop that found no disk must come again
             self._wake_supervisors()
-            if self._stop_by_file(folder, task) or task.uid is None:
+            if self._by_file(folder, task, self._stop) or task.uid is None:
                 return
-            supervisors, crawlers = folder.named(self._known_uid(folder, task))
+            supervisors, crawlers = folder.named(_known_uid(folder, task))
             heard = [one.send(STOP_SIGNAL) for one in supervisors]
             if not any(heard):
                 _terminate(crawlers)
         except OSError as error:
             raise ClusterUnavailable(f"the task cannot be stopped: {error}") from error
 
-    def _stop_by_file(self, folder: TaskFolder, task: TaskRef) -> bool:
-        """Stop it by what its folder says; whether that said all that is needed."""
+    def _by_file(self, folder: TaskFolder, task: TaskRef, act: Callable[[TaskFolder, TaskRef], bool]) -> bool:
+        """Act by what the folder says; whether that was all that is needed."""
         try:
-            if not folder.has(files.SPEC) or self._is_foreign(folder, task):
+            if not folder.has(files.SPEC):
                 return False
-            if folder.has(files.END) and not folder.processes(folder.identity(files.PROCESS)):
-                return True
-            folder.create(files.STOP, {"at": files.utc(time.time())})
-            supervisor = folder.identity(files.SUPERVISOR)
-            if supervisor is not None and supervisor.send(STOP_SIGNAL):
-                return True
-            if folder.has(files.PROCESS) and not folder.supervisor_alive():
-                self._signal_orphan(folder)
-            return folder.has(files.STOP) and folder.has(files.SUPERVISOR)
+            if _is_foreign(folder, task):
+                logger.warning("left alone: %s is of another object, the call was for %s", folder.path, task.uid)
+                return False
+            return act(folder, task)
         except OSError as error:
-            logger.warning("the folder of a task to be stopped cannot be used, it is stopped by its name: %s", error)
+            if task.uid is None:
+                raise
+            logger.warning("the folder of a task cannot be used, its processes are found by its name: %s", error)
             return False
 
-    @staticmethod
-    def _known_uid(folder: TaskFolder, task: TaskRef) -> str | None:
-        """The uid by which a process has to be known: where another object's spec is under the task's name."""
-        with contextlib.suppress(OSError):
-            there = folder.uid()
-            return task.uid if there is not None and there != task.uid else None
-        return None
-
-    @staticmethod
-    def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
-        """Tell whether another object has the task's name: the call was meant for one that is gone, or is elsewhere."""
-        there = folder.uid()
-        if task.uid is None or there is None or there == task.uid:
-            return False
-        logger.warning("left alone: %s is of object %s, the call was for %s", folder.path, there, task.uid)
-        return True
+    def _stop(self, folder: TaskFolder, task: TaskRef) -> bool:
+        if folder.has(files.END) and not folder.processes(folder.identity(files.PROCESS)):
+            return True
+        folder.create(files.STOP, {"at": files.utc(time.time())})
+        supervisor = folder.identity(files.SUPERVISOR)
+        if supervisor is not None and supervisor.send(STOP_SIGNAL):
+            return True
+        if folder.has(files.PROCESS) and not folder.supervisor_alive():
+            self._signal_orphan(folder)
+        return folder.has(files.STOP) and folder.has(files.SUPERVISOR)
 
     def _signal_orphan(self, folder: TaskFolder) -> None:
         """The supervisor is dead: send the stop signal ourselves, to the runner or else to what is left of its group.
@@ -272,59 +256,41 @@ class LocalCluster:
         folder = self._folder(run, task)
         try:
             self._wake_supervisors()
-            if self._kill_by_file(folder, task) or task.uid is None:
-                return
-            self._kill_by_name(folder, self._known_uid(folder, task))
+            if not self._by_file(folder, task, self._kill) and task.uid is not None:
+                self._kill_by_name(folder, _known_uid(folder, task))
         except OSError as error:
             raise ClusterUnavailable(f"the task cannot be killed: {error}") from error
 
-    def _kill_by_file(self, folder: TaskFolder, task: TaskRef) -> bool:
-        """Kill it by what its folder says; whether that was the task."""
-        try:
-            if not folder.has(files.SPEC) or self._is_foreign(folder, task):
-                return False
-            self._kill(folder, task.uid)
-            return True
-        except OSError as error:
-            if task.uid is None:
-                raise
-            logger.warning("the folder of a task to be killed cannot be used, it is killed by its name: %s", error)
-            return False
-
-    def _kill(self, folder: TaskFolder, uid: str | None) -> None:
+    def _kill(self, folder: TaskFolder, task: TaskRef) -> bool:
         if not folder.has(files.END):
             # First the mark that no stop signal is due any more: a polite end must not overtake the kill.
             folder.create(files.SIGNALLED, {"by": "kill", "at": files.utc(time.time())})
             folder.create(files.STOP, {"at": files.utc(time.time()), "force": True})
-        began, killed = time.monotonic(), 0
-        while (waited := time.monotonic() - began) < KILL_SECONDS:
+        killed = 0
+        for late in _rounds(folder):
             leader = folder.identity(files.PROCESS)
             victims = folder.processes(leader)
-            killed += kill_all(_in_order(victims, leader, folder), boot_id())
+            killed += kill_all(_in_order(victims, leader, folder))
             if not victims:
-                supervisors, _ = folder.named(uid)  # also when its end is on file: who hangs after it holds a slot
+                supervisors, _ = folder.named(task.uid)  # also when its end is on file: who hangs after it holds a slot
                 if not supervisors:
                     _write_missing_end(folder, leader, killed)
                     folder.settle_group()
-                    return
+                    break
                 for one in supervisors:  # SIGTERM wakes one that waits for a slot
-                    one.send(signal.SIGKILL if waited > SUPERVISOR_SECONDS else signal.SIGTERM)
-            time.sleep(0.02)
-        raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+                    one.send(signal.SIGKILL if late else signal.SIGTERM)
+        return True
 
     def _kill_by_name(self, folder: TaskFolder, uid: str | None) -> None:
         """Its folder does not help: its processes are known by what they were started with."""
-        began = time.monotonic()
-        while (waited := time.monotonic() - began) < KILL_SECONDS:
+        for late in _rounds(folder):
             supervisors, crawlers = folder.named(uid)
             if not supervisors and not crawlers:
                 return
             # The crawlers first: a supervisor that is told to stop passes the signal on to one that lives.
-            kill_all(crawlers, boot_id())
+            kill_all(crawlers)
             for one in supervisors:  # it need not start anything more, and gets the time to write the end
-                one.send(signal.SIGKILL if waited > SUPERVISOR_SECONDS else STOP_SIGNAL)
-            time.sleep(0.02)
-        raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+                one.send(signal.SIGKILL if late else STOP_SIGNAL)
 
     def inventory(
         self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
@@ -365,7 +331,7 @@ class LocalCluster:
     def _observe(self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False) -> Observation:
         folder = self._folder(run, task, doubted=doubted)
         folder.settle_group()
-        seen = observe(folder, now, self._node)
+        seen = Reading(folder, now, self._node).observe()
         # The other phases held at some time since the look began; an end was read only now, after it happened.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 
@@ -381,6 +347,28 @@ class LocalCluster:
         return seen
 
 
+def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
+    """Tell whether another object has the task's name: the call was meant for one that is gone, or is elsewhere."""
+    there = folder.uid()
+    return task.uid is not None and there is not None and there != task.uid
+
+
+def _known_uid(folder: TaskFolder, task: TaskRef) -> str | None:
+    """The uid by which a process has to be known: where another object's spec is under the task's name."""
+    with contextlib.suppress(OSError):
+        return task.uid if _is_foreign(folder, task) else None
+    return None
+
+
+def _rounds(folder: TaskFolder) -> Iterator[bool]:
+    """Rounds of a kill: whether it is time to kill the supervisor too. Raises ``ClusterUnavailable`` after the last."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < KILL_SECONDS:
+        yield waited > SUPERVISOR_SECONDS
+        time.sleep(0.02)
+    raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+
+
 def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:
     """Return the processes to kill now. Without a supervisor the runner adopts orphans: it is held, and goes last."""
     others = [victim for victim in victims if leader is None or victim.pid != leader.pid]
@@ -392,10 +380,10 @@ def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) 
 
 def _terminate(processes: Sequence[Stat]) -> None:
     """The stop signal to what is left of a task: to the runner if it is there, who passes on the first one."""
-    boot, known = boot_id(), {stat.pid for stat in processes}
+    known = {stat.pid for stat in processes}
     for stat in processes:
         if stat.parent not in known:
-            Identity(stat.pid, stat.start, boot).send(signal.SIGTERM)
+            stat.send(signal.SIGTERM)
 
 
 def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int) -> None:
@@ -423,16 +411,13 @@ def _log_tail(folder: TaskFolder) -> str | None:
     tail = b""
     for name in (files.LOG, f"{files.LOG}.1"):
         missing = LOG_TAIL_BYTES - len(tail)
-        try:
-            handle = folder.held.open(name) if folder.held is not None else None
-            if handle is None:
-                continue
-            with open(handle, "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - missing))
-                tail = file.read(missing) + tail
-        except NotOurs:
+        handle = folder.open(name)
+        if handle is None:
             continue
+        with open(handle, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - missing))
+            tail = file.read(missing) + tail
         if len(tail) >= LOG_TAIL_BYTES:
             break
     return log_tail(tail) if tail else None

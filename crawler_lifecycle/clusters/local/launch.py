@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -71,7 +70,7 @@ class Launcher:
         name = task_name(deployment.run, task.index, deployment.attempt)
         folder = task_path(self.state, deployment.run, task.index, deployment.attempt)
         try:
-            if (begun := files.told_beside(str(self.state), name).get("uid")) is not None:
+            if (begun := files.reported_beside(str(self.state), name).get("uid")) is not None:
                 return Deployed(task.index, "existing", name, str(begun))  # whatever its crawler made of the folder
             uid, state = self._existing_uid(folder), "existing"
             if uid is None:
@@ -140,7 +139,7 @@ class Launcher:
     def _waits(self, name: str) -> bool:
         """Tell whether a task that has a mark waits for a slot, or for its supervisor."""
         try:
-            if (key := task_of(name)) is None or files.told_beside(str(self.state), name):
+            if (key := task_of(name)) is None or files.reported_beside(str(self.state), name):
                 return False
             folder = task_path(self.state, *key)
             if (folder / files.PROCESS).exists() or (folder / files.END).exists():
@@ -190,7 +189,6 @@ class Launcher:
                 starter.kill()
                 raise ClusterUnavailable(f"the supervisor did not answer within {LAUNCH_SECONDS:g} s") from None
         if answer == supervisor.EXPIRED:
-            self._check_expiry(deployment.expires_at)
             raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
         if answer not in (supervisor.TOOK_CHARGE, supervisor.NOT_NEEDED):
             said = files.held(str(folder)).read(SUPERVISOR_LOG, files.FILE_MAX) or b""
@@ -251,7 +249,7 @@ class Launcher:
             "memory_text": resources.memory,
             "cpu_limit": cpu if groups is not None and groups.cpu else None,
             "cgroup": None if groups is None else groups.folder,
-            "user": None if self.run_as is None else self.run_as.to_json(),
+            "user": None if self.run_as is None else asdict(self.run_as),
             "stop_grace_s": deployment.limits.stop_grace_s,
             "run_timeout_s": deployment.limits.run_timeout_s,
             "slots": self.slots,
@@ -299,8 +297,3 @@ def _make_state(state: Path, folder: str) -> None:
     held = Held(str(state))
     for part in os.path.relpath(folder, state).split(os.sep):
         held = held.make(part)
-
-
-def default_python() -> str:
-    """The interpreter that runs us, which has what the crawlers of the embedded stack need."""
-    return sys.executable

@@ -26,12 +26,7 @@ NOT_WRITTEN = "Its supervisor had not written the end"
 ONLY_SUMMARY = "; this is the runner's own summary"
 
 
-def observe(folder: TaskFolder, now: datetime, node: str) -> Observation:
-    """Return what is true about this task. Raises ``OSError`` when that cannot be read."""
-    return _Reading(folder, now, node).observe()
-
-
-class _Reading:
+class Reading:
     """One reading of one folder. Its methods raise ``OSError``."""
 
     def __init__(self, folder: TaskFolder, now: datetime, node: str) -> None:
@@ -39,6 +34,7 @@ class _Reading:
         self._seen = partial(Observation, folder.task.index, folder.task.attempt, observed_at=now)
 
     def observe(self) -> Observation:
+        """The truth about this task. Raises ``OSError`` when that cannot be read."""
         if self._folder.exists():
             seen = self._named(self._within_folder())
             if seen.name is not None:
@@ -80,19 +76,16 @@ class _Reading:
             return self._seen(Phase.ABSENT)
         supervisors, crawlers = self._folder.named()
         phase = Phase.EXECUTING if crawlers else Phase.WAITING if supervisors else Phase.GONE
-        told = self._told_beside() if phase is Phase.GONE else {}
+        told = self._beside() if phase is Phase.GONE else {}
+        if told.get("uid") != self._folder.task.uid:
+            told = {}
         started = self._folder.time(told, "started_at", files.STARTED)
         if told.get("finished_at"):
             return replace(self._ended(told), started_at=started)
         return self._seen(phase, node=self._node, reason="its folder was removed", started_at=started)
 
-    def _told_beside(self) -> dict[str, object]:
-        """Return what its supervisor told outside of the folder, of this very object; empty where it told nothing."""
-        told = self._beside()
-        return told if told.get("uid") == self._folder.task.uid else {}
-
     def _beside(self) -> dict[str, object]:
-        return files.told_beside(str(self._folder.path.parents[3]), self._folder.name)
+        return files.reported_beside(str(self._folder.path.parents[3]), self._folder.name)
 
     def _end_appears(self) -> bool:
         """Give a living supervisor the moment it needs to reap and write the end."""
@@ -142,7 +135,7 @@ class _Reading:
         if supervised:
             # Hidden by garbage in process.json, or the end cannot be written yet (a full disk): it will be.
             return self._executing("its supervisor has not written the end yet")
-        if self._folder.troubles:
+        if self._folder.incidents:
             message = self._message("Nothing of it runs any more, and its evidence cannot be read")
             return self._with_end(End(reason="Error", message=message))
         return self._seen(Phase.GONE, node=self._node, reason=alone, started_at=self._started())
@@ -261,5 +254,5 @@ class _Reading:
 
     def _message(self, text: str | None) -> str | None:
         parts = [text] if text else []
-        parts += [f"set aside: {trouble}" for trouble in self._folder.troubles]
+        parts += [f"set aside: {trouble}" for trouble in self._folder.incidents]
         return "; ".join(parts)[:2000] or None

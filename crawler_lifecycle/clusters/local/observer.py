@@ -89,13 +89,12 @@ class LocalObserver:
         found = []
         for name in os.listdir(self._state / liveness_marks.LIVE):
             with contextlib.suppress(OSError):  # the look that is due says what is wrong with it
-                if (key := task_of(name)) is not None and (one := self._counted(*key)) is not None:
-                    found.append(one)
+                if (key := task_of(name)) is not None:
+                    run, index, attempt = key
+                    counters, at = TaskFolder(self._state, run, TaskRef(0, index, attempt)).counters()
+                    if counters != Counters():
+                        found.append(Counted(run, attempt, index, counters, at))
         return found
-
-    def _counted(self, run: RunRef, index: int, attempt: int) -> Counted | None:
-        counters, at = TaskFolder(self._state, run, TaskRef(0, index, attempt)).counters()
-        return Counted(run, attempt, index, counters, at) if counters != Counters() else None
 
 
 @dataclass(slots=True, eq=False)
@@ -157,7 +156,7 @@ class _Watch:
         self._check(due, live, now)
         for name in ended - self._ended - self.tasks.keys() - due.keys():
             if (key := task_of(name)) is not None:  # it came and went between two readings
-                self._tell(key[0].run_id, self._time_of(str(self._state / liveness_marks.ENDED / name)))
+                self._notify(key[0].run_id, self._time_of(str(self._state / liveness_marks.ENDED / name)))
         self._ended = ended
         if now >= self._tidy_at:
             self._tidy_at = now + TIDY_S
@@ -203,19 +202,19 @@ class _Watch:
         mark = str(self._state / liveness_marks.LIVE / name)
         if seen == OVER:
             del self.tasks[name]
-            self._tell(run_id)
+            self._notify(run_id)
             liveness_marks.end(mark)
         elif seen == NEW and now - task.since >= STALE_S:
             del self.tasks[name]  # it never began; its deployment may come again
-            self._tell(run_id)
+            self._notify(run_id)
             liveness_marks.drop(mark)
         elif seen == NEW:
             task.check_at = now
         elif seen != before:
             began = before == NEW and seen == "executing"
-            self._tell(run_id, self._time_of(os.path.join(task.path, files.PROCESS)) if began else None)
+            self._notify(run_id, self._time_of(os.path.join(task.path, files.PROCESS)) if began else None)
 
-    def _tell(self, run_id: int, at: datetime | None = None) -> None:
+    def _notify(self, run_id: int, at: datetime | None = None) -> None:
         now = datetime.now(UTC)
         self._changed(run_id, min(at, now) if at is not None else now)
 

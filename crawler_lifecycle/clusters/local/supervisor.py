@@ -19,12 +19,10 @@ import time
 from collections.abc import Callable
 
 from crawler_lifecycle.clusters.local.folders.limits import KILLED, KernelLimits, failed_at_limit
-from crawler_lifecycle.clusters.local.processes.disk_reserve import Room
 from crawler_lifecycle.clusters.local.processes.identity import (
     Identity,
     Stat,
     below,
-    boot_id,
     kill_all,
     members,
     memory_of,
@@ -78,36 +76,33 @@ class Supervisor:
         if spec is None:
             raise FileNotFoundError(os.path.join(folder, files.SPEC))
         self._spec = spec
-        self._limit = _whole(spec.get("memory_limit"))
+        self._limit = _positive(spec.get("memory_limit"))
         self._kernel = KernelLimits(self._home, spec)
         self._adopts = False
-        self._room: Room | None = None
+        self._reserve: files.EndReserve | None = None
         self._started: float | None = None
         self._peak = 0
         self._oom = False
         self._message: str | None = None
-
-    def _has(self, name: str) -> bool:
-        return self._home.has(name)
 
     def _within(self) -> str:
         """A path of the folder that we hold, whatever was put in its place."""
         return f"/proc/self/fd/{self._home.fileno()}"
 
     def _stop_asked(self) -> bool:
-        return alarm.stop_asked or self._has(files.STOP)
+        return alarm.stop_asked or self._home.has(files.STOP)
 
     # --- taking charge
 
     def take_charge(self, expires_at: float) -> int:
         """Become the only supervisor of this task, or say why not. The lock lasts as long as this process."""
         self._lock = self._home.lockable(files.LOCK)
-        if not try_lock(self._lock, seconds=1.0) or self._has(files.PROCESS) or self._has(files.END):
+        if not try_lock(self._lock, seconds=1.0) or self._home.has(files.PROCESS) or self._home.has(files.END):
             return NOT_NEEDED
-        if self._has(files.SUPERVISOR):
+        if self._home.has(files.SUPERVISOR):
             # An earlier supervisor died while it waited. A look may have called the task gone, so it stays gone.
             return NOT_NEEDED
-        me = {**Identity.of(os.getpid()).to_json(), "since": files.utc(time.time())}
+        me = {**Identity.of(os.getpid())._asdict(), "since": files.utc(time.time())}
         files.create(self._home, files.SUPERVISOR, me)
         # Only now: a look after the deadline that found no supervisor can rely on none beginning later.
         if time.time() >= expires_at:
@@ -123,7 +118,7 @@ class Supervisor:
         # Again: who waited long for us may have dropped the mark of a task that never began.
         self._mark(liveness_marks.begin)
         slot = self._wait_for_slot()
-        if slot is None:
+        if slot is None or self._stop_asked():
             self._write_end(None, "Cancelled", "It was stopped while it waited and never executed")
             return
         self._execute(slot)
@@ -135,13 +130,13 @@ class Supervisor:
         the turnstile's lock, which is first come, first served.
         """
         slots_dir = str(self._spec["slots_dir"])
-        count = _whole(self._spec.get("slots")) or 1
+        count = _positive(self._spec.get("slots")) or 1
         turnstile = os.open(os.path.join(slots_dir, "turnstile"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if try_lock(turnstile):
                 slot = free_slot(slots_dir, count)
                 if slot is not None:
-                    return None if self._give_back(slot) else slot
+                    return slot
             reason = f"waiting: {count} of {count} slots in use"
             files.replace(self._home, files.WAITING, {"reason": reason, "since": files.utc(time.time())})
             while not self._stop_asked():
@@ -154,36 +149,27 @@ class Supervisor:
             while not self._stop_asked():
                 slot = free_slot(slots_dir, count)
                 if slot is not None:
-                    return None if self._give_back(slot) else slot
+                    return slot
                 alarm.wait(0.1)
             return None
         finally:
             os.close(turnstile)
 
-    def _give_back(self, slot: int) -> bool:
-        """Return the slot when a stop was asked for meanwhile."""
-        if not self._stop_asked():
-            return False
-        os.close(slot)
-        return True
-
     # --- the crawler
 
     def _execute(self, slot: int) -> None:
-        self._room = Room(self._within())
+        self._reserve = files.EndReserve(self._within())
+        pid = status = None
+        how: tuple[str, str | None] = ("Cancelled", "It was stopped before its crawler executed")
         try:
             pid = self._start(slot)
         except (_Unstartable, OSError, KeyError, TypeError, ValueError) as error:
-            self._kernel.remove()
-            self._write_end(None, "ContainerCannotRun", f"The crawler could not be started: {error}")
-            return
-        if pid is None:
-            self._kernel.remove()
-            self._write_end(None, "Cancelled", "It was stopped before its crawler executed")
-            return
-        self._watch(pid)
-        status = self._reap(pid)
-        self._write_end(status, *self._reason(status))
+            how = ("ContainerCannotRun", f"The crawler could not be started: {error}")
+        if pid is not None:
+            self._watch(pid)
+            status = self._reap(pid)
+            how = self._reason(status)
+        self._write_end(status, *how)
         self._kernel.remove()
 
     def _start(self, slot: int) -> int | None:
@@ -205,9 +191,9 @@ class Supervisor:
         child = Identity.of(pid)
         opened = False
         try:
-            record = {**child.to_json(), "group": pid, "started_at": files.utc(self._started)}
+            record = {**child._asdict(), "group": pid, "started_at": files.utc(self._started)}
             files.replace(self._home, files.PROCESS, record)
-            self._tell_beside(record)
+            self._report_beside(record)
             self._kernel.admit(pid)
             opened = not self._stop_asked()
             if opened:
@@ -243,7 +229,9 @@ class Supervisor:
             word = os.read(gate, 1)
             if not word:
                 os._exit(NOT_NEEDED)
-            argv = [str(part) for part in self._list("argv")]
+            argv = self._spec["argv"]
+            if not isinstance(argv, list) or not argv:
+                raise ValueError("spec.argv is no list")
             log = self._home.new(files.LOG)
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)
@@ -280,12 +268,6 @@ class Supervisor:
             os.setgroups([])
             os.setresgid(*[int(user["gid"])] * 3)
             os.setresuid(*[int(user["uid"])] * 3)
-
-    def _list(self, name: str) -> list[object]:
-        value = self._spec[name]
-        if not isinstance(value, list) or not value:
-            raise ValueError(f"spec.{name} is no list")
-        return value
 
     def _watch(self, pid: int) -> None:
         """Until the runner has ended (it is left unreaped, so that its number stays ours)."""
@@ -334,17 +316,14 @@ class Supervisor:
         """SIGKILL to the group and to what left it. Safe: our child's number is not reused before we reap it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        self._sweep(Identity.of(pid), rounds)
-
-    def _sweep(self, leader: Identity, rounds: int) -> None:
-        contract = self._spec.get("contract")
+        leader, contract = Identity.of(pid), self._spec.get("contract")
         given = contract if isinstance(contract, dict) else {}
         run = given.get("CRAWL_RUN_ID"), given.get("CRAWL_RUN_UID")
         marks = files.marks(*run, given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
         for _ in range(rounds):  # something may still be forking
             self._kernel.kill()
             found = {stat.pid: stat for stat in [*members(leader, marks), *self._tree()]}
-            if not kill_all(list(found.values()), boot_id()):
+            if not kill_all(found.values()):
                 return
             time.sleep(ROUND)
 
@@ -370,7 +349,7 @@ class Supervisor:
             while True:
                 if os.waitpid(-1, os.WNOHANG)[0]:
                     continue
-                kill_all(self._tree(), boot_id())
+                kill_all(self._tree())
                 time.sleep(ROUND)
 
     # --- the end
@@ -406,8 +385,7 @@ class Supervisor:
         except OSError:
             return False
         try:
-            for name in names:
-                there = there.below(name)
+            there = there.below(*names)
             return not os.path.samestat(os.fstat(there.fileno()), os.fstat(self._home.fileno()))
         except (FileNotFoundError, NotOurs):
             return True
@@ -422,7 +400,7 @@ class Supervisor:
                 exit_code, number = 128 - exit_code, -exit_code
             else:
                 # The runner answers 128 + n for a crawler killed by signal n; its summary tells that from a plain code.
-                told = _whole(self._summary().get("signal"))
+                told = _positive(self._summary().get("signal"))
                 number = told if told is not None and exit_code == 128 + told else None
         if self._oom:
             exit_code, number = 137, int(signal.SIGKILL)
@@ -439,7 +417,7 @@ class Supervisor:
         while True:
             try:
                 self._home.set_aside(files.END)  # nothing but us may say it, and nothing of the crawler runs any more
-                if self._room is None or not self._room.become(os.path.join(self._within(), files.END), end):
+                if self._reserve is None or not self._reserve.become(os.path.join(self._within(), files.END), end):
                     files.create(self._home, files.END, end)
                 break
             except OSError:
@@ -449,10 +427,10 @@ class Supervisor:
                     raise
                 time.sleep(1)
         end["message"] = message or "Its folder was removed"
-        self._tell_beside(end if self._removed() else None)
+        self._report_beside(end if self._removed() else None)
         self._mark(liveness_marks.end)
 
-    def _tell_beside(self, told: dict[str, object] | None) -> None:
+    def _report_beside(self, told: dict[str, object] | None) -> None:
         """Outside of our folder, which the crawler may remove: that it began, or its end; ``None``: nothing more."""
         folder, name = os.path.split(str(self._spec.get("started")))
         with contextlib.suppress(OSError):
@@ -467,7 +445,7 @@ class Supervisor:
             change(mark)
 
 
-def _whole(value: object) -> int | None:
+def _positive(value: object) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 

@@ -266,7 +266,7 @@ def _fraction(amount: str) -> Fraction | None:
 
 
 def check_begin(path: str, kind: StepKind, job: Mapping[str, Any], timeout_s: object, backoff_s: object) -> None:
-    """Raise ``InvalidRequest`` unless a step can be executed as its row stands, where another hand may have written."""
+    """Raise ``InvalidRequest`` unless a step can be executed as its row stands, which may have a manual edit."""
     where = f"step {shown(path)}"
     check_number(f"{where}: timeout_s", timeout_s, NUMBERS["timeout_s"])
     check_number(f"{where}: backoff_s", backoff_s, NUMBERS["backoff_s"])
@@ -285,12 +285,12 @@ def check_job(where: str, kind: StepKind, job: Mapping[str, Any]) -> None:
         _check_objects(where, job, ("args", "meta"))
         _value(where, job, "item")
     elif kind is StepKind.CRAWL:
-        _check_text(where, job, "crawler")
+        check_text(f"{where}: crawler", job.get("crawler"), NAME_MAX, needed=True)
         for field in ("run_id", "request_id", "parent"):
             if field in job:
                 raise refusal(f"{where}: {field}", job[field], "leave it out: the graph gives its crawls their own")
     elif kind is StepKind.MANAGER:
-        _check_text(where, job, "plan")
+        check_text(f"{where}: plan", job.get("plan"), NAME_MAX, needed=True)
         _check_manager(where, job)
     else:
         _check_fields(where, job, ("context", "name", "label", "fan_out"))
@@ -315,10 +315,6 @@ def check_call(where: str, call: object) -> None:
         raise refusal(where, call, "name a function of a module: lambdas and functions within functions have no name")
     if not isinstance(call, str) or len(call) > 500 or not _CALL.fullmatch(call):
         raise refusal(where, call, 'give "module:function", such as "shop.steps:merge"')
-
-
-def _check_text(where: str, job: Mapping[str, Any], field: str) -> None:
-    check_text(f"{where}: {field}", job.get(field), NAME_MAX, needed=True)
 
 
 def _check_objects(where: str, job: Mapping[str, Any], fields: Iterable[str]) -> None:

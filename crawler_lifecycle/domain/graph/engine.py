@@ -16,7 +16,7 @@ from typing import Any
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 from .checks import Link, check_cycle, check_pools, link, shown
-from .picking import Picking, Room, waiting
+from .picking import Capacity, Picking, waiting
 from .propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
 from .rows import Batch, Picked, Step, StepEnd
 from .spec import LOST_MAX, SHORT_S, GraphOptions, GraphSpec, GraphState, StepKind, StepSpec, StepState
@@ -49,7 +49,7 @@ class Graph:
 
     def __post_init__(self) -> None:
         self._spread = Propagation(self.steps, self.changed, fail_fast=self.options.fail_fast)
-        self._room: Room | None = None
+        self._capacity: Capacity | None = None
 
     @staticmethod
     def of(spec: GraphSpec) -> Graph:
@@ -94,7 +94,7 @@ class Graph:
     def released(self, batches: Collection[int]) -> None:
         """These calls have answered or died: what they did not begin waits again, what they began and did not end
         begins again as the next attempt, unless it has ``max_attempts + LOST_MAX`` tries. So does a function that
-        executes in no call, as another hand may have written."""
+        executes in no call, as a manual edit of its row may have left it."""
         given = frozenset(batches)
         for step in self.steps:
             nowhere = step.batch is None and step.state is StepState.EXECUTING and step.kind is StepKind.FUNCTION
@@ -120,7 +120,7 @@ class Graph:
         picking = Picking(self._spread, self.options, now, self.next_batch, batches, begin)
         picked = picking.run()
         self.next_batch = picking.next_batch
-        self._room = None
+        self._capacity = None
         return picked
 
     # --- commands ---
@@ -194,7 +194,7 @@ class Graph:
         self.changed.update(range(first, len(self.steps)))
         self.added += zip(new, specs, strict=True)
         self._find({step.path: step.number for step in new}, first)
-        self._room = None
+        self._capacity = None
         self._spread.grow()
         return new
 
@@ -290,7 +290,7 @@ class Graph:
         return sorted(found)
 
     def _settle(self) -> None:
-        self._room = None
+        self._capacity = None
         self._spread.settle()
 
     # --- what it is ---
@@ -310,9 +310,9 @@ class Graph:
 
     def waiting(self, number: int) -> str | None:
         """One sentence: what an unfinished step waits for; ``None`` for one that executes or has ended."""
-        if self._room is None:
-            self._room = Room(self._spread, self.options)
-        return waiting(self._spread, self._room, number)
+        if self._capacity is None:
+            self._capacity = Capacity(self._spread, self.options)
+        return waiting(self._spread, self._capacity, number)
 
     def waits(self, *, called: bool) -> str | None:
         """One sentence: what the graph waits for when nothing of it is under way, told of the first step that could be

@@ -24,8 +24,8 @@ _TIMED = (StepState.SCHEDULED, StepState.RETRYABLE)
 _Holder = tuple[str, int]
 
 
-class Room:
-    """The room that is taken: of resources by steps, and of the places of capped graphs by whoever executes in them."""
+class Capacity:
+    """What is left of resources, and of the places of capped graphs: steps and calls that execute take them."""
 
     def __init__(self, spread: Propagation, options: GraphOptions) -> None:
         self._spread = spread
@@ -47,7 +47,7 @@ class Room:
     def take(self, step: Step, alternative: int | None) -> None:
         """This step executes, or is about to."""
         if alternative is not None and alternative < len(step.resources):
-            for name, need in alternatives(step)[alternative].items():
+            for name, need in _exact(step.resources)[alternative].items():
                 self.free[name] -= need
         for graph, _ in self._caps(step):
             self.holders.setdefault(graph, set()).add(_holder(step))
@@ -68,7 +68,7 @@ class Room:
 
     def alternative(self, step: Step) -> int | None:
         """The first alternative of resources that there is enough of; ``None``: there is none."""
-        for n, one in enumerate(alternatives(step)):
+        for n, one in enumerate(_exact(step.resources)):
             if all(self.free[name] >= need for name, need in one.items()):
                 return n
         return None
@@ -84,13 +84,9 @@ class Room:
             yield WHOLE, self._graph_cap
 
 
-def alternatives(step: Step) -> Sequence[Mapping[str, Fraction]]:
-    """The alternatives of resources as exact numbers."""
-    return _exact(step.resources)
-
-
 @functools.lru_cache(maxsize=1024)
 def _exact(resources: tuple[tuple[tuple[str, str], ...], ...]) -> Sequence[Mapping[str, Fraction]]:
+    """The alternatives of resources as exact numbers."""
     return [amounts(dict(one)) for one in resources]
 
 
@@ -136,7 +132,7 @@ class Picking:
         ready = [step for step in steps if step.state is StepState.AVAILABLE and step.batch is None]
         if ready:
             ready.sort(key=lambda step: (step.priority, step.number))
-            self._room = Room(self.spread, self.options)
+            self._capacity = Capacity(self.spread, self.options)
             self._sizes = _sizes(ready)
             for step in ready:
                 if step.kind is StepKind.FUNCTION:
@@ -191,12 +187,12 @@ class Picking:
 
     def _reserve(self, step: Step, batch: int | None) -> bool:
         """Take resources and places for a step, of a call or of its own; whether there is enough."""
-        alternative = self._room.alternative(step) if step.resources else None
-        if (step.resources and alternative is None) or self._room.full(step, batch) is not None:
+        alternative = self._capacity.alternative(step) if step.resources else None
+        if (step.resources and alternative is None) or self._capacity.full(step, batch) is not None:
             return False
         step.batch, step.alternative = batch, alternative
         self.spread.changed.add(step.number)
-        self._room.take(step, alternative)
+        self._capacity.take(step, alternative)
         return True
 
     def _close(self, queue: str | None, filling: _Filling) -> None:
@@ -244,7 +240,7 @@ def _sizes(ready: Iterable[Step]) -> dict[str | None, int]:
 _SHOWN = 3
 
 
-def waiting(spread: Propagation, room: Room, number: int) -> str | None:
+def waiting(spread: Propagation, capacity: Capacity, number: int) -> str | None:
     """Return what this step waits for; ``None`` when it executes, or has ended with everything in it. Of a crawl whose
     run has ended, what its end says."""
     step = spread.steps[number]
@@ -261,7 +257,7 @@ def waiting(spread: Propagation, room: Room, number: int) -> str | None:
         at = step.not_before.astimezone(UTC).strftime(" at %Y-%m-%d %H:%M:%S UTC") if step.not_before else ""
         return f"it waits for {what}{at}"
     if step.state is StepState.AVAILABLE:
-        return _room(spread, room, step)
+        return _capacity(spread, capacity, step)
     return _dependencies(spread, number)
 
 
@@ -285,18 +281,18 @@ def _dependencies(spread: Propagation, number: int) -> str:
     return f"{whose} waits for {' and for '.join(texts)}"
 
 
-def _room(spread: Propagation, room: Room, step: Step) -> str:
+def _capacity(spread: Propagation, capacity: Capacity, step: Step) -> str:
     if step.batch is not None:
         whose = "role plans" if step.queue is None else f"pool {shown(step.queue)}"
         return f"it was given to the workers of the {whose}, and waits for one that is free"
-    full = room.full(step)
+    full = capacity.full(step)
     if full is not None:
         where = "the graph" if full == WHOLE else shown(spread.steps[full].path)
-        return f"it waits for one of the {room.cap(full)} places of {where}"
-    if step.resources and room.alternative(step) is None:
+        return f"it waits for one of the {capacity.cap(full)} places of {where}"
+    if step.resources and capacity.alternative(step) is None:
         needs = [
-            " and ".join(f"{need} of {name} ({room.free[name]} free)" for name, need in one.items())
-            for one in alternatives(step)
+            " and ".join(f"{need} of {name} ({capacity.free[name]} free)" for name, need in one.items())
+            for one in _exact(step.resources)
         ]
         return f"it waits for {' or '.join(needs)}"
     return "it waits for a worker" if step.kind is StepKind.FUNCTION else "it waits to be started"

@@ -58,7 +58,7 @@ class Step:
     reason: str | None = None
     """One sentence: what it waits for, who cancelled it and why, how it failed."""
     unreadable: str | None = None
-    """The error in its row, in which another hand has written. Until that is mended it stands still as
+    """The error that a manual edit left in its row. Until that is mended it stands still as
     ``EXECUTING``, and nothing of it is written but that no call has it any more."""
 
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -75,13 +75,14 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
     spider_args = {**defaults.spider_args, **beside, **_mapping("spider_args", override.get("spider_args"))}
     settings = {**defaults.job_settings, **_mapping("job_settings", override.get("job_settings"))}
     project_id = override.get("project_id")
-    units = override.get("units")
+    units = defaults.units if override.get("units") is None else override["units"]
+    check_number("units", units, UNITS)
     job = Job(
         spider=_spider(spider or override.get("spider") or defaults.spider),
         spider_args=_texts("spider_args", spider_args),
         job_settings=_texts("job_settings", settings),
         tags=_tags(override.get("tags"), defaults.tags),
-        units=_units(units if units is not None else defaults.units),
+        units=units,
         project_id=_project(project_id if project_id is not None else defaults.project_id),
     )
     if (size := len(json.dumps([job.spider_args, job.job_settings]))) > JOB_BYTES:
@@ -121,17 +122,7 @@ def laid_over(base: Job, job: Job) -> Job:
 
 def params_of(job: Job) -> dict[str, Any]:
     """A job as hooks and predicates are given it: a copy, with the keys of ``FullJobParams``."""
-    params: dict[str, Any] = {
-        "spider": job.spider,
-        "spider_args": dict(job.spider_args),
-        "job_settings": dict(job.job_settings),
-        "tags": list(job.tags),
-    }
-    if job.units is not None:
-        params["units"] = job.units
-    if job.project_id is not None:
-        params["project_id"] = job.project_id
-    return params
+    return {name: value for name, value in asdict(job).items() if value is not None}
 
 
 def retry_params(params: Mapping[str, Any], retry: int, key: str, override: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,14 +219,6 @@ def _tags(tags: object, given: Sequence[str]) -> list[str]:
     if len(own) > (most := TAGS_MAX - _OUR_TAGS - len(given)):
         raise InvalidRequest(f"tags: {len(own)} tags are too many; give at most {most}")
     return own
-
-
-def _units(units: object) -> int | None:
-    if units is None:
-        return None
-    check_number("units", units, UNITS)
-    assert isinstance(units, int)
-    return units
 
 
 def _project(project_id: object) -> str | None:

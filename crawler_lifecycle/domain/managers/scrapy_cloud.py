@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import Any
 
 from crawler_lifecycle.domain.bounds import Bound, check_number, refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Resources, RunRequest, Trigger
 
-from .manager import FAILED_OUTCOMES, Job, run_request_id
+from .manager import FAILED_OUTCOMES, Job
 
 #: What a job may ask for.
-UNITS = Bound(1, 1000, "units", whole=True)
+UNITS = Bound(1, 1000, "units", whole=True, or_none=True)
 #: Outcomes that no retry can better: a person stopped it, or it was never on the cluster.
 _FINAL_OUTCOMES = ("cancelled", "deploy_failed")
 #: Exit codes by which a crawler says the same: a bad configuration, a fatal error.
 _FINAL_EXIT_CODES = (4, 17)
 #: Outcomes of our own by which a run is FAILED. A crawler that fails may add any word of its own.
-FAILED_HERE = frozenset(
-    (
-        *FAILED_OUTCOMES,
-        "lost",
-        "evicted",
-        "interrupted",
-        "timed_out",
-        "start_timeout",
-        "deploy_failed",
-        "banned",
-        "partial",
-    )
-)
+FAILED_HERE = frozenset(FAILED_OUTCOMES) | {
+    *("lost", "evicted", "interrupted", "timed_out", "start_timeout", "deploy_failed", "banned", "partial")
+}
 #: Crawlers that an error names.
 _NAMED_MAX = 5
 
@@ -90,34 +81,14 @@ class Cloud:
         return prefix
 
 
-def run_request_of(
-    job: Job,
-    seq: int,
-    retry: int,
-    crawler: CrawlerDefinition,
-    cloud: Cloud,
-    *,
-    manager_id: int,
-    parent: str,
-    flow_id: str,
-    requested_by: str | None = None,
-) -> RunRequest:
-    """The request of a job's run, the same for every try to begin it.
+def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: Any) -> RunRequest:
+    """The request of a job's run, with ``more`` fields of it, the same for every try to begin it.
 
     ``crawler`` is that of the job (``Cloud.crawler``). Raises ``InvalidRequest`` that names what cannot be.
     """
-    return RunRequest(
-        crawler=crawler.name,
-        trigger=Trigger.API,
-        request_id=run_request_id(manager_id, seq, retry),
-        args=dict(job.spider_args),
-        settings=dict(job.job_settings),
-        requested_by=requested_by,
-        tags=list(job.tags),
-        flow_id=flow_id,
-        parent=parent,
-        resources=cloud.resources(job.units),
-    )
+    args, settings, resources = dict(job.spider_args), dict(job.job_settings), cloud.resources(job.units)
+    own = RunRequest(crawler.name, trigger=Trigger.API, args=args, settings=settings, resources=resources)
+    return replace(own, tags=list(job.tags), **more)
 
 
 def never_retried(outcome: str | None, exit_codes: Iterable[int | None]) -> bool:

@@ -105,7 +105,7 @@ def cookie_of(headers: Headers) -> str | None:
 
 
 def from_own_page(headers: Headers, *, writes: bool) -> bool:
-    """Tell whether a browser says that a page of ours, or the person at its address bar, sent this request.
+    """Say whether a browser says that a page of ours, or the person at its address bar, sent this request.
 
     ``Origin`` of another host was refused before. Without ``Sec-Fetch-Site`` (plain HTTP off loopback) the cookie's own
     ``SameSite=Strict`` has to do.

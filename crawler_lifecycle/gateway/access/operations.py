@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
 from urllib.parse import parse_qs
@@ -190,7 +190,7 @@ def caller_role() -> Role | None:
 
 
 def may(operation: str) -> bool:
-    """Tell whether the present caller may do this, so that a page shows nobody what would be refused."""
+    """Say whether the present caller may do this, so that a page shows nobody what would be refused."""
     caller, needed = _CALLER.get(), ACCESS[operation].role
     return caller is None or needed is None or (caller.role is not None and caller.role.covers(needed))
 
@@ -210,39 +210,30 @@ def signed(body: T) -> T:
     return body.model_copy(update={"requested_by": name})
 
 
+@dataclass(eq=False)
 class AuthenticationMiddleware:
     """ASGI middleware: finds out who calls, whether they may, and whether it is not too much.
 
     It stands in front of the body, so that strangers cannot make us receive one.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        operations: Operations,
-        entrance: Entrance,
-        limits: RateLimits,
-        logins: Logins | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._app = app
-        self._operations = operations
-        self._entrance = entrance
-        self._clock = clock
-        self._monotonic = monotonic
-        self._limits = limits
-        self._logins = logins
-        self._refused = 0
-        self._told_at: float | None = None
+    app: ASGIApp
+    _: KW_ONLY
+    operations: Operations
+    entrance: Entrance
+    limits: RateLimits
+    logins: Logins | None = None
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    monotonic: Callable[[], float] = time.monotonic
+    _refused: int = 0
+    _logged_at: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        operation, parameters = self._operations.of(scope["method"], scope["path"])
-        access = ACCESS[operation] if operation else self._operations.unknown(scope["path"])
+        operation, parameters = self.operations.of(scope["method"], scope["path"])
+        access = ACCESS[operation] if operation else self.operations.unknown(scope["path"])
         scope["lifecycle.body_max"] = access.body_max
         headers = Headers(scope=scope)
         if access.page and scope["method"] == "POST" and "origin" not in headers and "authorization" not in headers:
@@ -251,28 +242,25 @@ class AuthenticationMiddleware:
         address = address_of(scope.get("client"))
         if access.role is None:
             with _called(scope, self._known(headers, address), operation):
-                await self._app(scope, receive, send)
+                await self.app(scope, receive, send)
             return
         caller = self._caller(headers, access, address, writes=scope["method"] not in ("GET", "HEAD"))
         _check(caller, access, operation or "this", parameters)
         name = caller.name if caller else None
-        self._limits.spend(name, writes=access.writes)
-        stream = access.stream == "always" or (access.stream == "when followed" and _is_followed(scope))
-        # Who waits takes the place of a stream.
-        stream = stream or (access.stream == "when waited" and _waits(scope))
-        scope["lifecycle.stream"] = stream
+        self.limits.spend(name, writes=access.writes)
+        scope["lifecycle.stream"] = stream = _is_stream(access, scope)
         # Whoever logs in has places for streams of their own: people share a token, and each has several tabs.
         place = f"login {caller.login}" if stream and caller and caller.login else name
-        with self._limits.slot(place, stream=stream), _called(scope, caller, operation):
+        with self.limits.slot(place, stream=stream), _called(scope, caller, operation):
             if caller is None or access.writes:
-                await self._app(scope, receive, send)
+                await self.app(scope, receive, send)
             else:
                 await self._until_revoked(headers, access, scope, receive, send)
 
     def _caller(self, headers: Headers, access: Access, address: str | None, *, writes: bool = False) -> Caller | None:
         """The caller; ``None`` when the gateway is open. Raises ``Problem`` 401, and 429 for too many wrong tokens from
         this address (``None``: it was counted before)."""
-        callers, key = self._entrance.callers, self._entrance.task_key
+        callers, key = self.entrance.callers, self.entrance.task_key
         if callers is None:
             # Open, yet a crawler's token is held to its own run here as well, so that what works here works elsewhere.
             with contextlib.suppress(Problem):
@@ -283,11 +271,11 @@ class AuthenticationMiddleware:
         token = _token(headers, access)
         if crawler := _crawler(key, token):
             return crawler
-        caller, expired = callers.find(token, self._clock())
+        caller, expired = callers.find(token, self.clock())
         if caller is None:
             self._note_refusal()
-            if self._logins is not None and address is not None:
-                self._logins.tries.wrong(address)
+            if self.logins is not None and address is not None:
+                self.logins.tries.wrong(address)
             detail = "Authorization: the token is unknown; get one"
             raise unauthorised("invalid_token", detail, error="invalid_token", basic=access.basic)
         if expired:
@@ -298,9 +286,9 @@ class AuthenticationMiddleware:
     def _browser(self, headers: Headers, writes: bool) -> Caller | None:
         """Whose login a browser sent, if a page of ours made it send that."""
         cookie = cookie_of(headers)
-        if self._logins is None or cookie is None or not from_own_page(headers, writes=writes):
+        if self.logins is None or cookie is None or not from_own_page(headers, writes=writes):
             return None
-        return self._logins.find(cookie, self._clock())
+        return self.logins.find(cookie, self.clock())
 
     def _known(self, headers: Headers, address: str) -> Caller | None:
         """The caller of something open to everybody, if they say who they are and it is true."""
@@ -311,10 +299,10 @@ class AuthenticationMiddleware:
 
     def _note_refusal(self) -> None:
         self._refused += 1
-        now = self._monotonic()
-        if self._told_at is None or now - self._told_at >= REFUSED_EVERY_S:
+        now = self.monotonic()
+        if self._logged_at is None or now - self._logged_at >= REFUSED_EVERY_S:
             logger.warning("unknown tokens were refused: %d since the last line like this", self._refused)
-            self._refused, self._told_at = 0, now
+            self._refused, self._logged_at = 0, now
 
     async def _until_revoked(
         self, headers: Headers, access: Access, scope: Scope, receive: Receive, send: Send
@@ -330,7 +318,7 @@ class AuthenticationMiddleware:
             await send(message)
 
         async def answered() -> None:
-            await self._app(scope, receive, noted)
+            await self.app(scope, receive, noted)
 
         answer = asyncio.create_task(answered())
         try:
@@ -399,14 +387,15 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
     raise Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})
 
 
-def _is_followed(scope: Scope) -> bool:
-    values = parse_qs(scope["query_string"].decode("latin-1")).get("follow", [])
-    return any(value.lower() in ("1", "true", "t", "yes", "y", "on") for value in values)
-
-
-def _waits(scope: Scope) -> bool:
-    values = parse_qs(scope["query_string"].decode("latin-1")).get("wait", [])
-    return any(value.strip() != "0" for value in values)
+def _is_stream(access: Access, scope: Scope) -> bool:
+    """Say whether this takes the place of a stream, as whoever waits does."""
+    asked = parse_qs(scope["query_string"].decode("latin-1"))
+    match access.stream:
+        case "when followed":
+            return any(one.lower() in ("1", "true", "t", "yes", "y", "on") for one in asked.get("follow", []))
+        case "when waited":
+            return any(one.strip() != "0" for one in asked.get("wait", []))
+    return access.stream == "always"
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ class Role(enum.StrEnum):
     ADMIN = "admin"
 
     def covers(self, needed: Role) -> bool:
-        """Tell whether this role is enough where ``needed`` is asked for."""
+        """Say whether this role is enough where ``needed`` is asked for."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
@@ -97,7 +97,7 @@ class TokenFile:
     """The tokens of a file, read again whenever it changes.
 
     A changed file that is broken changes nothing: the callers of before hold, the log says why, and ``problem`` does
-    too until the file is right again. Made by ``TokenFile.load``, which raises ``TokenFileError``.
+    too until the file is right again. To make one raises ``TokenFileError``.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -107,11 +107,6 @@ class TokenFile:
         self._mark = _mark(path)
         self._entries = read(path)
         self.problem: str | None = None
-
-    @classmethod
-    def load(cls, path: Path) -> TokenFile:
-        """Read the file. Raises ``TokenFileError``."""
-        return cls(path)
 
     def find(self, token: str, now: datetime) -> tuple[Caller | None, bool]:
         """Whose token this is, and whether it has expired. Every entry is compared, in constant time."""

@@ -52,7 +52,7 @@ def conditional(request: Request, answer: BaseModel) -> Response:
 
 
 def names(known: str, tag: str) -> bool:
-    """Tell whether a header ``If-None-Match`` names this validator."""
+    """Say whether a header ``If-None-Match`` names this validator."""
     return known.strip() == "*" or _TAG.findall(tag)[0] in _TAG.findall(known)
 
 
@@ -83,8 +83,8 @@ async def moments(request: Request, feed: Feed, subject: str, wait_s: float) -> 
         yield
         while now() < until and not feed.closed and not await request.is_disconnected():
             news = feed.news
-            place, told = feed.told(subject, place)
-            if told or now() - read_at >= REREAD_S:
+            place, changed = feed.news_of(subject, place)
+            if changed or now() - read_at >= REREAD_S:
                 read_at = now()
                 yield
             else:

@@ -133,8 +133,8 @@ class GraphPage(BaseModel):
     next_page_token: str | None
 
 
-def told(row: StepRow) -> StepRow:
-    """A step as it is told: dependencies by their names, as they were sent."""
+def as_sent(row: StepRow) -> StepRow:
+    """A step as it is answered: dependencies by their names, as they were sent."""
     return replace(row, deps=[dep.rpartition("/")[2] for dep in row.deps])
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.managers.commands import NAME_MODULE, check_read
 from crawler_lifecycle.gateway.managers.requests import Tags
-from crawler_lifecycle.gateway.runs.commands import Commanded, mismatch, told
+from crawler_lifecycle.gateway.runs.commands import Commanded, existing, mismatch, notify
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
 from crawler_lifecycle.ports.graphs import GraphRow, NewGraph
@@ -137,32 +137,22 @@ OPEN = (GraphState.DRAFT, GraphState.EXECUTING)
 
 def found(graphs: GraphStore, key: str) -> GraphRow:
     """The graph. Blocks. Raises ``Problem`` 404."""
-    row = graphs.find_graph(key)
-    if row is None:
-        raise Problem(404, "graph_not_found", f"graph {key[:200]!r} does not exist; GET /v1/graphs lists what there is")
-    return row
+    return existing("graph", key, graphs.find_graph(key))
 
 
+@dataclass(frozen=True)
 class GraphCommands:
     """Start graphs and change them, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
 
-    def __init__(
-        self,
-        graphs: GraphStore,
-        plans: PlanStore,
-        workflows: Workflows,
-        crawlers: Crawlers,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._graphs = graphs
-        self._plans = plans
-        self._workflows = workflows
-        self._crawlers = crawlers
-        self._clock = clock
+    graphs: GraphStore
+    plans: PlanStore
+    workflows: Workflows
+    crawlers: Crawlers
+    clock: Callable[[], datetime]
 
     async def find(self, key: str) -> GraphRow:
         """The graph. Raises ``Problem`` 404."""
-        return await run_in_threadpool(found, self._graphs, key)
+        return await run_in_threadpool(found, self.graphs, key)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -183,8 +173,8 @@ class GraphCommands:
         if row.state is GraphState.DRAFT:
             for number, page in enumerate(pages):
                 await run_in_threadpool(self._add_page, row, number, page)
-            row = await run_in_threadpool(self._graphs.make_graph, row.graph_id)
-        later = await self._told(row)
+            row = await run_in_threadpool(self.graphs.make_graph, row.graph_id)
+        later = await self._notified(row)
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
 
     def _reserve(self, body: StartGraph, key: str, whose: str, pages: int) -> tuple[GraphRow, bool]:
@@ -199,7 +189,7 @@ class GraphCommands:
             tags=body.tags,
         )
         with mismatch("id"):
-            return self._graphs.reserve_graph(new)
+            return self.graphs.reserve_graph(new)
 
     async def add_page(self, key: str, number: int, data: bytes) -> Commanded[GraphRow]:
         """Keep one page of a draft. Again the same: nothing more."""
@@ -211,17 +201,17 @@ class GraphCommands:
 
     def _add_page(self, row: GraphRow, number: int, data: bytes) -> None:
         with mismatch("page"):
-            self._graphs.add_graph_page(row.graph_id, number, data)
+            self.graphs.add_graph_page(row.graph_id, number, data)
 
     async def start_draft(self, key: str) -> Commanded[GraphRow]:
         """Make a draft that has all its pages a graph, and start it. Again: the same."""
         before = await self.find(key)
-        row = await run_in_threadpool(self._graphs.make_graph, before.graph_id)
-        return Commanded(row, before.state is GraphState.DRAFT, await self._told(row))
+        row = await run_in_threadpool(self.graphs.make_graph, before.graph_id)
+        return Commanded(row, before.state is GraphState.DRAFT, await self._notified(row))
 
     async def check_steps(self, steps: Sequence[StepSpec]) -> str | None:
         """Refuse what nobody here could start; what the caller should know. Raises ``Problem`` 422."""
-        rows = await run_in_threadpool(self._plans.list_plans)
+        rows = await run_in_threadpool(self.plans.list_plans)
         plans = [row for row in rows if row.kind == PLAN_MANAGER]
         modules = [row for row in rows if row.kind == PLAN_MODULE]
         functions = False
@@ -236,7 +226,7 @@ class GraphCommands:
                 self._check_served(step, "plan", step.job["plan"], plans, rows)
             elif step.kind is StepKind.CRAWL:
                 try:
-                    check_crawl(await self._crawlers.get(step.job["crawler"]), crawl_request(step.job))
+                    check_crawl(await self.crawlers.get(step.job["crawler"]), crawl_request(step.job))
                 except Problem as problem:
                     raise _refused(step, problem.code, problem.detail) from None
                 except InvalidRequest as error:
@@ -252,20 +242,20 @@ class GraphCommands:
         if found is None:
             check_read(rows, name.partition(":")[0])
         # Workers that have nothing but our own manager are there, too; of another pool nobody knows yet.
-        if found is None and any(row.heard(self._clock()) for row in known or (rows if step.queue is None else ())):
+        if found is None and any(row.heard(self.clock()) for row in known or (rows if step.queue is None else ())):
             listed = ", ".join(sorted({row.plan for row in known}))[:2000] or "none"
             why = f"{field}: no plans worker has registered {name!r}; known are {listed}; {NAME_MODULE}"
             raise _refused(step, "unknown_plan", why)
         if found is not None and found.error is not None:
             raise _refused(step, "plan_unusable", f"{field}: {name!r} cannot be used: {found.error}")
 
-    async def tell(self, row: GraphRow) -> None:
+    async def notify(self, row: GraphRow) -> None:
         """Wake the workflow of a graph whose rows were changed, or start one. Raises ``TemporalUnavailable``."""
         if row.state is GraphState.EXECUTING:
-            await self._workflows.start_graph(row.graph_id, graph_workflow_id(row.key))
+            await self.workflows.start_graph(row.graph_id, graph_workflow_id(row.key))
 
-    async def _told(self, row: GraphRow) -> str | None:
-        return await told(self.tell(row), f"graph {row.key!r}")
+    async def _notified(self, row: GraphRow) -> str | None:
+        return await notify(self.notify(row), f"graph {row.key!r}")
 
     # --- commands about steps ---------------------------------------------------------------------------------------
 
@@ -292,27 +282,27 @@ class GraphCommands:
         row = await self.find(key)
         # The same key under another verb is another command.
         known = f"{verb}/{request_id or uuid.uuid4().hex}"
-        count = await run_in_threadpool(self._graphs.command, row.graph_id, known, how)
+        count = await run_in_threadpool(self.graphs.command, row.graph_id, known, how)
         row = await self.find(key)
-        return ChangedSteps(id=key, count=count, state=str(row.state), note=await self._told(row))
+        return ChangedSteps(id=key, count=count, state=str(row.state), note=await self._notified(row))
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
     async def stop(self, key: str, body: StopGraphBody) -> Commanded[GraphRow]:
         """Put the stop on record, which cancels every step that has not ended, then wake the workflow."""
-        intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
+        intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         try:
             before = await self.find(key)
         except RowUnreadable:
             # The workflow stops what runs, and records it as soon as the row is mended.
             order = StopRequest(None, body.requested_by, body.reason, body.force)
-            if await self._workflows.stop(graph_workflow_id(key), order):
+            if await self.workflows.stop(graph_workflow_id(key), order):
                 logger.warning("graph %r was told to stop past its row, which cannot be read", key)
             raise
         if before.state not in OPEN:
             return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
-        row = await run_in_threadpool(self._graphs.record_graph_stop, before.graph_id, intent)
-        return Commanded(row, before.stop != row.stop, await self._told(row))
+        row = await run_in_threadpool(self.graphs.record_graph_stop, before.graph_id, intent)
+        return Commanded(row, before.stop != row.stop, await self._notified(row))
 
 
 def _refused(step: StepSpec, code: str, why: str) -> Problem:

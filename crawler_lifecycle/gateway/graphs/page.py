@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.graph.spec import GraphState, StepState
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.graphs.answers import Graph, GraphFilters, GraphViews, StepFilters, step_token
 from crawler_lifecycle.gateway.graphs.commands import CancelGraph, GraphCommands, Reason, RetryGraph, StopGraphBody
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, check_shown, form, press, read
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, carry_out, check_shown, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.subjects import GRAPH, Subject
 
@@ -55,25 +55,25 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
     @app.post("/graphs/{id}", operation_id="pressGraph", include_in_schema=False)
     async def press_graph(id: str, request: Request) -> Response:
         """Stop a graph, or cancel or retry steps of it."""
-        pressed = read(GraphForm, await form(request))
+        asked = read(GraphForm, await form(request))
 
         async def act() -> str:
             row = await commands.find(id)
-            check_shown(pressed.attempt, row.attempt, row.state)
-            return await _carried_out(commands, id, pressed)
+            check_shown(asked.attempt, row.attempt, row.state)
+            return await _carried_out(commands, id, asked)
 
-        return await press(request, once, pressed, id, act, clock())
+        return await carry_out(request, once, asked, id, act, clock())
 
 
-async def _carried_out(commands: GraphCommands, key: str, pressed: GraphForm) -> str:
-    """Carry out what was pressed, and say in a sentence what became of it."""
-    own = pressed.action.body
-    if pressed.action.path == "stop":
-        done = await commands.stop(key, signed(StopGraphBody(**own, reason=pressed.reason)))
-        return pressed.said(done.fresh, done.note)
-    names, request_id = pressed.step or None, pressed.press
-    if pressed.do == "cancel":
-        changed = await commands.cancel(key, signed(CancelGraph(names=names, reason=pressed.reason)), request_id)
+async def _carried_out(commands: GraphCommands, key: str, asked: GraphForm) -> str:
+    """Carry out what was asked, and say in a sentence what became of it."""
+    own = asked.action.body
+    if asked.action.path == "stop":
+        done = await commands.stop(key, signed(StopGraphBody(**own, reason=asked.reason)))
+        return asked.sentence(done.fresh, done.note)
+    names, request_id = asked.step or None, asked.request_key
+    if asked.do == "cancel":
+        changed = await commands.cancel(key, signed(CancelGraph(names=names, reason=asked.reason)), request_id)
     else:
         changed = await commands.retry(key, signed(RetryGraph(**own, names=names)), request_id)
     steps = "1 step" if changed.count == 1 else f"{changed.count} steps"

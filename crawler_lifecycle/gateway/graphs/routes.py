@@ -36,8 +36,8 @@ from crawler_lifecycle.gateway.graphs.answers import (
     Path,
     StepFilters,
     StepPage,
+    as_sent,
     step_token,
-    told,
 )
 from crawler_lifecycle.gateway.graphs.commands import (
     OPEN,
@@ -240,7 +240,7 @@ def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
     while rows := graphs.list_steps(graph_id, after):
         for row in rows:
             job = {name: row.job[name] for name in _DRAWN if name in row.job}
-            yield replace(told(row), job=job)
+            yield replace(as_sent(row), job=job)
         after = rows[-1].number
 
 
@@ -260,7 +260,7 @@ def _add_steps(app: FastAPI, views: GraphViews) -> None:
             if steps and size > STEPS_BYTES:
                 last = steps[-1].number
                 break
-            steps.append(told(row))
+            steps.append(as_sent(row))
         return conditional(request, StepPage(steps=steps, next_page_token=step_token(last)))
 
     @app.get("/v1/graphs/{id}/step", operation_id="getStep", **documents(StepRow))
@@ -268,7 +268,7 @@ def _add_steps(app: FastAPI, views: GraphViews) -> None:
         """One step: what it does, what it waits for, how its executions failed, how it ended."""
         graph = found(graphs, id)
         [row] = explained(graphs, graph.graph_id, [views.step(graph, path)])
-        return conditional(request, RootModel(told(row)))
+        return conditional(request, RootModel(as_sent(row)))
 
 
 def _add_results(app: FastAPI, views: GraphViews) -> None:

@@ -13,7 +13,8 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 
 from starlette.concurrency import run_in_threadpool
@@ -21,14 +22,11 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.arguments import check_value
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, effective_settings
-from crawler_lifecycle.domain.errors import (
-    InvalidRequest,
-    TemporalUnavailable,
-)
+from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.managers.jobs import base_of, options_of
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
-from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, mismatch, told
+from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, existing, mismatch, needing_temporal, notify
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_READING, ManagerRow, NewManager, PlanRow
@@ -58,37 +56,26 @@ NO_WORKER = (
 
 def found(managers: ManagerStore, manager_id: int) -> ManagerRow:
     """The manager. Blocks. Raises ``Problem`` 404."""
-    row = managers.get_manager(manager_id)
-    if row is None:
-        detail = f"manager {manager_id} does not exist; GET /v1/managers lists what there is"
-        raise Problem(404, "manager_not_found", detail)
-    return row
+    return existing("manager", manager_id, managers.get_manager(manager_id))
 
 
 def workflow_id_of(row: ManagerRow) -> str:
     return manager_workflow_id(row.name, row.flow_id)
 
 
+@dataclass(frozen=True)
 class ManagerCommands:
     """Start and steer managers, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
 
-    def __init__(
-        self,
-        managers: ManagerStore,
-        plans: PlanStore,
-        workflows: Workflows,
-        crawlers: Crawlers,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._managers = managers
-        self._plans = plans
-        self._workflows = workflows
-        self._crawlers = crawlers
-        self._clock = clock
+    managers: ManagerStore
+    plans: PlanStore
+    workflows: Workflows
+    crawlers: Crawlers
+    clock: Callable[[], datetime]
 
     async def find(self, manager_id: int) -> ManagerRow:
         """The manager. Raises ``Problem`` 404."""
-        return await run_in_threadpool(found, self._managers, manager_id)
+        return await run_in_threadpool(found, self.managers, manager_id)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -123,16 +110,16 @@ class ManagerCommands:
             fresh=given is None,
         )
         with mismatch("Idempotency-Key" if new.fresh else "flow_id"):
-            row, fresh = await run_in_threadpool(self._managers.reserve_manager, new)
+            row, fresh = await run_in_threadpool(self.managers.reserve_manager, new)
         if row.status.terminal and new.fresh:
             return Commanded(row, fresh=False)
         if row.status.terminal:
             await self._resume(row)
             return Commanded(row, note=note)
         begun = (
-            self.tell(row) if row.owner_run_id else self._workflows.start_manager(row.manager_id, workflow_id_of(row))
+            self.notify(row) if row.owner_run_id else self.workflows.start_manager(row.manager_id, workflow_id_of(row))
         )
-        note = " ".join(filter(None, (note, await told(begun, f"manager {row.manager_id}")))) or None
+        note = " ".join(filter(None, (note, await notify(begun, f"manager {row.manager_id}")))) or None
         return Commanded(row, fresh, note)
 
     async def check_plan(self, body: StartManager) -> str | None:
@@ -142,16 +129,16 @@ class ManagerCommands:
     async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
         """Find what is registered of the class, and what the caller should know. Raises ``Problem`` 422, and 503 while
         a worker reads its module."""
-        rows = await run_in_threadpool(self._plans.list_plans)
+        rows = await run_in_threadpool(self.plans.list_plans)
         if body.crawler is not None:
-            crawler = await self._crawlers.get(body.crawler)
+            crawler = await self.crawlers.get(body.crawler)
             # What is required may come with each item, so names and values alone are looked at.
             for given, value in texts(body.options.args).items():
                 check_argument(crawler, "options.args", given, value)
             for given in body.options.max_per_key:
                 check_argument(crawler, "options.max_per_key", given)
             effective_settings(crawler, body.options.settings)
-            return None, " ".join(filter(None, (self._crawlers.note(), None if rows else NO_WORKER))) or None
+            return None, " ".join(filter(None, (self.crawlers.note(), None if rows else NO_WORKER))) or None
         module = str(body.plan).partition(":")[0]
         # Each code of it that a worker has: whichever is asked may be the one that takes these options.
         codes = [row for row in rows if row.kind == PLAN_MANAGER and row.plan == body.plan]
@@ -159,11 +146,11 @@ class ManagerCommands:
         found = next(iter(codes), None)
         if found is None:
             check_read(rows, module if ":" in str(body.plan) else None)
-        if found is None and any(row.heard(self._clock()) for row in rows):
+        if found is None and any(row.heard(self.clock()) for row in rows):
             listed = ", ".join(sorted({row.plan for row in rows if row.kind == PLAN_MANAGER}))[:2000]
             error = FieldError(field="plan", value=repr(body.plan)[:120], message=f"unknown plan; known are {listed}")
-            told = f"plan: {body.plan!r} is unknown; known are {listed}; {NAME_MODULE}"
-            raise Problem(422, "unknown_plan", told, errors=[error])
+            detail = f"plan: {body.plan!r} is unknown; known are {listed}; {NAME_MODULE}"
+            raise Problem(422, "unknown_plan", detail, errors=[error])
         if found is None and ":" not in str(body.plan):
             detail = "no plans worker has told its classes yet; give module:Class, or send this again"
             raise unavailable("plans_unknown", f"plan: {body.plan!r}: {detail}")
@@ -187,44 +174,41 @@ class ManagerCommands:
         ended the manager is not closed yet: it goes on with nothing.
         """
         for pause_s in CLOSING_S:
-            try:
-                chain = await self._workflows.start_manager(row.manager_id, workflow_id_of(row))
-            except TemporalUnavailable as error:
-                detail = f"manager {row.manager_id} has ended and was not resumed; send this again later. {error}"
-                raise unavailable("temporal_unavailable", detail) from error
+            with needing_temporal(f"manager {row.manager_id} has ended and was not resumed; send this again later."):
+                chain = await self.workflows.start_manager(row.manager_id, workflow_id_of(row))
             if chain != row.owner_run_id:
                 return
             await asyncio.sleep(pause_s)
         raise _not_now(row, "its workflow is about to close; send this again in a moment")
 
-    async def tell(self, row: ManagerRow) -> bool:
+    async def notify(self, row: ManagerRow) -> bool:
         """Wake the workflow of a manager whose row was changed, or start one where none is open; whether it did that.
 
         Raises ``TemporalUnavailable``.
         """
         workflow_id = workflow_id_of(row)
-        if await self._workflows.wake(workflow_id) or (await self.find(row.manager_id)).status.terminal:
+        if await self.workflows.wake(workflow_id) or (await self.find(row.manager_id)).status.terminal:
             return False
-        await self._workflows.start_manager(row.manager_id, workflow_id)
+        await self.workflows.start_manager(row.manager_id, workflow_id)
         return True
 
-    async def _told(self, row: ManagerRow, later: str = LATER) -> str | None:
-        return await told(self.tell(row), f"manager {row.manager_id}", later)
+    async def _notified(self, row: ManagerRow, later: str = LATER) -> str | None:
+        return await notify(self.notify(row), f"manager {row.manager_id}", later)
 
     # --- stop and steer ---------------------------------------------------------------------------------------------
 
     async def stop(self, manager_id: int, body: StopManager) -> Commanded[ManagerRow]:
         """Put the stop on record, then wake the workflow."""
         body.check()
-        intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
+        intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         before = await self.find(manager_id)
         if before.status.terminal:
             return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
-        row = await run_in_threadpool(self._managers.record_manager_stop, manager_id, intent, body.leave)
+        row = await run_in_threadpool(self.managers.record_manager_stop, manager_id, intent, body.leave)
         if row.status.terminal:
             return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
-        return Commanded(row, fresh, await self._told(row))
+        return Commanded(row, fresh, await self._notified(row))
 
     async def pause(self, manager_id: int) -> Commanded[ManagerRow]:
         """Pick nothing more; what runs goes on."""
@@ -244,7 +228,7 @@ class ManagerCommands:
         if row.paused:
             return await self._steer(manager_id, paused=False)
         try:
-            begun = await self.tell(row)
+            begun = await self.notify(row)
         except TemporalUnavailable:
             return Commanded(row, fresh=False, note=f"It was not paused. {UNKNOWN}")
         return Commanded(row, begun, TAKEN_UP if begun else "It was not paused.")
@@ -265,8 +249,8 @@ class ManagerCommands:
     async def _steer(
         self, manager_id: int, *, paused: bool | None = None, cap: int | None = None
     ) -> Commanded[ManagerRow]:
-        row = await run_in_threadpool(self._managers.steer_manager, manager_id, paused=paused, cap=cap)
-        return Commanded(row, note=await self._told(row, NEXT_CYCLE))
+        row = await run_in_threadpool(self.managers.steer_manager, manager_id, paused=paused, cap=cap)
+        return Commanded(row, note=await self._notified(row, NEXT_CYCLE))
 
     # --- jobs from outside ------------------------------------------------------------------------------------------
 
@@ -278,10 +262,10 @@ class ManagerCommands:
         base = base_of(row.plan, row.options)
         jobs = [job_of(n, given, base, built_in=built_in) for n, given in enumerate(body.jobs)]
         if built_in and jobs:
-            await run_in_threadpool(_check_jobs, await self._crawlers.get(base.spider), jobs)
+            await run_in_threadpool(_check_jobs, await self.crawlers.get(base.spider), jobs)
         with mismatch("Idempotency-Key"):
-            new = await run_in_threadpool(self._managers.add_jobs, manager_id, jobs, key, seal=body.seal)
-        note = await self._told(row, NEXT_CYCLE)
+            new = await run_in_threadpool(self.managers.add_jobs, manager_id, jobs, key, seal=body.seal)
+        note = await self._notified(row, NEXT_CYCLE)
         return AddedJobs(manager_id=manager_id, jobs=len(jobs), new=new, sealed=row.sealed or body.seal, note=note)
 
 

@@ -14,7 +14,7 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import StopManager
 from crawler_lifecycle.gateway.managers.routes import JobFilters, ManagerDetail, ManagerFilters, ManagerId, ManagerViews
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, check_shown, form, press, read
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, carry_out, check_shown, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.subjects import MANAGER, Subject
 
@@ -61,26 +61,26 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
     @app.post("/managers/{manager_id}", operation_id="pressManager", include_in_schema=False)
     async def press_manager(manager_id: ManagerId, request: Request) -> Response:
         """Stop, pause, resume a manager, or set how many jobs may be live at once."""
-        pressed = read(ManagerForm, await form(request))
+        asked = read(ManagerForm, await form(request))
 
         async def act() -> str:
             row = await commands.find(manager_id)
-            check_shown(pressed.attempt, row.attempt, row.status)
-            return await _carried_out(commands, manager_id, pressed)
+            check_shown(asked.attempt, row.attempt, row.status)
+            return await _carried_out(commands, manager_id, asked)
 
-        return await press(request, once, pressed, manager_id, act, clock())
+        return await carry_out(request, once, asked, manager_id, act, clock())
 
 
-async def _carried_out(commands: ManagerCommands, manager_id: int, pressed: ManagerForm) -> str:
-    """Carry out what was pressed, and say in a sentence what became of it."""
-    match pressed.action.path:
+async def _carried_out(commands: ManagerCommands, manager_id: int, asked: ManagerForm) -> str:
+    """Carry out what was asked, and say in a sentence what became of it."""
+    match asked.action.path:
         case "stop":
-            body = StopManager(**pressed.action.body, reason=pressed.reason)
+            body = StopManager(**asked.action.body, reason=asked.reason)
             done = await commands.stop(manager_id, signed(body))
         case "pause":
             done = await commands.pause(manager_id)
         case "cap":
-            done = await commands.cap(manager_id, pressed.cap or 0)
+            done = await commands.cap(manager_id, asked.cap or 0)
         case _:
             done = await commands.resume(manager_id)
-    return pressed.said(done.fresh, done.note, cap=pressed.cap or "what its class says")
+    return asked.sentence(done.fresh, done.note, cap=asked.cap or "what its class says")

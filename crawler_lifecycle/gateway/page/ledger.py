@@ -13,13 +13,14 @@ from crawler_lifecycle.domain.audits.audit import Unknown
 from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.api.paging import CorrectionFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.ledger import FINDINGS_MAX, WAIT_S, summary_of
-from crawler_lifecycle.gateway.page.parts.forms import Once, Pressed, Told, form, read, tell
+from crawler_lifecycle.gateway.page.parts.forms import KeyedForm, Once, Outcome, form, outcomes_page, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, number, query, span
 from crawler_lifecycle.gateway.runs.answers import WEEK
+from crawler_lifecycle.gateway.runs.commands import needing_temporal
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.recent import CrawlerRuns, RecentRuns
 from crawler_lifecycle.gateway.runs.routes import RunViews
@@ -27,10 +28,9 @@ from crawler_lifecycle.gateway.streams.timeline import task_name
 from crawler_lifecycle.ports.runs import RecentRun
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.web.problems import unavailable
 
 
-class AuditForm(Pressed):
+class AuditForm(KeyedForm):
     """The form of an audit."""
 
     repair: bool = False
@@ -85,21 +85,19 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
     @app.post("/audit", operation_id="pressAudit", include_in_schema=False)
     async def press_audit(request: Request) -> Response:
         """Compare database, cluster and Temporal now, and put right what is due."""
-        pressed = read(AuditForm, await form(request))
+        asked = read(AuditForm, await form(request))
 
-        async def act() -> Told:
-            try:
-                audit_id, report = await workflows.audit(pressed.repair, WAIT_S, pressed.unknown)
-            except TemporalUnavailable as error:
-                raise unavailable("temporal_unavailable", f"no audit was made; press again later. {error}") from error
+        async def act() -> Outcome:
+            with needing_temporal("no audit was made; press again later."):
+                audit_id, report = await workflows.audit(asked.repair, WAIT_S, asked.unknown)
             href = "/audit" + query({"audit_id": audit_id})
             if report is None:
-                return Told(audit_id, href, True, "It is going on; its report comes here when a worker has made it.")
+                return Outcome(audit_id, href, True, "It is going on; its report comes here when a worker has made it.")
             found, repaired = sum(report.found.values()), sum(report.repaired.values())
-            return Told(audit_id, href, True, f"Found {found}, repaired {repaired}, left {report.left}.")
+            return Outcome(audit_id, href, True, f"Found {found}, repaired {repaired}, left {report.left}.")
 
-        word = "Audit and repair" if pressed.repair else "Audit"
-        return tell(request, word, [await once(pressed.key, act)], views.clock())
+        word = "Audit and repair" if asked.repair else "Audit"
+        return outcomes_page(request, word, [await once(asked.key, act)], views.clock())
 
 
 #: Height of a chart, and width of one run in it, in the units of its drawing.

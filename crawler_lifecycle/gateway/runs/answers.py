@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, Field, PrivateAttr
 
 from crawler_lifecycle.activities.run_files import RunFile
 from crawler_lifecycle.domain.audits.audit import AuditReport, Reported, Unknown
@@ -48,7 +48,7 @@ def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
     )
 
 
-def told_by_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
+def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
     """The facts that the tasks of a live run add to their numbers: which of them are waited for, or why they wait."""
     if str(row.status) in ("COMPLETED", "FAILED"):
         return {}
@@ -238,19 +238,6 @@ class DeliveryEntry(BaseModel):
     delivered_at: datetime | None
 
 
-Entry = TypeVar("Entry", ExportEntry, CancellationEntry, DeliveryEntry)
-
-
-def entries(kind: type[Entry], rows: Iterable[Mapping[str, object]], run_id: int) -> list[Entry]:
-    """Stored rows as the answer has them. Raises ``RowUnreadable`` for what another hand made of one."""
-    try:
-        return [kind.model_validate(row) for row in rows]
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        what = f"{kind.__name__} of run {run_id}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise RowUnreadable(f"{what}; mend the row or remove it") from None
-
-
 class RunDetail(Run):
     """One run with everything that is known about it."""
 
@@ -265,8 +252,7 @@ class RunDetail(Run):
     @classmethod
     def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
         """As for a list, with what tasks and deliveries tell about the run's waiting."""
-        delivered = ([entry.model_dump() for entry in more[name]] for name in ("exports", "deliveries"))
-        told = {"tasks": more["tasks"], "undelivered": undelivered(row.attempt, *delivered)}
+        told = {"tasks": more["tasks"], "undelivered": undelivered(row.attempt, more["exports"], more["deliveries"])}
         return super().of(row, now, known={**told, **(known or {})}, **more)
 
 

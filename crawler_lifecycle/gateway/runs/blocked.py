@@ -37,7 +37,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
 #: Seconds for which an explanation holds, and how long a reader waits for one; reading a run must not hang on Temporal.
-FRESH_S, PATIENCE_S = 3.0, 1.0
+FRESH_S, ANSWER_S = 3.0, 1.0
 #: Explanations asked for in one round of the background, and kept in all.
 EXPLAINED_MAX, KEPT_MAX = 20, 2000
 #: Open findings that are read for what no workflow carries.
@@ -56,27 +56,24 @@ class _Kept:
     since: datetime | None = None
 
 
+@dataclass(eq=False)
 class Blocked:
     """Knowledge about runs that cannot go on. ``listed`` asks nobody, ``of`` asks Temporal about one run."""
 
-    def __init__(
-        self,
-        store: Store,
-        workflows: Workflows,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
-        every_s: float = 5.0,
-    ) -> None:
-        self._store, self._workflows, self._clock = store, workflows, clock
+    store: Store
+    workflows: Workflows
+    metrics: Metrics
+    clock: Callable[[], datetime]
+    every_s: float
+
+    def __post_init__(self) -> None:
         self._lost: Mapping[str, str] = {}
         self._noted: dict[str, datetime] = {}
-        self._metrics = metrics
-        self._every_s = every_s
         self._known: dict[str, str] = {}
         self._late: set[str] = set()
         self._kept: dict[str, _Kept] = {}
         self._silent_until = 0.0
-        self._loop = Loop("the search for runs that cannot go on", every_s)
+        self._loop = Loop("the search for runs that cannot go on", self.every_s)
 
     async def run(self) -> None:
         """Keep the list until it is cancelled. Raises nothing."""
@@ -85,32 +82,32 @@ class Blocked:
     async def once(self) -> None:
         """One query, and an explanation of what it found. Raises ``TemporalUnavailable``."""
         with suppress(LifecycleError):  # the database is away: readiness tells
-            self._lost = lost_words(await run_in_threadpool(self._store.findings.audit_findings, limit=LOST_MAX))
+            self._lost = lost_words(await run_in_threadpool(self.store.findings.audit_findings, limit=LOST_MAX))
         try:
-            self._known = await self._workflows.problems()
+            self._known = await self.workflows.problems()
         except Exception:
             # Neither "none" nor the number of before would be true.
-            self._metrics.blocked.set(math.nan)
+            self.metrics.blocked.set(math.nan)
             raise
-        self._metrics.blocked.set(len(self._known))
+        self.metrics.blocked.set(len(self._known))
         try:
-            due_before = overdue_before(self._clock())
-            runs = await run_in_threadpool(self._store.overdue.overdue_runs, due_before, limit=EXPLAINED_MAX)
+            due_before = overdue_before(self.clock())
+            runs = await run_in_threadpool(self.store.overdue.overdue_runs, due_before, limit=EXPLAINED_MAX)
         except LifecycleError:  # the database is away: readiness tells
             runs = []
         late = {run.owner_workflow_id or workflow_id(run.crawler, run.request_id): run.run_id for run in runs}
         self._late = set(late)
         for name in [*list(self._known)[:EXPLAINED_MAX], *sorted(self._late)]:
             await self._explain(name)
-            await self._tell(name, late.get(name))
+            await self._report(name, late.get(name))
 
-    async def _tell(self, name: str, run_id: int | None) -> None:
-        """Have it told once that this one cannot go on."""
+    async def _report(self, name: str, run_id: int | None) -> None:
+        """Report once that this one cannot go on."""
         kept = self._kept.get(name)
         if kept is None or kept.text is None or kept.since is None or self._noted.get(name) == kept.since:
             return
         try:
-            await run_in_threadpool(self._store.troubles.note_blocked, name, run_id, kept.text, kept.since)
+            await run_in_threadpool(self.store.troubles.note_blocked, name, run_id, kept.text, kept.since)
         except LifecycleError:
             return  # the database is away: the next round does it
         if len(self._noted) >= KEPT_MAX:
@@ -119,15 +116,11 @@ class Blocked:
 
     def listed(self, row: RunRow) -> str | None:
         """The reason why this run does not go on, as far as the last query told."""
-        return self._listed(*_names(row))
-
-    def listed_workflow(self, name: str) -> str | None:
-        """The same for the workflow of a manager or a graph."""
-        return self._listed(name)
+        return self.listed_workflow(*_names(row))
 
     async def of_workflow(self, name: str, *, is_open: bool) -> str | None:
         """As ``of``, for the workflow of a manager or a graph that has not ended."""
-        return (await self._explain(name) if is_open else None) or self._listed(name)
+        return (await self._explain(name) if is_open else None) or self.listed_workflow(name)
 
     def webhook(self, row: WebhookRow) -> WebhookRow:
         """The same row, which fails where no workflow carries it."""
@@ -145,7 +138,8 @@ class Blocked:
         lost = (why for name, why in self._lost.items() if name[:-_DUE_LETTERS] == mine)
         return replace(row, trouble=next(lost, row.trouble))
 
-    def _listed(self, *names: str) -> str | None:
+    def listed_workflow(self, *names: str) -> str | None:
+        """The same for the first of these workflows that does not go on."""
         for name in names:
             if name in self._lost:
                 return self._lost[name]
@@ -171,10 +165,10 @@ class Blocked:
         if time.monotonic() < self._silent_until:
             return None
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                found = await self._workflows.problem(name)
+            async with asyncio.timeout(ANSWER_S):
+                found = await self.workflows.problem(name)
         except (TimeoutError, TemporalUnavailable):
-            self._silent_until = time.monotonic() + self._every_s  # one reader waits in vain, not each of them
+            self._silent_until = time.monotonic() + self.every_s  # one reader waits in vain, not each of them
             return None
         text = None if found is None else in_words(found)
         if len(self._kept) >= KEPT_MAX:
@@ -183,16 +177,16 @@ class Blocked:
         return text
 
 
-def in_words(trouble: WorkflowProblem) -> str:
+def in_words(problem: WorkflowProblem) -> str:
     """One sentence: what fails since when, and the cure."""
-    since = f"since {trouble.since:%Y-%m-%d %H:%M:%S} UTC"
-    if trouble.what is None:
+    since = f"since {problem.since:%Y-%m-%d %H:%M:%S} UTC"
+    if problem.what is None:
         return (
             f"no worker has taken up its next step {since}; start one (crawlctl worker workflows), and if workers have "
             "build ids, make one of them current"
         )
-    what = " ".join(trouble.what.split())[:WORDS_MAX]
-    if trouble.misfit:
+    what = " ".join(problem.what.split())[:WORDS_MAX]
+    if problem.misfit:
         return (
             f"its workflow cannot go on {since}: this build does not continue what an earlier one began ({what}); "
             "deploy the earlier build again, or one that replays its histories; its crawl goes on meanwhile, stops wait"

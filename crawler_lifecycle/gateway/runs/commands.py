@@ -62,26 +62,44 @@ class Commanded(Generic[Row]):
     note: str | None = None
 
     def mark(self, response: Response, location: str | None = None) -> None:
-        """Tell in the head of the answer to a start where that is, and that it is a repeat."""
+        """Say in the head of the answer to a start where it is, and that it is a repeat."""
         if location is not None:
             response.headers["Location"] = location
         if not self.fresh:
             response.headers["Idempotency-Replayed"] = "true"
 
 
+def existing(noun: str, key: int | str, row: Row | None) -> Row:
+    """The row of this subject. Raises ``Problem`` 404 where there is none."""
+    if row is None:
+        shown = repr(key[:200]) if isinstance(key, str) else key
+        cure = f"GET /v1/{noun}s lists what there is"
+        raise Problem(404, f"{noun}_not_found", f"{noun} {shown} does not exist; {cure}")
+    return row
+
+
 @contextlib.contextmanager
 def mismatch(field: str, **more: Any) -> Iterator[None]:
-    """Something else under an id that is taken is told as what it is."""
+    """Raise ``Problem`` 422 for something else under an id that is taken."""
     try:
         yield
     except DuplicateRequest as error:
         raise Problem(422, "idempotency_mismatch", f"{field}: {error}", **more) from error
 
 
-async def told(telling: Awaitable[Any], what: str, later: str = LATER) -> str | None:
-    """Tell Temporal of what is on record; what the caller should know when that has to wait."""
+@contextlib.contextmanager
+def needing_temporal(detail: str, run_id: int | None = None) -> Iterator[None]:
+    """Raise ``Problem`` 503 with this detail while Temporal is away."""
     try:
-        await telling
+        yield
+    except TemporalUnavailable as error:
+        raise unavailable("temporal_unavailable", f"{detail} {error}".lstrip(), run_id=run_id) from error
+
+
+async def notify(call: Awaitable[Any], what: str, later: str = LATER) -> str | None:
+    """Notify Temporal of what is on record; the note for the caller when that has to wait."""
+    try:
+        await call
     except TemporalUnavailable as error:
         logger.warning("%s is on record, and its workflow is not told yet: %s", what, error)
         return later
@@ -101,37 +119,28 @@ def _not_found(run_id: int) -> RunNotFound:
 
 
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
-    """The run as a list shows it, whatever another hand wrote into its row. Raises ``RunNotFound``."""
+    """The run as a list shows it, whatever a manual edit made of its row. Raises ``RunNotFound``."""
     rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
     if not rows or rows[0].run_id != run_id:
         raise _not_found(run_id)
     return rows[0]
 
 
+@dataclass(frozen=True)
 class Commands:
     """Start, stop, resume and look, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
 
-    def __init__(
-        self,
-        acceptance: InitiationStore,
-        additions: AdditionStore,
-        stops: StopStore,
-        runs: RunReader,
-        workflows: Workflows,
-        crawlers: Crawlers,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._acceptance = acceptance
-        self._additions = additions
-        self._stops = stops
-        self._runs = runs
-        self._workflows = workflows
-        self._crawlers = crawlers
-        self._clock = clock
+    acceptance: InitiationStore
+    additions: AdditionStore
+    stops: StopStore
+    runs: RunReader
+    workflows: Workflows
+    crawlers: Crawlers
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def find(self, run_id: int) -> RunRow:
         """The run. Raises ``RunNotFound``."""
-        return await run_in_threadpool(found, self._runs, run_id)
+        return await run_in_threadpool(found, self.runs, run_id)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -145,17 +154,17 @@ class Commands:
             row, fresh = await self._reserve(request, request_id, body, args)
         if row.owner_run_id is None and not row.status.terminal:
             await self._begin(row)
-        return Commanded(row, fresh, self._crawlers.note() if fresh else None)
+        return Commanded(row, fresh, self.crawlers.note() if fresh else None)
 
     async def _reserve(
         self, request: RunRequest, request_id: str, body: StartRun, args: list[dict[str, str]] | None
     ) -> tuple[RunRow, bool]:
         """The stored run, and whether this request made it. Raises ``DuplicateRequest``."""
         while True:
-            known = await run_in_threadpool(self._runs.find_run, request_id)
+            known = await run_in_threadpool(self.runs.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
             try:
-                return await run_in_threadpool(self._acceptance.reserve_run, wanted, request_id, args)
+                return await run_in_threadpool(self.acceptance.reserve_run, wanted, request_id, args)
             except DuplicateRequest:
                 if known is not None:
                     raise
@@ -171,7 +180,7 @@ class Commands:
         token makes no other request of it.
         """
         if known is None:
-            crawler = await self._crawlers.get(body.crawler)
+            crawler = await self.crawlers.get(body.crawler)
             check_json_types(crawler, body)
             await run_in_threadpool(check_tasks, crawler, request.args, request.settings, args)
             return with_limits(request, crawler.limits)
@@ -181,21 +190,18 @@ class Commands:
         return request
 
     async def _begin(self, row: RunRow) -> None:
-        try:
+        detail = (
+            f"Run {row.run_id} is recorded and starts as soon as Temporal can be reached, without another request; "
+            "sending this one again (a start: under the same Idempotency-Key) is safe."
+        )
+        with needing_temporal(detail, row.run_id):
             # Another gateway may do the same, and the run may have ended before this start comes to the server.
-            await self._workflows.start(begin_request(row), next_workflow_id(row), row.run_uid, repair=True)
-        except TemporalUnavailable as error:
-            raise unavailable(
-                "temporal_unavailable",
-                f"Run {row.run_id} is recorded and starts as soon as Temporal can be reached, without another request; "
-                f"sending this one again (a start: under the same Idempotency-Key) is safe. {error}",
-                run_id=row.run_id,
-            ) from error
+            await self.workflows.start(begin_request(row), next_workflow_id(row), row.run_uid, repair=True)
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
     async def stop(self, run_id: int, body: StopRun) -> Commanded[RunRow]:
-        """Record the stop, then tell the workflow, or start one that carries it out.
+        """Record the stop, then notify the workflow, or start one that carries it out.
 
         A request that cannot be read keeps no stop back.
         """
@@ -207,18 +213,18 @@ class Commands:
             return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
         request_id = body.request_id or uuid.uuid4().hex
         stop = StopRequest(request_id, body.requested_by, body.reason, body.force)
-        intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
-        row = await run_in_threadpool(self._stops.record_stop, run_id, intent, request_id)
+        intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
+        row = await run_in_threadpool(self.stops.record_stop, run_id, intent, request_id)
         if row.status.terminal:
             return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = before is None or before.stop is None or row.stop != before.stop
         later = "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
-        return Commanded(row, fresh, await told(self.tell_stop(row, stop), f"the stop of run {run_id}", later))
+        return Commanded(row, fresh, await notify(self.notify_stop(row, stop), f"the stop of run {run_id}", later))
 
-    async def tell_stop(self, row: RunRow, stop: StopRequest) -> None:
+    async def notify_stop(self, row: RunRow, stop: StopRequest) -> None:
         """Signal the workflow of a run whose stop is recorded; where none is open, start one, which sees the record."""
         for candidate in workflow_ids(row):
-            if await self._workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):
+            if await self.workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):
                 return
         await self.take_over(row)
 
@@ -227,7 +233,7 @@ class Commands:
         now = await self.find(row.run_id)
         # What ends after this is asked is seen by the workflow itself: it repairs, and executes nothing again.
         if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
-            await self._workflows.start(begin_request(now), next_workflow_id(now), now.run_uid, repair=True)
+            await self.workflows.start(begin_request(now), next_workflow_id(now), now.run_uid, repair=True)
 
     # --- child tasks ------------------------------------------------------------------------------------------------
 
@@ -237,20 +243,20 @@ class Commands:
         check_own(row.ref)
         request_id = _own_id(same_id(body.request_id, key))
         args = [texts(task.args) for task in body.tasks]
-        crawler = await self._crawlers.get(row.crawler)
+        crawler = await self.crawlers.get(row.crawler)
         check_json_types(crawler, body)
         own, settings = (_texts(row.request.get(name)) for name in ("args", "settings"))
         await run_in_threadpool(check_tasks, crawler, own, settings, args)
         with mismatch("Idempotency-Key", run_id=run_id):
-            added = await run_in_threadpool(self._additions.add_tasks, run_id, request_id, args)
-        notes = (self._crawlers.note(), await self._wake(row))
+            added = await run_in_threadpool(self.additions.add_tasks, run_id, request_id, args)
+        notes = (self.crawlers.note(), await self._wake(row))
         return AddedTasks(run_id=run_id, tasks=added, note=" ".join(filter(None, notes)) or None)
 
     async def _wake(self, row: RunRow) -> str | None:
         """Have the run's workflow look now; otherwise the sentence about when the tasks are seen."""
         try:
             for candidate in workflow_ids(row):
-                if await self._workflows.look_now(candidate):
+                if await self.workflows.look_now(candidate):
                     return None
         except TemporalUnavailable as error:
             logger.warning("the tasks added to run %d are not told yet: %s", row.run_id, error)
@@ -269,18 +275,10 @@ class Commands:
         if row.status is RunStatus.COMPLETED and not body.rerun:
             detail = f"run {run_id} is COMPLETED; send rerun: true to execute all of it again"
             raise Problem(409, "already_completed", detail, run_id=run_id)
-        request = begin_request(
-            row,
-            rerun=body.rerun,
-            requested_by=body.requested_by,
-            poll_minutes=body.poll_minutes,
-        )
-        try:
+        request = begin_request(row, rerun=body.rerun, requested_by=body.requested_by, poll_minutes=body.poll_minutes)
+        with needing_temporal(f"run {run_id} was not resumed; send this again later.", run_id):
             workflow_id = await self._resume_id(row)
-        except TemporalUnavailable as error:
-            detail = f"run {run_id} was not resumed; send this again later. {error}"
-            raise unavailable("temporal_unavailable", detail, run_id=run_id) from error
-        row, fresh = await run_in_threadpool(self._acceptance.resume_run, request, workflow_id, row.attempt)
+        row, fresh = await run_in_threadpool(self.acceptance.resume_run, request, workflow_id, row.attempt)
         if row.owner_run_id is None:
             await self._begin(row)
         return Commanded(row, fresh)
@@ -292,14 +290,14 @@ class Commands:
             return wanted
         if not row.status.terminal:
             for candidate in workflow_ids(row):
-                if await self._workflows.is_open(candidate):
+                if await self.workflows.is_open(candidate):
                     detail = (
                         f"run {row.run_id} is {row.status} and its workflow works on it; stop it or wait for its end"
                     )
                     raise Problem(409, "not_in_this_state", detail, run_id=row.run_id)
             return wanted
         former = row.owner_run_id if row.owner_workflow_id == wanted else None
-        if former is not None and await self._workflows.is_open(wanted, former):
+        if former is not None and await self.workflows.is_open(wanted, former):
             # The verdict stands but the former workflow still exports.
             return attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
         return wanted
@@ -309,12 +307,10 @@ class Commands:
         row = await self.find(run_id)
         if row.status.terminal:
             raise Problem(409, "not_in_this_state", f"run {run_id} is {row.status}; that is final", run_id=run_id)
-        try:
+        with needing_temporal("", run_id):
             for candidate in workflow_ids(row):
-                if await self._workflows.look_now(candidate):
+                if await self.workflows.look_now(candidate):
                     return Commanded(row)
-        except TemporalUnavailable as error:
-            raise unavailable("temporal_unavailable", str(error), run_id=run_id) from error
         detail = f"run {run_id} has no open workflow that could look; resume it"
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
 

@@ -3,94 +3,83 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.errors import NotDelivered, TemporalUnavailable
+from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
 from crawler_lifecycle.ports.protocols import FileArchive
 from crawler_lifecycle.ports.runs import Fence, RunRow
 from crawler_lifecycle.store.events import EventStore
-from crawler_lifecycle.store.runs.exports import ExportStore
+from crawler_lifecycle.store.runs.completion import ExportStore
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
-from .commands import Commanded, found
+from .commands import Commanded, found, needing_temporal
 from .requests import ResendExport
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
-    """A stored archive that is being read, with the headers that describe it."""
+@contextlib.contextmanager
+def reading(run_id: int) -> Iterator[None]:
+    """Raise ``Problem`` 503 for an archive that cannot be read."""
+    try:
+        yield
+    except NotDelivered as error:
+        raise unavailable("archive_unavailable", str(error), run_id=run_id) from error
 
-    chunks: Iterator[bytes]
-    headers: dict[str, str]
 
-
+@dataclass(frozen=True)
 class Deliveries:
     """Sends again and reads back what completion delivered. Errors are ``Problem`` or errors of the domain."""
 
-    def __init__(
-        self,
-        runs: RunReader,
-        events: EventStore,
-        exports: ExportStore,
-        workflows: Workflows,
-        archive: FileArchive | None,
-    ) -> None:
-        self._runs, self._events, self._exports = runs, events, exports
-        self._workflows = workflows
-        self._archive = archive
+    runs: RunReader
+    events: EventStore
+    exports: ExportStore
+    workflows: Workflows
+    archive: FileArchive | None
 
     async def resend(self, run_id: int, body: ResendExport) -> Commanded[RunRow]:
         """Have the deliveries of an attempt made again, by a workflow of their own, under the same ids and keys."""
         row, attempt = await run_in_threadpool(self._judged, run_id, body.attempt)
         # The owner is looked at for the present attempt only; an earlier one is named by its number alone.
         fence = Fence(run_id, attempt, row.owner_run_id or "", row.run_uid)
-        try:
-            workflow_id = await self._workflows.export_again(fence, event=body.event, files=body.files)
-        except TemporalUnavailable as error:
-            detail = f"the deliveries of run {run_id} were not asked for again; send this later. {error}"
-            raise unavailable("temporal_unavailable", detail, run_id=run_id) from error
+        with needing_temporal(f"the deliveries of run {run_id} were not asked for again; send this later.", run_id):
+            workflow_id = await self.workflows.export_again(fence, event=body.event, files=body.files)
         return Commanded(row, note=f"Attempt {attempt} is delivered again by the workflow {workflow_id}.")
 
     def _judged(self, run_id: int, wanted: int | None) -> tuple[RunRow, int]:
         """The run and an attempt of it that has its verdict. Raises ``Problem`` 409."""
-        row = found(self._runs, run_id)
+        row = found(self.runs, run_id)
         attempt = wanted or row.attempt
-        if self._events.find_event(event_key(row.ref, attempt, EVENT_RUN_ENDED)) is None:
+        if self.events.find_event(event_key(row.ref, attempt, EVENT_RUN_ENDED)) is None:
             detail = f"attempt {attempt} of run {run_id} has no verdict, so there is nothing to deliver"
             raise Problem(409, "not_in_this_state", detail, run_id=run_id)
         return row, attempt
 
-    def download(self, run_id: int, wanted: int | None) -> Download:
-        """The archive of an attempt, or the newest there is. Raises ``Problem`` 404 or 503."""
-        found(self._runs, run_id)
-        stored = [e for e in self._exports.list_exports(run_id) if e["status"] == "exported"]
+    def download(self, run_id: int, wanted: int | None) -> tuple[Iterator[bytes], dict[str, str]]:
+        """The archive of an attempt, or of the newest, and headers that describe it. Raises ``Problem`` 404 or 503."""
+        found(self.runs, run_id)
+        stored = [e for e in self.exports.list_exports(run_id) if e["status"] == "exported"]
         fitting = [e for e in stored if wanted in (None, e["attempt"])]
-        if not fitting or self._archive is None:
+        if not fitting or self.archive is None:
             which = f"attempt {wanted} of run {run_id}" if wanted else f"run {run_id}"
             detail = f"{which} has no archive; GET /v1/runs/{run_id} tells how its exports stand"
             raise Problem(404, "archive_not_found", detail, run_id=run_id)
         record = max(fitting, key=lambda entry: int(str(entry["attempt"])))
-        try:
-            chunks = self._archive.open(str(record["url"]))
+        with reading(run_id):
+            chunks = self.archive.open(str(record["url"]))
             # The first read shows whether there is anything; after that the answer's head has gone out.
             first = next(chunks, b"")
-        except NotDelivered as error:
-            raise unavailable("archive_unavailable", str(error), run_id=run_id) from error
         digest = str(record["sha256"])
-        return Download(
-            itertools.chain([first], chunks),
-            {
-                "Content-Length": str(record["bytes"]),
-                "Content-Disposition": f'attachment; filename="run-{run_id}-{record["attempt"]}.zip"',
-                "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:",
-                "ETag": f'"{digest}"',
-                "X-Content-Type-Options": "nosniff",
-            },
-        )
+        return itertools.chain([first], chunks), {
+            "Content-Length": str(record["bytes"]),
+            "Content-Disposition": f'attachment; filename="run-{run_id}-{record["attempt"]}.zip"',
+            "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:",
+            "ETag": f'"{digest}"',
+            "X-Content-Type-Options": "nosniff",
+        }

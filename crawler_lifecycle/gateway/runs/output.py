@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Annotated
 from urllib.parse import quote
 
@@ -13,17 +12,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 
 from crawler_lifecycle.activities.run_files import FileList, OpenedFile, RunFiles
-from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.item_table import ItemTable
 from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, ItemsChoice, LogChoice
 from crawler_lifecycle.gateway.runs.answers import TaskFilePage
 from crawler_lifecycle.gateway.runs.commands import found
+from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
-from crawler_lifecycle.web.problems import Problem, unavailable
+from crawler_lifecycle.web.problems import Problem
 
 #: Files that are read at the same moment, and tables that are made, whatever the number of readers.
 THREADS, TABLES = 4, 2
@@ -107,15 +106,6 @@ def missing(run_id: int, what: str) -> Problem:
     """The answer for a file that is not there."""
     told = f"{what} is no file that can be read here; GET /v1/runs/{run_id}/files lists what can"
     return Problem(404, "file_not_found", told, run_id=run_id)
-
-
-@contextlib.contextmanager
-def reading(run_id: int) -> Iterator[None]:
-    """Raise ``Problem`` 503 for an archive that cannot be read."""
-    try:
-        yield
-    except NotDelivered as error:
-        raise unavailable("archive_unavailable", str(error), run_id=run_id) from error
 
 
 #: A crawler's output is not ours: no browser may take it for a page.

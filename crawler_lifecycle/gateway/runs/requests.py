@@ -20,8 +20,7 @@ from pydantic import (
 from crawler_lifecycle.domain.bounds import INT_MAX, SAID_MAX, check_text
 from crawler_lifecycle.domain.crawlers.arguments import Scalar, as_text
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
-from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, Trigger
-from crawler_lifecycle.ports.runs import AddedTask
+from crawler_lifecycle.domain.run import AddedTask, Limits, Resources, RunRequest, Trigger
 from crawler_lifecycle.web.problems import Problem
 
 #: Tasks of one run that the gateway takes; it stores them, so that none of them has to travel through Temporal.

@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX
-from crawler_lifecycle.domain.errors import NotDelivered, RowUnreadable
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.operations import check_own, signed
@@ -31,10 +31,7 @@ from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.answers import (
     ENDED,
     Accepted,
-    CancellationEntry,
     CorrectionPage,
-    DeliveryEntry,
-    ExportEntry,
     Overdue,
     Run,
     RunDetail,
@@ -43,12 +40,11 @@ from crawler_lifecycle.gateway.runs.answers import (
     TaskPage,
     UploadPart,
     UploadTicket,
-    entries,
-    told_by_tasks,
+    facts_of_tasks,
 )
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, found
-from crawler_lifecycle.gateway.runs.deliveries import Deliveries
+from crawler_lifecycle.gateway.runs.deliveries import Deliveries, reading
 from crawler_lifecycle.gateway.runs.recent import Comparison, compared
 from crawler_lifecycle.gateway.runs.requests import (
     AddedTasks,
@@ -67,7 +63,7 @@ from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.web.problems import JsonBody, Problem, unavailable
+from crawler_lifecycle.web.problems import JsonBody, Problem
 
 _START = JsonBody(StartRun)
 _STOP = JsonBody(StopRun, optional=True)
@@ -128,7 +124,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         return await commands.add_tasks(run_id, body, idempotency_key)
 
 
-def add_uploads(app: FastAPI, uploads: Uploads) -> None:
+def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) -> None:
     """Add the tickets for supporting files of tasks in pods."""
 
     @app.post("/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files", operation_id="uploadFiles")
@@ -139,7 +135,7 @@ def add_uploads(app: FastAPI, uploads: Uploads) -> None:
         body: Annotated[UploadPart, Depends(_PART)],
     ) -> UploadTicket:
         """A place in object storage for one part of a task's supporting files. The task's runner asks for it."""
-        ticket = await run_in_threadpool(uploads.ticket, run_id, index, attempt, body)
+        ticket = await run_in_threadpool(_ticket, tasks, bundles, (run_id, index, attempt), body)
         return UploadTicket(url=ticket.url, headers=dict(ticket.headers), expires_at=ticket.expires_at)
 
 
@@ -167,43 +163,38 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], dat
         run_id: RunId, choice: Annotated[ArchiveChoice, Query()], request: Request
     ) -> StreamingResponse:
         """The supporting files of a run's newest archived attempt, or of the one that is named."""
-        found = deliveries.download(run_id, choice.attempt)
+        chunks, headers = deliveries.download(run_id, choice.attempt)
         accept = request.headers.get("accept", "")
         kind = _BYTES if _BYTES in accept and _ZIP not in accept else _ZIP
-        return StreamingResponse(found.chunks, media_type=kind, headers=found.headers)
+        return StreamingResponse(chunks, media_type=kind, headers=headers)
 
 
 _ALIVE = {status.value for status in TaskStatus if not status.terminal}
 
 
-class Uploads:
-    """Gives tickets to tasks that have not ended. The bytes themselves never pass through the gateway."""
+def _ticket(tasks: TaskReader, bundles: TaskBundles | None, key: tuple[int, int, int], body: UploadPart) -> Ticket:
+    """An address for one part of the files of a task that has not ended, whose bytes never pass through the gateway.
 
-    def __init__(self, tasks: TaskReader, bundles: TaskBundles | None) -> None:
-        self._tasks = tasks
-        self._bundles = bundles
-
-    def ticket(self, run_id: int, index: int, attempt: int, body: UploadPart) -> Ticket:
-        """An address for one part. Raises ``Problem`` 404, 409 or 503, and ``InvalidRequest``."""
-        if self._bundles is None:
-            detail = (
-                "this gateway hands out no places for files; set LIFECYCLE_CLUSTER__FILES_URL for it, the same as for "
-                "the scheduler service"
-            )
-            raise Problem(409, "not_in_this_state", detail, run_id=run_id)
-        found = self._tasks.recorded_tasks([(run_id, index, attempt)])
-        if not found:
-            detail = f"run {run_id} has no task {index} of attempt {attempt}; GET /v1/runs/{run_id}/tasks lists them"
-            raise Problem(404, "task_not_found", detail, run_id=run_id)
-        check_own(found[0].run)
-        if found[0].status not in _ALIVE:
-            # What was handed out earlier expires by itself; from here on the files of an ended task stay as they are.
-            detail = f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; nothing is added to it"
-            raise Problem(409, "not_in_this_state", detail, run_id=run_id)
-        try:
-            return self._bundles.ticket(found[0].run, index, attempt, body.part, body.bytes, body.md5)
-        except NotDelivered as error:
-            raise unavailable("archive_unavailable", str(error), run_id=run_id) from error
+    Raises ``Problem`` 404, 409 or 503, and ``InvalidRequest``.
+    """
+    run_id, index, attempt = key
+    if bundles is None:
+        detail = (
+            "this gateway hands out no locations for files; set LIFECYCLE_CLUSTER__FILES_URL for it, the same as for "
+            "the scheduler service"
+        )
+        raise Problem(409, "not_in_this_state", detail, run_id=run_id)
+    found = tasks.recorded_tasks([key])
+    if not found:
+        detail = f"run {run_id} has no task {index} of attempt {attempt}; GET /v1/runs/{run_id}/tasks lists them"
+        raise Problem(404, "task_not_found", detail, run_id=run_id)
+    check_own(found[0].run)
+    if found[0].status not in _ALIVE:
+        # What was handed out earlier expires by itself; from here on the files of an ended task stay as they are.
+        detail = f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; nothing is added to it"
+        raise Problem(409, "not_in_this_state", detail, run_id=run_id)
+    with reading(run_id):
+        return bundles.ticket(found[0].run, index, attempt, body.part, body.bytes, body.md5)
 
 
 #: Runs that have ended whose tasks are remembered, so that lists do not count them again.
@@ -290,12 +281,12 @@ class RunViews:
             row,
             self.clock(),
             blocked=why_blocked,
-            known=told_by_tasks(store.tasks, row),
+            known=facts_of_tasks(store.tasks, row),
             request=row.request,
             tasks=store.tasks.count_tasks(run_id).positive(),
-            exports=entries(ExportEntry, store.exports.list_exports(run_id), run_id),
-            cancellations=entries(CancellationEntry, store.runs.cancellations(run_id), run_id),
-            deliveries=entries(DeliveryEntry, store.events.deliveries(run_id, keyed=True), run_id),
+            exports=store.exports.list_exports(run_id),
+            cancellations=store.runs.cancellations(run_id),
+            deliveries=store.events.deliveries(run_id, keyed=True),
             resumption=store.runs.resumption(run_id) if row.attempt > 1 else [],
         )
 

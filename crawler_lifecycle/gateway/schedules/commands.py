@@ -10,7 +10,8 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime
+from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Any
 
 from pydantic import AwareDatetime, Field, TypeAdapter
@@ -33,14 +34,13 @@ from crawler_lifecycle.domain.schedules.definition import (
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands, StartGraph
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import NAME_PATTERN, StartManager
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, told
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, notify
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, RequestId, StartRun, StrictBody, texts
 from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow
 from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper
-from crawler_lifecycle.web.problems import Problem
 
 _REQUEST = TypeAdapter(RunRequest)
 
@@ -137,37 +137,24 @@ def _graph(body: StartGraph) -> dict[str, Any]:
 BACKFILL_MAX = 500
 
 
+@dataclass(frozen=True)
 class ScheduleCommands:
     """Change schedules, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
 
-    def __init__(
-        self,
-        schedules: ScheduleStore,
-        workflows: Workflows,
-        crawlers: Crawlers,
-        managers: ManagerCommands,
-        graphs: GraphCommands,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._schedules = schedules
-        self._workflows = workflows
-        self._crawlers = crawlers
-        self._managers = managers
-        self._graphs = graphs
-        self._clock = clock
-        self.keeper = ScheduleKeeper(schedules, workflows, clock)
+    schedules: ScheduleStore
+    workflows: Workflows
+    crawlers: Crawlers
+    managers: ManagerCommands
+    graphs: GraphCommands
+    clock: Callable[[], datetime]
 
     async def find(self, name: str) -> ScheduleRow:
         """The schedule. Raises ``Problem`` 404."""
-        row = await self.seen(name)
-        if row is None:
-            detail = f"schedule {name[:200]!r} does not exist; GET /v1/schedules lists what there is"
-            raise Problem(404, "schedule_not_found", detail)
-        return row
+        return existing("schedule", name, await self.seen(name))
 
     async def seen(self, name: str) -> ScheduleRow | None:
         """The schedule of this name, if there is one."""
-        row = await run_in_threadpool(self._schedules.get_schedule, name)
+        row = await run_in_threadpool(self.schedules.get_schedule, name)
         return None if row is None or row.deleted_at is not None else row
 
     async def put(self, name: str, body: PutSchedule) -> Commanded[ScheduleRow]:
@@ -175,23 +162,23 @@ class ScheduleCommands:
         check_schedule_name(name)
         spec = body.spec()
         note = await self._check_target(name, body, spec)
-        row, fresh = await run_in_threadpool(self._schedules.put_schedule, name, spec.document(), body.requested_by)
+        row, fresh = await run_in_threadpool(self.schedules.put_schedule, name, spec.document(), body.requested_by)
         return await self._kept(row, fresh, note)
 
     async def _check_target(self, name: str, body: PutSchedule, spec: ScheduleSpec) -> str | None:
         """Refuse what no due time could begin; what the caller should know. Raises ``Problem`` 422."""
         if body.run is not None:
-            crawler = await self._crawlers.get(body.run.crawler)
-            checked_run(run_request(name, self._clock(), spec), [crawler])
-            return self._crawlers.note()
+            crawler = await self.crawlers.get(body.run.crawler)
+            checked_run(run_request(name, self.clock(), spec), [crawler])
+            return self.crawlers.note()
         if body.manager is not None:
-            return await self._managers.check_plan(body.manager)
-        return await self._graphs.check_steps(body.graph.spec().steps) if body.graph is not None else None
+            return await self.managers.check_plan(body.manager)
+        return await self.graphs.check_steps(body.graph.spec().steps) if body.graph is not None else None
 
     async def delete(self, name: str) -> Commanded[ScheduleRow]:
         """Have nothing be due any more; its due times stay on record, and what they began goes on."""
         row = await self.find(name)
-        fresh = await run_in_threadpool(self._schedules.delete_schedule, name)
+        fresh = await run_in_threadpool(self.schedules.delete_schedule, name)
         return await self._kept(row, fresh)
 
     async def pause(self, name: str, body: PauseSchedule) -> Commanded[ScheduleRow]:
@@ -199,14 +186,14 @@ class ScheduleCommands:
         row = await self.find(name)
         if row.paused_at is not None:
             return Commanded(row, fresh=False, note="It was paused already.")
-        return await self._kept(await run_in_threadpool(self._schedules.pause_schedule, name, body.words()))
+        return await self._kept(await run_in_threadpool(self.schedules.pause_schedule, name, body.words()))
 
     async def resume(self, name: str) -> Commanded[ScheduleRow]:
         """Let it go on. What was due meanwhile is on record, and begins by ``backfill`` alone."""
         row = await self.find(name)
         if row.paused_at is None:
             return await self._kept(row, False, "It was not paused.")
-        return await self._kept(await run_in_threadpool(self._schedules.pause_schedule, name, None))
+        return await self._kept(await run_in_threadpool(self.schedules.pause_schedule, name, None))
 
     async def trigger(
         self, name: str, body: AskSchedule, seen: datetime | None = None, key: str | None = None
@@ -216,14 +203,14 @@ class ScheduleCommands:
         Raises ``NotInThisState`` when somebody asked for a due time behind ``seen``, or another key has this second.
         """
         await self.find(name)
-        before = None if key is None else await run_in_threadpool(self._schedules.asked_due, name, key)
-        now = self._clock().replace(microsecond=0)
+        before = None if key is None else await run_in_threadpool(self.schedules.asked_due, name, key)
+        now = self.clock().replace(microsecond=0)
         lines, note = await self._ask(name, [now], body.requested_by, "triggered", seen, key)
         return Commanded(lines, fresh=before is None, note=note)
 
     async def backfill(self, name: str, body: Backfill) -> tuple[list[DueRow], str | None]:
         """Have all due times of a window begin that began nothing, one after the other."""
-        row, now = await self.find(name), self._clock()
+        row, now = await self.find(name), self.clock()
         until = body.until or now
         check_time("after", body.after)
         check_time("until", until)
@@ -250,16 +237,17 @@ class ScheduleCommands:
         key: str | None = None,
     ) -> tuple[list[DueRow], str | None]:
         who = by or "somebody over HTTP"
-        lines = await run_in_threadpool(self._schedules.ask_due, name, due, who, f"{what} by {who}", seen, key)
+        lines = await run_in_threadpool(self.schedules.ask_due, name, due, who, f"{what} by {who}", seen, key)
         waiting = [DueOrder(name, line.due_at) for line in lines if line.target is None]
 
         async def begin() -> None:
             for order in waiting:
-                await self._workflows.start_due(order)
+                await self.workflows.start_due(order)
 
-        return lines, await told(begin(), f"what is due of schedule {name}", BY_AUDIT)
+        return lines, await notify(begin(), f"what is due of schedule {name}", BY_AUDIT)
 
     async def _kept(self, row: ScheduleRow, fresh: bool = True, note: str | None = None) -> Commanded[ScheduleRow]:
-        later = await told(self.keeper.keep(row.name), f"schedule {row.name}", BY_AUDIT)
-        found = await run_in_threadpool(self._schedules.get_schedule, row.name)
+        keeper = ScheduleKeeper(self.schedules, self.workflows, self.clock)
+        later = await notify(keeper.keep(row.name), f"schedule {row.name}", BY_AUDIT)
+        found = await run_in_threadpool(self.schedules.get_schedule, row.name)
         return Commanded(found or row, fresh, " ".join(filter(None, (note, later))) or None)

@@ -34,7 +34,7 @@ from crawler_lifecycle.gateway.schedules.routes import TIME_MAX, Due, DueFilters
 from crawler_lifecycle.ports.schedules import ScheduleRow
 from crawler_lifecycle.subjects import SCHEDULE, Subject
 from crawler_lifecycle.temporal.schedules import AHEAD
-from crawler_lifecycle.web.problems import JsonBody, Problem, check_json
+from crawler_lifecycle.web.problems import JsonBody, Problem, check_json, refused
 
 _PUT, _PAUSE = JsonBody(PutSchedule), JsonBody(PauseSchedule)
 _NUMBERS = ("every_s", "offset_s", "jitter_s", "catch_up_s", "pause_after_failures")
@@ -122,7 +122,7 @@ def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
     more = fields.one_object("request", given["request"]) if "request" in given else {}
     for name in own:
         if name in more:
-            raise fields.refused("request", f"{name}: it has a field of its own above; leave it out here")
+            raise refused("request", f"{name}: it has a field of its own above; leave it out here")
     return {**more, **own}
 
 
@@ -205,11 +205,11 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
     @app.post("/schedules/{name}", operation_id="pressSchedule", include_in_schema=False)
     async def press_schedule(name: ScheduleName, request: Request) -> Response:
         """Pause, resume, run now, backfill or delete a schedule."""
-        pressed = read(ScheduleForm, await form(request))
-        if pressed.do == "backfill" and (count := await _uncounted(commands, name, pressed)) is not None:
-            return answer(request, "backfill.html", name=name, pressed=pressed, count=count, now=clock())
-        act = functools.partial(_carried_out, commands, name, pressed)
-        return await fields.press(request, once, pressed, name, act, clock())
+        asked = read(ScheduleForm, await form(request))
+        if asked.do == "backfill" and (count := await _uncounted(commands, name, asked)) is not None:
+            return answer(request, "backfill.html", name=name, asked=asked, count=count, now=clock())
+        act = functools.partial(_carried_out, commands, name, asked)
+        return await fields.carry_out(request, once, asked, name, act, clock())
 
 
 def _next(row: ScheduleRow, now: datetime, count: int) -> list[datetime]:
@@ -224,9 +224,9 @@ def _next(row: ScheduleRow, now: datetime, count: int) -> list[datetime]:
     return [one.astimezone(zone) for one in itertools.islice(spec.due_times(now, now + AHEAD), count)]
 
 
-async def _uncounted(commands: ScheduleCommands, name: str, pressed: ScheduleForm) -> int | None:
+async def _uncounted(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> int | None:
     """The number of due times that a backfill would have; ``None`` when that number was shown and pressed on."""
-    body = _window(pressed)
+    body = _window(asked)
     row = await commands.find(name)
 
     def count() -> int:
@@ -236,29 +236,29 @@ async def _uncounted(commands: ScheduleCommands, name: str, pressed: ScheduleFor
         return sum(1 for _ in itertools.islice(found, COUNTED_MAX + 1))
 
     counted = await run_in_threadpool(count)
-    return None if counted == pressed.counted else counted
+    return None if counted == asked.counted else counted
 
 
-def _window(pressed: ScheduleForm) -> Backfill:
-    if pressed.after is None or pressed.until is None:
+def _window(asked: ScheduleForm) -> Backfill:
+    if asked.after is None or asked.until is None:
         raise InvalidRequest("after: missing; give both times, with an offset, such as 2026-11-20T12:00:00Z")
-    return Backfill(after=pressed.after, until=pressed.until)
+    return Backfill(after=asked.after, until=asked.until)
 
 
-async def _carried_out(commands: ScheduleCommands, name: str, pressed: ScheduleForm) -> str:
-    """Carry out what was pressed, and say in a sentence what became of it."""
-    if pressed.do in ("trigger", "backfill"):
-        if pressed.do == "trigger":
-            seen = None if pressed.seen is None else datetime.fromtimestamp(pressed.seen, UTC)
-            asked = await commands.trigger(name, signed(AskSchedule()), seen)
-            lines, note = asked.row, asked.note
+async def _carried_out(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> str:
+    """Carry out what was asked, and say in a sentence what became of it."""
+    if asked.do in ("trigger", "backfill"):
+        if asked.do == "trigger":
+            seen = None if asked.seen is None else datetime.fromtimestamp(asked.seen, UTC)
+            begun = await commands.trigger(name, signed(AskSchedule()), seen)
+            lines, note = begun.row, begun.note
         else:
-            lines, note = await commands.backfill(name, signed(_window(pressed)))
+            lines, note = await commands.backfill(name, signed(_window(asked)))
         words = ", ".join(f"{one.due_at:%Y-%m-%d %H:%M:%S} UTC {one.decision}" for one in lines[:5])
         more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
         return " ".join(filter(None, (f"{len(lines)} due: {words}{more}." if lines else "Nothing is due there.", note)))
-    if pressed.do == "pause":
-        done = await commands.pause(name, signed(PauseSchedule(reason=pressed.reason)))
+    if asked.do == "pause":
+        done = await commands.pause(name, signed(PauseSchedule(reason=asked.reason)))
     else:
-        done = await (commands.resume(name) if pressed.do == "resume" else commands.delete(name))
-    return pressed.said(done.fresh or pressed.do == "delete", done.note)
+        done = await (commands.resume(name) if asked.do == "resume" else commands.delete(name))
+    return asked.sentence(done.fresh or asked.do == "delete", done.note)

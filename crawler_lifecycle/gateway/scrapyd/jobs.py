@@ -7,6 +7,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -45,14 +46,14 @@ _SIGNALS = {**dict.fromkeys(("INT", "TERM", "HUP", "2", "15", "1"), False), "KIL
 _FIELDS = {"request_id": "jobid", "crawler": "spider"}
 
 
+@dataclass(frozen=True)
 class Jobs:
     """The answers to each call, without ``status`` and ``node_name``. Raises ``Problem`` and errors of the domain."""
 
-    def __init__(self, project: str, commands: Commands, crawlers: Crawlers, runs: RunReader) -> None:
-        self._project = project
-        self._commands = commands
-        self._crawlers = crawlers
-        self._runs = runs
+    project: str
+    commands: Commands
+    crawlers: Crawlers
+    runs: RunReader
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
@@ -60,34 +61,34 @@ class Jobs:
         """The number of jobs in each state; of those that have finished, as many as are listed."""
 
         def count(state: str, most: int) -> int:
-            return self._runs.count_runs(_statuses(state), most)
+            return self.runs.count_runs(_statuses(state), most)
 
         most = {"pending": COUNTED_MAX, "running": COUNTED_MAX, "finished": FINISHED_MAX}
         return {state: await run_in_threadpool(count, state, most[state]) for state in most}
 
     async def listprojects(self, form: Form) -> Answer:
         """The one project."""
-        return {"projects": [self._project]}
+        return {"projects": [self.project]}
 
     async def listversions(self, form: Form) -> Answer:
         """The one version; none of an unknown project."""
-        return {"versions": [await self._version()] if form.need("project") == self._project else []}
+        return {"versions": [await self._version()] if form.need("project") == self.project else []}
 
     async def listspiders(self, form: Form) -> Answer:
         """The names of the catalogue's crawlers."""
         self._check_project(form.need("project"))
         await self._check_version(form.get("_version"))
-        return {"spiders": sorted(await self._crawlers.all())}
+        return {"spiders": sorted(await self.crawlers.all())}
 
     async def _version(self) -> str:
         """A digest of the catalogue."""
-        known = [dataclasses.asdict(crawler) for _, crawler in sorted((await self._crawlers.all()).items())]
+        known = [dataclasses.asdict(crawler) for _, crawler in sorted((await self.crawlers.all()).items())]
         return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     def _check_project(self, project: str | None) -> None:
-        if project not in (None, self._project):
+        if project not in (None, self.project):
             raise refused(
-                f"project {shown(project)} not found; this gateway has {self._project!r} alone "
+                f"project {shown(project)} not found; this gateway has {self.project!r} alone "
                 "(LIFECYCLE_GATEWAY__SCRAPYD_PROJECT)"
             )
 
@@ -113,7 +114,7 @@ class Jobs:
         jobid = body.request_id if body.request_id is not None else uuid.uuid4().hex
         body = signed(body.model_copy(update={"request_id": jobid, "args": form.rest()}))
         try:
-            done = await self._commands.start(body, None)
+            done = await self.commands.start(body, None)
         except Problem as problem:
             if problem.code == "unknown_crawler":
                 problem.detail = f"spider {shown(body.crawler)} not found; {problem.detail.partition('; ')[2]}"
@@ -138,7 +139,7 @@ class Jobs:
         row = await self._find(job)
         if row is None or row.status.terminal:
             return {"prevstate": None}
-        done = await self._commands.stop(row.run_id, signed(StopRun(force=force)))
+        done = await self.commands.stop(row.run_id, signed(StopRun(force=force)))
         return {"prevstate": None if done.row.status.terminal else STATES[row.status]}
 
     async def status(self, form: Form) -> Answer:
@@ -165,22 +166,22 @@ class Jobs:
     async def run_of(self, project: str, spider: str, job: str) -> RunRow:
         """The run of a job. Raises ``Problem`` 404."""
         row = await self._find(job)
-        if row is None or (project, spider) != (self._project, row.crawler):
+        if row is None or (project, spider) != (self.project, row.crawler):
             what = f"project {shown(project)} has no job {shown(job)} of spider {shown(spider)}"
             raise Problem(404, "log_not_found", f"{what}; listjobs.json has the newest, with log_url")
         return row
 
     def _listed(self, states: tuple[str, ...], most: int) -> list[RunRow]:
         statuses = [status for state in states for status in _statuses(state)]
-        return [row for row in self._runs.list_runs(status=statuses, limit=most) if row.status in STATES]
+        return [row for row in self.runs.list_runs(status=statuses, limit=most) if row.status in STATES]
 
     async def _find(self, job: str) -> RunRow | None:
         if not travels(job, REQUEST_ID_MAX):
             return None  # no run has such an id, and not every database takes it
-        return await run_in_threadpool(self._runs.find_run, job)
+        return await run_in_threadpool(self.runs.find_run, job)
 
     def _job(self, row: RunRow) -> Answer:
-        return {"id": row.request_id, "project": self._project, "spider": row.crawler}
+        return {"id": row.request_id, "project": self.project, "spider": row.crawler}
 
     def _waits(self, row: RunRow) -> Answer:
         given = {name: row.request.get(name) or {} for name in ("settings", "args")}
@@ -189,7 +190,7 @@ class Jobs:
     def _ran(self, row: RunRow) -> Answer:
         began = {"start_time": _time(row.started_at or row.created_at)}
         more = {"end_time": _time(row.ended_at or row.updated_at)} if row.status.terminal else {"pid": None}
-        log = f"/logs/{self._project}/{quote(row.crawler)}/{quote(row.request_id, safe='')}.log"
+        log = f"/logs/{self.project}/{quote(row.crawler)}/{quote(row.request_id, safe='')}.log"
         return {**self._job(row), **began, **more, "log_url": log, "items_url": None}
 
 

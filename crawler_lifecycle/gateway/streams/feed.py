@@ -80,29 +80,21 @@ def encode(event: Event) -> Frame:
     return Frame(event.seq, event.subject, format_sse_event(data_str=text, event=event.type, id=str(event.seq)))
 
 
+@dataclass(eq=False)
 class Feed:
     """Reads the outbox while somebody listens, and gives each reader what follows its place.
 
     ``run`` is a background task of the app; ``close`` ends every stream at once.
     """
 
-    def __init__(
-        self,
-        events: EventStore,
-        runs: RunReader,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
-        *,
-        kept: int = KEPT,
-        kept_bytes: int = KEPT_BYTES,
-        ping_s: float = PING_S,
-    ) -> None:
-        self._events = events
-        self._runs = runs
-        self._metrics = metrics
-        self._clock = clock
-        self._kept, self._kept_bytes = kept, kept_bytes
-        self._ping_s = ping_s
+    events: EventStore
+    runs: RunReader
+    metrics: Metrics
+    clock: Callable[[], datetime]
+    kept: int = KEPT
+    ping_s: float = PING_S
+
+    def __post_init__(self) -> None:
         self.readers = 0
         """The number of those who read or wait now."""
         self._wanted = asyncio.Event()
@@ -131,19 +123,19 @@ class Feed:
         self.readers += 1
         if self.readers == 1:
             self._heard_at = self._now()
-        self._metrics.readers.labels(kind).inc()
+        self.metrics.readers.labels(kind).inc()
         self._wanted.set()
 
     def leave(self, kind: str = "events") -> None:
         """A reader is gone."""
         self.readers -= 1
-        self._metrics.readers.labels(kind).dec()
+        self.metrics.readers.labels(kind).dec()
         if not self.readers:
             self._wanted.clear()
 
     def dropped(self, kind: str = "events") -> None:
         """A reader was cut because it did not read."""
-        self._metrics.dropped.labels(kind).inc()
+        self.metrics.dropped.labels(kind).inc()
 
     @property
     def silent_s(self) -> float | None:
@@ -163,7 +155,7 @@ class Feed:
             await self.heard(self.news, within_s)
         return self._head or 0
 
-    def told(self, subject: str, place: int) -> tuple[int, bool]:
+    def news_of(self, subject: str, place: int) -> tuple[int, bool]:
         """The place up to which is known now, and whether anything about the subject stands after ``place``."""
         if self._head is None or self._head <= place:
             return place, False
@@ -190,7 +182,7 @@ class Feed:
             try:
                 if self._head is not None:
                     place, reset = await self._place(after, subject)
-                elif not await self.heard(self.news, self._ping_s):
+                elif not await self.heard(self.news, self.ping_s):
                     yield _WAITING
             except StoreUnavailable:
                 yield _WAITING
@@ -209,14 +201,14 @@ class Feed:
             except StoreUnavailable:
                 chunk = _WAITING
                 await asyncio.sleep(OUTAGE_S)
-            if not chunk and self._now() - told_at >= self._ping_s:
+            if not chunk and self._now() - told_at >= self.ping_s:
                 # An id without data moves the reader's place and shows nothing: with a filter it would stay far back.
                 chunk = KEEPALIVE_COMMENT if told == place else format_sse_event(comment="ping", id=str(place))
             if chunk:
                 yield chunk
                 told, told_at = place, self._now()
             elif self._head is None or place >= self._head:
-                await self.heard(news, told_at + self._ping_s - self._now())
+                await self.heard(news, told_at + self.ping_s - self._now())
 
     async def _place(self, after: int | None, subject: str | None) -> tuple[int, bool]:
         """The place where a reader begins, and whether that is not where it left off: what follows is gone, or never
@@ -226,26 +218,26 @@ class Feed:
             return self._head, False
         if after > self._head:
             # It may have read elsewhere what we have not read yet; else the database is another one by now.
-            newest = await self._ask(self._events.last_event_seq, limiter=self._catch_up_threads)
+            newest = await self._ask(self.events.last_event_seq, limiter=self._catch_up_threads)
             return (after, False) if after <= newest else (self._head, True)
         gone = 0 < after < self._since and await self._is_gone(after, subject)
         return (self._head, True) if gone else (after, False)
 
     async def _is_gone(self, place: int, subject: str | None) -> bool:
-        """Tell whether anything of what followed ``place`` was removed: of the run, or the very next event of all."""
+        """Say whether anything of what followed ``place`` was removed: of the run, or the very next event of all."""
         limiter = self._catch_up_threads
         if subject is None:
             # Every number was given to an event, so one that is missing was removed.
-            following = await self._ask(self._events.events_after, place, 1, None, limiter=limiter)
+            following = await self._ask(self.events.events_after, place, 1, None, limiter=limiter)
             return not following or following[0].seq != place + 1
         run_id, _ = _about(subject)
         if run_id is None:  # events of managers stay as long as these do
             return False
-        through = pruned_through(await self._ask(self._runs.properties, run_id, limiter=limiter))
+        through = pruned_through(await self._ask(self.runs.properties, run_id, limiter=limiter))
         return through is not None and place < through
 
     def _hello(self, place: int, reset: bool) -> bytes:
-        data = {"server_time": self._clock(), "version": release(), "seq": place, "reset": reset}
+        data = {"server_time": self.clock(), "version": release(), "seq": place, "reset": reset}
         return format_sse_event(data_str=to_json(data).decode(), event="hello", id=str(place), retry=RETRY_MS)
 
     async def _next(self, place: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
@@ -268,7 +260,7 @@ class Feed:
 
     async def _catch_up(self, place: int, head: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
         limiter = self._catch_up_threads
-        found = await self._ask(self._events.events_after, place, CATCH_UP_PAGE, *_about(subject), limiter=limiter)
+        found = await self._ask(self.events.events_after, place, CATCH_UP_PAGE, *_about(subject), limiter=limiter)
         full = len(found) == CATCH_UP_PAGE
         if whole and subject is None:
             found = [event for number, event in enumerate(found, place + 1) if event.seq == number]
@@ -309,12 +301,12 @@ class Feed:
     async def _read(self) -> bool:
         """One page of news; whether there may be more at once."""
         if self._head is None:
-            self._head = self._since = await self._ask(self._events.last_event_seq, limiter=self._thread)
+            self._head = self._since = await self._ask(self.events.last_event_seq, limiter=self._thread)
             self._heard_at = self._now()
             self._fresh = True
             self._tell()
             return False
-        events = await self._ask(self._events.events_after, self._head, PAGE, None, limiter=self._thread)
+        events = await self._ask(self.events.events_after, self._head, PAGE, None, limiter=self._thread)
         self._heard_at = self._now()
         self._fresh = bool(events)
         if events:
@@ -323,15 +315,15 @@ class Feed:
         return len(events) == PAGE
 
     def _keep(self, events: list[Event]) -> None:
-        now = self._clock()
+        now = self.clock()
         for event in events:
             frame = encode(event)
             self._ring.append(frame)
             self._ring_bytes += len(frame.wire)
-            self._metrics.stream_lag.observe(max((now - event.created_at) / timedelta(seconds=1), 0.0))
+            self.metrics.stream_lag.observe(max((now - event.created_at) / timedelta(seconds=1), 0.0))
         self._head = events[-1].seq
         surplus = 0
-        while len(self._ring) - surplus > self._kept or self._ring_bytes > self._kept_bytes:
+        while len(self._ring) - surplus > self.kept or self._ring_bytes > KEPT_BYTES:
             self._ring_bytes -= len(self._ring[surplus].wire)
             surplus += 1
         if surplus:

@@ -45,33 +45,26 @@ class LoggedTask:
     status: TaskStatus
 
 
+@dataclass(eq=False)
 class LogReader:
     """Opens logs: each answer is a generator of bytes that holds neither a thread nor more than a chunk.
 
     ``source`` is ``None`` when this gateway cannot read what tasks print.
     """
 
-    def __init__(
-        self,
-        runs: RunReader,
-        tasks: TaskReader,
-        source: TaskLogs | None,
-        metrics: Metrics,
-        *,
-        follow_s: float = FOLLOW_S,
-    ) -> None:
-        self._runs = runs
-        self._tasks = tasks
-        self._source = source
-        self._metrics = metrics
-        self._follow_s = follow_s
+    runs: RunReader
+    tasks: TaskReader
+    source: TaskLogs | None
+    metrics: Metrics
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
         # Apart from each other: a database that hangs must not keep anybody from what is printed.
         self._threads, self._store_threads = CapacityLimiter(THREADS), CapacityLimiter(THREADS)
-        self._closed = False
 
     def answer(self, chunks: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str]) -> Streamed:
         """The answer that gives these bytes of a log, counted as one of its readers."""
-        readers, dropped = self._metrics.readers.labels("log"), self._metrics.dropped.labels("log")
+        readers, dropped = self.metrics.readers.labels("log"), self.metrics.dropped.labels("log")
         return Streamed(chunks, media_type, headers, entered=readers.inc, left=readers.dec, dropped=dropped.inc)
 
     def open(self) -> None:
@@ -97,7 +90,7 @@ class LogReader:
             )
         if follow and not task.status.terminal and self._may_come(task):
             return self._follow(task, 0, seen=False)
-        kept = await self._ask(self._tasks.log_tail, task.ref.task_id)
+        kept = await self._ask(self.tasks.log_tail, task.ref.task_id)
         if kept is None:
             raise self._missing(task, follow, await self._pruned(task))
         return _once(_last_lines(kept.encode(), lines))
@@ -110,13 +103,13 @@ class LogReader:
         return await self.read(task, WHOLE, follow=False)
 
     def _may_come(self, task: LoggedTask) -> bool:
-        """Tell whether a log that is not here may come: the task has not begun, or nobody can say that it has."""
-        return self._source is not None and task.status in (TaskStatus.QUEUED, TaskStatus.PENDING)
+        """Say whether a log that is not here may come: the task has not begun, or nobody can say that it has."""
+        return self.source is not None and task.status in (TaskStatus.QUEUED, TaskStatus.PENDING)
 
     async def _pruned(self, task: LoggedTask) -> bool:
-        """Tell whether ends of logs were removed of the run."""
+        """Say whether ends of logs were removed of the run."""
         return (
-            task.status.terminal and pruned_through(await self._ask(self._runs.properties, task.run.run_id)) is not None
+            task.status.terminal and pruned_through(await self._ask(self.runs.properties, task.run.run_id)) is not None
         )
 
     def _missing(self, task: LoggedTask, follow: bool, pruned: bool) -> Problem:
@@ -183,15 +176,15 @@ class LogReader:
                 over, asked = await self._over(task), self._now()
                 if over:
                     continue  # what was printed before the end is given, too
-            await asyncio.sleep(self._follow_s)
+            await asyncio.sleep(FOLLOW_S)
         if not seen and over and (kept := await self._kept(task)) is not None:
             yield kept
 
     async def _over(self, task: LoggedTask) -> bool:
-        """Tell whether the task is recorded as ended, or its row belongs to a former attempt by now."""
+        """Say whether the task is recorded as ended, or its row belongs to a former attempt by now."""
         try:
             found = await self._ask(
-                lambda: self._tasks.list_tasks(
+                lambda: self.tasks.list_tasks(
                     task.run.run_id, after_task_id=task.ref.task_id - 1, limit=1, superseded=True
                 )
             )
@@ -201,13 +194,13 @@ class LogReader:
 
     async def _kept(self, task: LoggedTask) -> bytes | None:
         try:
-            kept = await self._ask(self._tasks.log_tail, task.ref.task_id)
+            kept = await self._ask(self.tasks.log_tail, task.ref.task_id)
         except LifecycleError:
             return None
         return None if kept is None else kept.encode()
 
     async def _part(self, task: LoggedTask, after: int | None, limit: int) -> LogPart | None:
-        source = self._source
+        source = self.source
         if source is None:
             return None
         return await _in_thread(lambda: source.read(task.run, task.ref, after, limit), self._threads)

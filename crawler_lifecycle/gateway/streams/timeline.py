@@ -21,8 +21,8 @@ from crawler_lifecycle.gateway.cursors import decode_places, encode
 from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow, TransitionRow
 from crawler_lifecycle.store.events import EventStore
+from crawler_lifecycle.store.runs.completion import ExportStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
-from crawler_lifecycle.store.runs.exports import ExportStore
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 

@@ -6,6 +6,7 @@ Temporal is away: workers of the role audit see that each webhook has its workfl
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -14,13 +15,12 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import VALUES_MAX, WebhookSpec, check_webhook_name
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, told
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, notify
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.store.webhooks import WebhookStore
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.web.problems import Problem
 
 Values = Annotated[list[str], Field(max_length=VALUES_MAX)]
 
@@ -65,71 +65,67 @@ class AskTest(StrictBody):
     requested_by: Person | None = None
 
 
+@dataclass(frozen=True)
 class WebhookCommands:
     """Change webhooks, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
 
-    def __init__(self, webhooks: WebhookStore, workflows: Workflows, rules: WebhookRules) -> None:
-        self._webhooks = webhooks
-        self._workflows = workflows
-        self._rules = rules
+    webhooks: WebhookStore
+    workflows: Workflows
+    rules: WebhookRules
 
     async def seen(self, name: str) -> WebhookRow | None:
         """The webhook of this name, if there is one."""
-        row = await run_in_threadpool(self._webhooks.get_webhook, name)
+        row = await run_in_threadpool(self.webhooks.get_webhook, name)
         return None if row is None or row.deleted_at is not None else row
 
     async def find(self, name: str) -> WebhookRow:
         """The webhook. Raises ``Problem`` 404."""
-        row = await self.seen(name)
-        if row is None:
-            detail = f"webhook {name[:200]!r} does not exist; GET /v1/webhooks lists what there is"
-            raise Problem(404, "webhook_not_found", detail)
-        return row
+        return existing("webhook", name, await self.seen(name))
 
     async def put(self, name: str, body: PutWebhook) -> Commanded[WebhookRow]:
         """Make a webhook, or change its definition. Again the same: nothing more."""
         check_webhook_name(name)
         spec = body.spec()
-        self._rules.check(spec)
-        put = self._webhooks.put_webhook
+        self.rules.check(spec)
+        put = self.webhooks.put_webhook
         row, fresh = await run_in_threadpool(put, name, spec.document(), body.requested_by)
         note = "It is paused: resume it." if row.paused_at is not None else None
         return await self._woken(row, fresh, note)
 
     async def delete(self, name: str) -> Commanded[WebhookRow]:
-        """Have nothing told any more; its deliveries stay on record."""
+        """Have nothing sent any more; its deliveries stay on record."""
         row = await self.find(name)
-        fresh = await run_in_threadpool(self._webhooks.delete_webhook, name)
+        fresh = await run_in_threadpool(self.webhooks.delete_webhook, name)
         return await self._woken(row, fresh)
 
     async def pause(self, name: str, body: PauseWebhook) -> Commanded[WebhookRow]:
-        """Have nothing told until it is resumed."""
+        """Have nothing sent until it is resumed."""
         row = await self.find(name)
         if row.paused_at is not None:
             return Commanded(row, fresh=False, note="It was paused already.")
-        return await self._woken(await run_in_threadpool(self._webhooks.pause_webhook, name, body.words()))
+        return await self._woken(await run_in_threadpool(self.webhooks.pause_webhook, name, body.words()))
 
     async def resume(self, name: str, body: ResumeWebhook | None = None) -> Commanded[WebhookRow]:
         """Let it go on, with what happened meanwhile unless that is skipped. One that fails tries again at once."""
         row, body = await self.find(name), body or ResumeWebhook()
         if row.paused_at is None and not body.skip and body.skip_seq is None:
             return await self._woken(row, False, "It was not paused.")
-        resume = self._webhooks.pause_webhook
+        resume = self.webhooks.pause_webhook
         return await self._woken(
             await run_in_threadpool(lambda: resume(name, None, skip=body.skip, skip_seq=body.skip_seq))
         )
 
     async def test(self, name: str, requested_by: str | None, seen: int | None = None) -> tuple[Event, str | None]:
-        """Tell it of an event that is for it alone; that event, and what the caller should know.
+        """Send it an event that is for it alone; that event, and the note for the caller.
 
         Raises ``NotInThisState`` when it was tested behind the event ``seen``.
         """
         row = await self.find(name)
-        event = await run_in_threadpool(self._webhooks.test_webhook, name, requested_by, seen)
+        event = await run_in_threadpool(self.webhooks.test_webhook, name, requested_by, seen)
         if row.paused_at is not None:
             return event, "The webhook is paused: this is told when it is resumed."
-        return event, await told(self._workflows.start_webhook(name), f"webhook {name}", BY_AUDIT)
+        return event, await notify(self.workflows.start_webhook(name), f"webhook {name}", BY_AUDIT)
 
     async def _woken(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> Commanded[WebhookRow]:
-        later = await told(self._workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", BY_AUDIT)
+        later = await notify(self.workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", BY_AUDIT)
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)

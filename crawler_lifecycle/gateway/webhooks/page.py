@@ -100,8 +100,8 @@ class WebhookForm(ActionForm):
     """The event that is left out."""
 
     @property
-    def press(self) -> str:
-        return f"{super().press}.{self.seq}"
+    def request_key(self) -> str:
+        return f"{super().request_key}.{self.seq}"
 
 
 def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, events: EventStore, once: Once) -> None:
@@ -129,21 +129,21 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
     @app.post("/webhooks/{name}", operation_id="pressWebhook", include_in_schema=False)
     async def press_webhook(name: WebhookName, request: Request) -> Response:
         """Test, pause, resume or delete a webhook."""
-        pressed = read(WebhookForm, await form(request))
-        act = functools.partial(_carried_out, commands, name, pressed)
-        return await fields.press(request, once, pressed, name, act, clock())
+        asked = read(WebhookForm, await form(request))
+        act = functools.partial(_carried_out, commands, name, asked)
+        return await fields.carry_out(request, once, asked, name, act, clock())
 
 
-async def _carried_out(commands: WebhookCommands, name: str, pressed: WebhookForm) -> str:
-    """Carry out what was pressed, and say in a sentence what became of it."""
-    match pressed.action.path:
+async def _carried_out(commands: WebhookCommands, name: str, asked: WebhookForm) -> str:
+    """Carry out what was asked, and say in a sentence what became of it."""
+    match asked.action.path:
         case "test":
-            event, note = await commands.test(name, caller_name(), pressed.seen)
+            event, note = await commands.test(name, caller_name(), asked.seen)
             return " ".join(filter(None, (f"The test is number {event.seq} among its deliveries.", note)))
         case "pause":
-            done = await commands.pause(name, signed(PauseWebhook(reason=pressed.reason)))
+            done = await commands.pause(name, signed(PauseWebhook(reason=asked.reason)))
         case "delete":
             done = await commands.delete(name)
         case _:
-            done = await commands.resume(name, ResumeWebhook(**pressed.action.body, skip_seq=pressed.seq))
-    return pressed.said(True, done.note)
+            done = await commands.resume(name, ResumeWebhook(**asked.action.body, skip_seq=asked.seq))
+    return asked.sentence(True, done.note)

@@ -1,18 +1,30 @@
-"""The scope of a crawl: its checked arguments, and the decision about every address. Standard library only."""
+"""The scope of a crawl: its checked arguments, and the decision about every address and redirect.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import SplitResult, urldefrag, urljoin, urlsplit
 
 #: A trap (a calendar without end, a query that grows) is left after so many addresses.
 MAX_PAGES = 10_000
 #: Longer addresses come from loops, and servers refuse them.
 URL_MAX = 2_000
+#: Redirects one after the other that are followed, as browsers do.
+CHAIN_MAX = 20
+#: Address, links from the start, where it was named.
+Facts = tuple[str, int, "str | None"]
 #: What may be kept of a page.
 SAVES = ("html", "text")
+
+#: Arguments by name, as text.
+Given = Mapping[str, "str | None"]
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -31,25 +43,16 @@ class Scope:
     save: str | None
 
     @classmethod
-    def read(
-        cls,
-        start: str | None = None,
-        max_pages: str | None = None,
-        max_depth: str | None = None,
-        allow: str | None = None,
-        deny: str | None = None,
-        delay: str | None = None,
-        save: str | None = None,
-    ) -> Scope:
+    def read(cls, start: str | None = None, **given: str | None) -> Scope:
         """From arguments as text; empty ones count as not given. Raises ``ValueError`` that names the argument."""
         return cls(
             start=_address(start),
-            max_pages=_whole("max_pages", max_pages, 1) or MAX_PAGES,
-            max_depth=_whole("max_depth", max_depth, 0),
-            allow=_pattern("allow", allow),
-            deny=_pattern("deny", deny),
-            delay=_seconds("delay", delay),
-            save=_one_of("save", save, SAVES),
+            max_pages=_whole("max_pages", given, 1) or MAX_PAGES,
+            max_depth=_whole("max_depth", given, 0),
+            allow=_pattern("allow", given),
+            deny=_pattern("deny", given),
+            delay=_seconds("delay", given),
+            save=_one_of("save", given, SAVES),
         )
 
     def target(self, base: str, link: str) -> str | None:
@@ -78,6 +81,33 @@ class Scope:
         return self.deny is None or not self.deny.search(address)
 
 
+class Redirects:
+    """Every address that was asked for and its target, kept in the crawl's state."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._to: dict[bytes, bytes] = state.setdefault("redirects", {})
+        self._into: dict[bytes, list[tuple[bytes, Facts]]] = state.setdefault("redirected_from", {})
+        self._caught: set[bytes] = state.setdefault("caught", set())
+
+    def add(self, mark: bytes, target: bytes, facts: Facts) -> list[Facts]:
+        """One more redirect; those of which it shows that they lead into a loop, each told once."""
+        self._to[mark] = target
+        self._into.setdefault(target, []).append((mark, facts))
+        place = target
+        while place != mark and place in self._to and place not in self._caught:
+            place = self._to[place]
+        if place != mark and place not in self._caught:
+            return []
+        found, todo = [], [(mark, facts)]
+        while todo:
+            one, its = todo.pop()
+            if one not in self._caught:
+                self._caught.add(one)
+                found.append(its)
+                todo.extend(self._into.get(one, ()))
+        return found
+
+
 def _port(parts: SplitResult) -> int:
     return parts.port or _PORTS[parts.scheme]
 
@@ -96,8 +126,9 @@ def _address(text: str | None) -> str:
     return address if parts.path else parts._replace(path="/", fragment="").geturl()
 
 
-def _whole(name: str, text: str | None, least: int) -> int | None:
-    if text is None or text == "":
+def _whole(name: str, given: Given, least: int) -> int | None:
+    text = given.get(name)
+    if not text:
         return None
     # isdecimal alone would let other scripts' digits and endless numbers through to int().
     if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) >= least):
@@ -105,7 +136,8 @@ def _whole(name: str, text: str | None, least: int) -> int | None:
     return int(text)
 
 
-def _seconds(name: str, text: str | None) -> float:
+def _seconds(name: str, given: Given) -> float:
+    text = given.get(name)
     try:
         seconds = float(text or 0)
     except ValueError:
@@ -115,13 +147,15 @@ def _seconds(name: str, text: str | None) -> float:
     return seconds
 
 
-def _one_of(name: str, text: str | None, known: tuple[str, ...]) -> str | None:
+def _one_of(name: str, given: Given, known: tuple[str, ...]) -> str | None:
+    text = given.get(name)
     if text and text not in known:
         raise ValueError(f"{name}: {text!r} is not allowed; give {' or '.join(known)}, or leave it out")
     return text or None
 
 
-def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
+def _pattern(name: str, given: Given) -> re.Pattern[str] | None:
+    text = given.get(name)
     if not text:
         return None
     try:

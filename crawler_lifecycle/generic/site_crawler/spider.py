@@ -16,8 +16,7 @@ from scrapy.http import HtmlResponse, Response
 from scrapy.utils.response import get_base_url, get_meta_refresh
 
 from .page import lines_of, too_much, words_of
-from .redirects import CHAIN_MAX, Redirects
-from .scope import URL_MAX, Scope
+from .scope import CHAIN_MAX, URL_MAX, Redirects, Scope
 
 REDIRECTS = (301, 302, 303, 307, 308)
 #: Cut, because a page may name anything as its title.
@@ -61,7 +60,8 @@ class SiteSpider(Spider):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.scope = Scope.read(start, max_pages, max_depth, allow, deny, delay, save)
+        limits = {"max_pages": max_pages, "max_depth": max_depth, "allow": allow, "deny": deny}
+        self.scope = Scope.read(start, **limits, delay=delay, save=save)
         # Scrapy replaces this with the stored state when a job folder is in use, so that a resumed crawl knows which
         # addresses were asked for, and keeps to its limit.
         self.state: dict[str, Any] = {}

@@ -109,7 +109,7 @@ class StopGate:
         self._process = process
         self._original = original
         self._held = False
-        self._patience_ends = float("inf")
+        self._held_until = float("inf")
 
     @classmethod
     def guard(cls, process: Any) -> None:
@@ -124,15 +124,15 @@ class StopGate:
                 signal.signal(number, gate)
 
     def __call__(self, number: int, frame: Any) -> None:
-        if self._engine_runs() or time.monotonic() >= self._patience_ends:
+        if self._engine_runs() or time.monotonic() >= self._held_until:
             self._original(number, frame)
         elif not self._held:
             self._held = True
-            self._patience_ends = time.monotonic() + _GATE_SECONDS
+            self._held_until = time.monotonic() + _GATE_SECONDS
             threading.Thread(target=self._send_again, args=(number,), daemon=True).start()
 
     def _send_again(self, number: int) -> None:
-        while not self._engine_runs() and time.monotonic() < self._patience_ends:
+        while not self._engine_runs() and time.monotonic() < self._held_until:
             time.sleep(0.01)
         os.kill(os.getpid(), number)  # handlers run in the main thread only
 

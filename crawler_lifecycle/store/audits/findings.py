@@ -14,7 +14,6 @@ from crawler_lifecycle.ports.looks import FindingRow
 from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import storable
-from crawler_lifecycle.store.engine import KeyTaken
 
 from .tables import audit_finding, audit_report
 
@@ -22,7 +21,6 @@ from .tables import audit_finding, audit_report
 REPORTS_KEPT = timedelta(days=30)
 
 _REPORT = TypeAdapter(AuditReport)
-_UPSERT_ROUNDS = 3
 
 
 class FindingStore(StorePart):
@@ -30,14 +28,7 @@ class FindingStore(StorePart):
 
     def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, Noted]:
         """Keep what an audit found; what is on record about each subject. Again: only the last sight moves."""
-        for _ in range(_UPSERT_ROUNDS):
-            try:
-                with self._db.writing() as conn:
-                    return {one.subject: self._note(conn, one) for one in findings}
-            except KeyTaken:  # another audit noted one of them at the same moment: it is there now
-                continue
-        with self._db.writing() as conn:
-            return {one.subject: self._note(conn, one) for one in findings}
+        return self._db.inserting("finding", lambda conn: {one.subject: self._note(conn, one) for one in findings})
 
     def _note(self, conn: Connection, one: AuditFinding) -> Noted:
         a, now = audit_finding.c, self._clock()

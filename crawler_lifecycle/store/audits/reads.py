@@ -32,7 +32,6 @@ from crawler_lifecycle.domain.names import (
     graph_key_of,
     graph_workflow_id,
 )
-from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
@@ -44,14 +43,12 @@ from crawler_lifecycle.store.graphs.rows import GRAPH, graph_row
 from crawler_lifecycle.store.graphs.tables import graph, graph_step
 from crawler_lifecycle.store.graphs.unit import BY_STATE as BY_STATE_OF_STEPS
 from crawler_lifecycle.store.managers.tables import manager, manager_item
-from crawler_lifecycle.store.runs.tables import export_record, run_history, task_history
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, OVER_RUNS, export_record, run_history, task_history
 from crawler_lifecycle.store.runs.tasks import recorded, recorded_task
 from crawler_lifecycle.store.runs.unit import BY_RUN
 
 from .tables import audit_finding
 
-_LIVE = [status.value for status in RunStatus if not status.terminal]
-_OVER = [status.value for status in RunStatus if status.terminal]
 #: What of a manager moves when it goes on.
 _MOVES = ("position", "scheduled", "good", "bad", "jobs_queued", "jobs_ended")
 #: Ends that were recorded without evidence of how they came about.
@@ -64,7 +61,7 @@ class AuditStore(StorePart):
     def open_runs(self, after_run_id: int = 0, limit: int = 500) -> list[LiveRun]:
         """Runs that have not ended, by id."""
         r = run_history.c
-        query = _open_page(r.run_id, r, r.status, _LIVE, after_run_id, limit)
+        query = _open_page(r.run_id, r, r.status, LIVE_RUNS, after_run_id, limit)
         with self._db.reading() as conn:
             rows = list(conn.execute(query).mappings())
             jobs = _unknown_jobs(conn, rows) | _unknown_steps(conn, rows)
@@ -73,7 +70,7 @@ class AuditStore(StorePart):
     def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveParent]:
         """Managers that have not ended, by id."""
         m = manager.c
-        query = _open_page(m.manager_id, m, m.status, _LIVE, after_manager_id, limit)
+        query = _open_page(m.manager_id, m, m.status, LIVE_RUNS, after_manager_id, limit)
         with self._db.reading() as conn:
             return [_live_manager(row) for row in conn.execute(query).mappings()]
 
@@ -126,7 +123,7 @@ class AuditStore(StorePart):
         """Runs that ended at ``since`` or later, in the order of their end and id; ``after`` is the last one seen."""
         r = run_history.c
         begin, last_id = after or (since, -1)
-        over = func.coalesce(r.status, "").in_(_OVER)  # in no index, so that SQLite goes by the end
+        over = func.coalesce(r.status, "").in_(OVER_RUNS)  # in no index, so that SQLite goes by the end
         query = (
             select(run_history)
             .where(r.ended_at >= begin, over)
@@ -141,7 +138,7 @@ class AuditStore(StorePart):
     def ended_run(self, run_id: int) -> EndedRun | None:
         """One of them; ``None`` when the run has not ended or does not exist."""
         r = run_history.c
-        query = select(run_history).where(r.run_id == run_id, r.status.in_(_OVER), r.ended_at.is_not(None))
+        query = select(run_history).where(r.run_id == run_id, r.status.in_(OVER_RUNS), r.ended_at.is_not(None))
         with self._db.reading() as conn:
             found = _with_deliveries(conn, list(conn.execute(query).mappings()))
             return found[0] if found else None
@@ -185,8 +182,8 @@ class OverdueStore(StorePart):
         among them when their rows have not changed since then.
         """
         r = run_history.c
-        pages = [_due_page(r.next_look_at, r.status.in_(_LIVE), before, after, limit, "page_planned")]
-        for n, status in enumerate(_LIVE):
+        pages = [_due_page(r.next_look_at, r.status.in_(LIVE_RUNS), before, after, limit, "page_planned")]
+        for n, status in enumerate(LIVE_RUNS):
             unplanned = and_(r.next_look_at.is_(None), r.status == status)
             pages.append(_due_page(r.updated_at, unplanned, before, after, limit, f"page_unplanned_{n}"))
         ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_due")
@@ -199,7 +196,7 @@ class OverdueStore(StorePart):
         """Count looks that were planned for before then and have not come, with the oldest; and managers, graphs, due
         times and webhooks that no workflow carries, as searches found them."""
         r = run_history.c
-        late = and_(r.next_look_at < before, r.status.in_(_LIVE))
+        late = and_(r.next_look_at < before, r.status.in_(LIVE_RUNS))
         oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)
         a, kinds = audit_finding.c, [str(kind) for kind in LOST]
         mine = and_(a.status == "open", a.kind.in_(kinds), a.run_id.is_(None))

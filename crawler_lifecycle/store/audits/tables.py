@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, String, Table, UniqueConstraint
+from sqlalchemy import BigInteger, Column, Index, Integer, String, UniqueConstraint
 
-from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata
-from crawler_lifecycle.store.columns import UtcTime, Words
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table
 
-audit_finding = Table(
+audit_finding = new_table(
     "audit_finding",
-    metadata,
     # What an audit found and still finds: one row for each subject ("task/7/0/1", "run/7", "workflow/…").
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("subject", Words(200), nullable=False),
@@ -29,26 +27,21 @@ audit_finding = Table(
     Column("tries", Integer, nullable=False),
     UniqueConstraint("subject"),
     Index(None, "status", "last_seen"),
-    **OPTIONS,
 )
 
-audit_report = Table(
+audit_report = new_table(
     "audit_report",
-    metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("audit_id", String(200), nullable=False),
     Column("started_at", UtcTime, nullable=False),
     Column("ended_at", UtcTime, nullable=False),
     Column("report", Json, nullable=False),
     UniqueConstraint("audit_id"),
-    **OPTIONS,
 )
 
-schema_compatibility = Table(
+schema_compatibility = new_table(
     "schema_compatibility",
-    metadata,
     # One row: the oldest schema version whose builds still work on this database.
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("works_from", String(32), nullable=False),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )

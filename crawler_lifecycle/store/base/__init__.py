@@ -1,1 +1,1 @@
-"""Base of all rooms: columns of every table, checks of rows, units of work, bulk statements, the outbox."""
+"""Base of all rooms: checks of rows, units of work, bulk statements, the outbox."""

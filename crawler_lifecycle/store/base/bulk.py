@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, Boolean, Column, Connection, Integer, Table, bindparam, text
+from sqlalchemy import JSON, Boolean, Column, Connection, Integer, Table, bindparam, insert, text, update
 
 from crawler_lifecycle.store.columns import UtcTime, Words, json_text, storable
 
@@ -145,3 +145,10 @@ def delete_rows(
         statement = statement.bindparams(bindparam("chosen", expanding=True))
         gone += conn.execute(statement, {"chosen": list(chunk), **(of or {})}).rowcount
     return gone
+
+
+def put_row(conn: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Give the row of this key these values, or insert it. The caller holds a row, so that nobody else inserts it."""
+    here = [table.c[name] == value for name, value in key.items()]
+    if not conn.execute(update(table).where(*here).values(**values)).rowcount:
+        conn.execute(insert(table).values(**key, **values))

@@ -1,4 +1,4 @@
-"""CHECK constraints: no hand can write into a row what cannot be, so no reader looks for it.
+"""CHECK constraints: no manual edit can put into a row what cannot be, so no reader checks for it.
 
 They follow from the types of the columns and from the tables below. SQLite keeps any value in any column, so there the
 types are checked as well. Only the migration makes them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -13,7 +14,6 @@ from sqlalchemy import (
     Index,
     Integer,
     String,
-    Table,
     UniqueConstraint,
     insert,
     select,
@@ -21,22 +21,18 @@ from sqlalchemy import (
 )
 
 from crawler_lifecycle.ports.runs import Event
-from crawler_lifecycle.store.columns import UtcTime
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, new_table
 
 from .rows import Row, made
-from .tables import OPTIONS, Json, Key, Long, metadata
 
-outbox_counter = Table(
+outbox_counter = new_table(
     "outbox_counter",
-    metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("seq", BigInteger, nullable=False),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-outbox_event = Table(
+outbox_event = new_table(
     "outbox_event",
-    metadata,
     Column("seq", Key, primary_key=True, autoincrement=False),
     # What it is about: runs/7, managers/3, graphs/nightly. Whose number or key that is, says the uid.
     Column("subject", String(220), nullable=False),
@@ -52,12 +48,10 @@ outbox_event = Table(
     UniqueConstraint("event_key"),
     Index(None, "run_id", "seq"),
     Index(None, "subject", "seq"),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-outbox_delivery = Table(
+outbox_delivery = new_table(
     "outbox_delivery",
-    metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("seq", Key, ForeignKey("outbox_event.seq"), nullable=False),
     Column("sink", String(100), nullable=False),
@@ -67,7 +61,6 @@ outbox_delivery = Table(
     Column("delivered_at", UtcTime),
     UniqueConstraint("seq", "sink"),
     Index(None, "sink", "seq"),
-    **OPTIONS,
 )
 
 
@@ -81,9 +74,9 @@ def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
     conn.execute(update(outbox_counter).values(seq=outbox_counter.c.seq + 1))
     whole = {"seq": conn.execute(select(outbox_counter.c.seq)).scalar_one(), **row}
     conn.execute(insert(outbox_event).values(**whole))
-    return event_row(whole)
+    return made(Event, whole)
 
 
-def event_row(row: Row) -> Event:
-    """One event."""
-    return made(Event, row)
+def facts(row: Row, *names: str) -> dict[str, Any]:
+    """Columns of a row for the body of an event: times as text."""
+    return {name: at.isoformat() if isinstance(at := row[name], datetime) else at for name in names}

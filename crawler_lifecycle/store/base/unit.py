@@ -6,15 +6,15 @@ import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, insert, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select, update
 
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
-from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, StoreUnavailable, TooManyOpen
+from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.run import StopIntent
@@ -23,9 +23,10 @@ from crawler_lifecycle.ports.graphs import GraphFence
 from crawler_lifecycle.ports.looks import Committed
 from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store.engine import Database, KeyTaken
+from crawler_lifecycle.store.engine import Database
 
-from .outbox import insert_event, outbox_counter, outbox_event
+from .bulk import put_row
+from .outbox import facts, insert_event, outbox_counter, outbox_event
 from .rows import Row
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,6 @@ Told = Callable[[Committed], None]
 #: How many of each kind may be open.
 Most = Mapping[str, int]
 
-T = TypeVar("T")
 U = TypeVar("U", bound="RowUnit")
 
 _FORMER_MAX = 20
@@ -70,7 +70,7 @@ def read_row(
     known = 0 < id <= ID_MAX  # SQLite's driver does not even take a larger one
     row = conn.execute(query).mappings().one_or_none() if known else None
     if row is None:
-        raise RunNotFound(f"There is no {table.name} {id}")
+        raise RunNotFound(f"There is no {table.name.removesuffix('_history')} {id}")
     return dict(row)
 
 
@@ -166,8 +166,7 @@ class RowUnit(ABC):
 
     def announce(self, type: str, key: str | None = None) -> None:
         """Append the event that tells what it looks like now. Nothing may follow it in the transaction."""
-        told = {name: self.row[name] for name in (*self.told, "started_at", "ended_at")}
-        body = {name: at.isoformat() if isinstance(at, datetime) else at for name, at in told.items()}
+        body = facts(self.row, *self.told, "started_at", "ended_at")
         event = {
             "subject": self.subject,
             "subject_uid": self.row[f"{self.table.name}_uid"],
@@ -188,7 +187,7 @@ class RowUnit(ABC):
         name, row = self.table.name, self.row
         key = ended_key(name, self.id, row[f"{name}_uid"], row["attempt"])
         there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
-        # There it is when this attempt went on after its end: by a command, or another hand set its state back.
+        # It is there when this attempt went on after its end: by a command, or by a manual edit of its state.
         self.announce(type, None if self.conn.execute(there).one_or_none() is not None else key)
 
 
@@ -235,48 +234,41 @@ class StorePart:
             return [dict(zip(names, row, strict=True)) for row in found]
 
 
-class OwnedPart(StorePart):
+class OwnedPart(StorePart, Generic[U]):
     """The base of the adapters of managers and of graphs: a unit of work, and what users' code printed."""
 
-    def _reserved(self, what: str, reserve: Callable[[Connection], T]) -> T:
-        """Make a reservation and return its result; try once more when another one inserted the same meanwhile."""
-        for _ in range(2):
-            with suppress(KeyTaken), self._db.writing() as conn:
-                return reserve(conn)
-        raise StoreUnavailable(f"The {what} was inserted and removed at the same time")
+    kind: type[U]
+    log: Table
+    """The table with what users' code printed."""
 
     @contextmanager
-    def _locked(self, kind: type[U], id: int, fence: ManagerFence | GraphFence | None) -> Iterator[U]:
+    def _unit(self, id: int, fence: ManagerFence | GraphFence | None = None) -> Iterator[U]:
         """Lock the row first, check the fence, write the row at the end, and tell of the change if there was one.
 
         It comes first in every transaction, so that two of them cannot wait for each other.
         """
         with self._db.writing() as conn:
-            row = read_row(conn, kind.table, id, kind.columns, lock="write")
+            row = read_row(conn, self.kind.table, id, self.kind.columns, lock="write")
             if fence is not None:
                 check_owner(row, fence)
-            unit = kind(conn, row, self._clock())
+            unit = self.kind(conn, row, self._clock())
             yield unit
             unit.write()
             if unit.changed:
                 unit.announce(unit.change_event)
 
-    def _output(self, table: Table, id: int) -> str:
+    def _output(self, id: int) -> str:
         """The log of this id; empty when there is none."""
-        [key] = table.primary_key
-        rows = self._rows(select(table.c.log_tail).where(key == id))
+        [key] = self.log.primary_key
+        rows = self._rows(select(self.log.c.log_tail).where(key == id))
         return str(rows[0]["log_tail"]) if rows else ""
 
-    def _keep_output(self, table: Table, id: int, text: str) -> None:
+    def _keep_output(self, id: int, text: str) -> None:
         """Append to the log of this id; the last ``OUTPUT_BYTES`` of all of it stay."""
-        [key] = table.primary_key
-        try:
-            with self._db.writing() as conn:
-                before = conn.execute(select(table.c.log_tail).where(key == id)).scalar_one_or_none()
-                kept = tail(f"{before or ''}{text}", OUTPUT_BYTES)
-                if before is None:
-                    conn.execute(insert(table).values({key.name: id, "log_tail": kept}))
-                else:
-                    conn.execute(update(table).where(key == id).values(log_tail=kept))
-        except KeyTaken:
-            return  # another worker's first words for it came between: these are lost
+        [key] = self.log.primary_key
+
+        def write(conn: Connection) -> None:
+            before = conn.execute(select(self.log.c.log_tail).where(key == id)).scalar_one_or_none() or ""
+            put_row(conn, self.log, {key.name: id}, {"log_tail": tail(f"{before}{text}", OUTPUT_BYTES)})
+
+        self._db.inserting("log", write)

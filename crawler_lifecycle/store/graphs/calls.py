@@ -30,7 +30,7 @@ from crawler_lifecycle.store.base.unit import check_owner, read_row
 from crawler_lifecycle.store.managers.rows import manager_row
 from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
-from crawler_lifecycle.store.runs.tables import export_record
+from crawler_lifecycle.store.runs.tables import OVER_RUNS, export_record
 
 from .rows import work_of
 from .steps import LOST, with_error
@@ -38,7 +38,6 @@ from .tables import graph, graph_result, graph_step
 from .unit import BEGINNING, BY_STATE, PRIMARY, WORKING, GraphPart
 from .unrecorded import CANCELLED, RUNS, unrecorded
 
-_OVER = [status.value for status in RunStatus if status.terminal]
 #: States in which a step that was given to a call may begin.
 _MAY_BEGIN = (StepState.SUSPENDED, StepState.AVAILABLE, StepState.EXECUTING)
 _BY_BATCH = "FORCE INDEX (ix_graph_step_graph_id_batch)"
@@ -206,7 +205,7 @@ class GraphCalls(GraphPart):
             known = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).scalars()
             ids = {*known, *unrecorded(conn, StepKind.MANAGER, named).values()} - {None}
             for chunk in chunks(sorted(ids)):
-                live = select(manager).where(m.manager_id.in_(chunk), m.status.not_in(_OVER)).order_by(m.manager_id)
+                live = select(manager).where(m.manager_id.in_(chunk), m.status.not_in(OVER_RUNS)).order_by(m.manager_id)
                 found += [manager_row(row) for row in conn.execute(live).mappings()]
         return found
 
@@ -371,7 +370,7 @@ def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
         gone, others = f"the row of {what} is gone", f"{what} is not of this graph, but of {row['its_parent']}"
         reason = gone if row["its_status"] is None else others
         return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
-    if row["its_status"] not in _OVER or row["its_attempt"] <= row["run_attempt"]:
+    if row["its_status"] not in OVER_RUNS or row["its_attempt"] <= row["run_attempt"]:
         # Its archive was waited for, and a person has resumed the run.
         return StepEnd(number, attempt, StepState.EXECUTING) if row["reason"] and not row["ending"] else None
     told = {"outcome": row["its_outcome"], "reason": row["its_cause"], "run_attempt": row["its_attempt"]}

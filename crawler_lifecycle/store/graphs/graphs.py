@@ -32,7 +32,7 @@ from .calls import GraphCalls
 from .reads import GraphReads
 from .rows import GRAPH, dump_options, load_options, whole_graph
 from .steps import insert_steps, states_of, write_steps
-from .tables import graph, graph_log, graph_page, graph_step
+from .tables import graph, graph_page, graph_step
 from .unit import GraphUnit, load_graph
 
 log = logging.getLogger(__name__)
@@ -72,14 +72,14 @@ class GraphStore(GraphCalls, GraphReads):
                 )
             return _told(GraphUnit(conn, found, self._clock())), is_new
 
-        return self._reserved(f"graph {new.key!r}", reserve)
+        return self._db.inserting(f"graph {new.key!r}", reserve)
 
     def add_graph_page(self, graph_id: int, page: int, data: bytes) -> None:
         """Keep one page of a draft (``spec.encode_page``). Again the same: nothing more. Raises ``DuplicateRequest``
         when another one is there, ``NotInThisState`` when it is no draft."""
         decode_page(page, data)
         p = graph_page.c
-        with self._graph(graph_id) as unit:
+        with self._unit(graph_id) as unit:
             if unit.state is not GraphState.DRAFT:
                 raise NotInThisState(f"Graph {graph_id} is {unit.state} already; it takes no more pages")
             if not 0 <= page < unit.row["pages"]:
@@ -95,7 +95,7 @@ class GraphStore(GraphCalls, GraphReads):
     def make_graph(self, graph_id: int) -> GraphRow:
         """Make a whole draft a graph that executes, in one transaction: read its pages, check the whole, insert its
         steps. Again: the same. Raises ``InvalidRequest`` (a missing page, what ``spec.check`` refuses)."""
-        with self._graph(graph_id) as unit:
+        with self._unit(graph_id) as unit:
             if unit.state is not GraphState.DRAFT:
                 return _told(unit)
             spec = _sent(unit)
@@ -112,7 +112,7 @@ class GraphStore(GraphCalls, GraphReads):
         """Own the graph, as it was made or reopened. Again, or after its end: the row as it is. A new owner takes it
         over as the next attempt: what former calls had begun and not ended begins again. Raises ``RunIsLive``,
         ``Fenced``, ``RunNotFound`` as ``claim_manager`` does, ``NotInThisState`` for a draft."""
-        with self._graph(graph_id) as unit:
+        with self._unit(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
                 raise NotInThisState(f"Graph {graph_id} is a draft; make it whole first")
             if not unit.over and unit.take(owner, over=False):
@@ -126,7 +126,7 @@ class GraphStore(GraphCalls, GraphReads):
         """Load the graph under the lock of its row, let ``how`` change it, and write what has changed, with the event
         ``graph.changed``: one transaction. Whatever ``how`` raises undoes all of it. A step whose row cannot be read
         stands still (``Step.unreadable``); raises ``RowUnreadable`` when nobody knows where it belongs."""
-        with self._graph(fence.graph_id, fence) as unit:
+        with self._unit(fence.graph_id, fence) as unit:
             return _change(unit, how, strict=False)
 
     def command(self, graph_id: int, request_id: str, how: Callable[[Graph], int]) -> int:
@@ -134,7 +134,7 @@ class GraphStore(GraphCalls, GraphReads):
         ended and has open steps afterwards executes again: without an owner, and without its former stop. Raises
         ``RowUnreadable`` for any of its steps, ``RunNotFound``; ``NotInThisState`` for a draft, a graph whose steps
         were pruned, and one that is stopping."""
-        with self._graph(graph_id) as unit:
+        with self._unit(graph_id) as unit:
             commands = unit.row["commands"]
             if (before := next((one for one in commands if one[:1] == [request_id]), None)) is not None:
                 return int(before[1])
@@ -151,7 +151,7 @@ class GraphStore(GraphCalls, GraphReads):
         attempt does not execute, ``DuplicateRequest`` for other steps, ``InvalidRequest``."""
         s = graph_step.c
         mine = (s.graph_id == graph_id, s.number == number)
-        with self._graph(graph_id) as unit:
+        with self._unit(graph_id) as unit:
             columns = (s.graph_id, s.number, s.state, s.attempt, s.job, s.graft_attempt, s.graft_digest)
             row = unit.conn.execute(select(*columns).where(*mine)).mappings().one_or_none()
             if row is None or row["state"] != StepState.EXECUTING or row["attempt"] != attempt:
@@ -176,7 +176,7 @@ class GraphStore(GraphCalls, GraphReads):
     def record_graph_stop(self, graph_id: int, intent: StopIntent) -> GraphRow:
         """Put a stop on record and cancel every step that has not ended (``Graph.cancel``), in one transaction: nothing
         more starts. Again: the stricter of both holds. After its end: nothing changes."""
-        with self._graph(graph_id) as unit:
+        with self._unit(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
                 raise NotInThisState(f"Graph {graph_id} is a draft: there is nothing to stop")
             if not unit.over:
@@ -191,7 +191,7 @@ class GraphStore(GraphCalls, GraphReads):
     def end_graph(self, fence: GraphFence, cause: str | None) -> GraphRow:
         """Set the end by the states of its steps, with the event ``graph.ended``. Again: the same. Raises
         ``NotInThisState`` while a step is open or ending, or a run of it lives."""
-        with self._graph(fence.graph_id, fence) as unit:
+        with self._unit(fence.graph_id, fence) as unit:
             if unit.over:
                 return _told(unit)
             known = load_graph(unit.conn, unit.row)
@@ -213,7 +213,7 @@ class GraphStore(GraphCalls, GraphReads):
 
     def keep_graph_output(self, graph_id: int, text: str) -> None:
         """Append what its functions printed; the last ``OUTPUT_BYTES`` of all of it stay."""
-        self._keep_output(graph_log, graph_id, text)
+        self._keep_output(graph_id, text)
 
 
 def _told(unit: GraphUnit) -> GraphRow:

@@ -14,13 +14,13 @@ from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphState, StepKind, StepState
 from crawler_lifecycle.ports.graphs import Given, GraphRow, StepOutline, StepRow
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, wanted
 from crawler_lifecycle.store.base.unit import read_row
 from crawler_lifecycle.store.columns import json_text
 
 from .rows import GRAPH, LISTED, graph_row, step_row, whole_graph
 from .steps import path_hash
-from .tables import graph, graph_log, graph_result, graph_step
+from .tables import graph, graph_result, graph_step
 from .unit import PRIMARY, GraphPart, count_steps, load_graph
 
 #: Bytes of results that are read at once, as they were before compression, and steps.
@@ -57,11 +57,9 @@ class GraphReads(GraphPart):
         name: str | None = None,
     ) -> list[GraphRow]:
         """Newest first, drafts left out unless they are asked for."""
-        query = select(*LISTED).order_by(_g.graph_id.desc()).limit(limit)
+        query = select(*LISTED).where(*wanted((_g.name, name))).order_by(_g.graph_id.desc()).limit(limit)
         if before_id is not None:
             query = query.where(_g.graph_id < before_id)
-        if name is not None:
-            query = query.where(_g.name == name)
         # Each state is read for itself, so that nothing is sorted.
         which = [_g.state == state for state in sorted(states)] or [_g.state != GraphState.DRAFT.value]
         with self._db.reading() as conn:
@@ -134,7 +132,7 @@ class GraphReads(GraphPart):
 
     def graph_output(self, graph_id: int) -> str:
         """The last output of a graph's functions; empty when there was none."""
-        return self._output(graph_log, graph_id)
+        return self._output(graph_id)
 
     # --- what steps give and get ---
 

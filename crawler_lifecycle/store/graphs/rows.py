@@ -9,16 +9,15 @@ from dataclasses import MISSING, asdict, fields
 from datetime import datetime
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from sqlalchemy import Text, type_coerce
 
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.graph.engine import Step
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
 from crawler_lifecycle.ports.graphs import GraphRow, StepRow, StepWork
-from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable
+from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable, validated
 from crawler_lifecycle.store.base.unit import stop_of
-from crawler_lifecycle.store.columns import json_text
 
 from .tables import graph, graph_step
 
@@ -41,13 +40,7 @@ def dump_options(options: GraphOptions) -> dict[str, Any]:
 
 def load_options(row: Row) -> GraphOptions:
     """The options of a graph's row. Raises ``RowUnreadable``."""
-    try:
-        return _OPTIONS.validate_python(row["options"])
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the whole"
-        cure = f"{field} of the options: {first['msg']}; set what was asked for"
-        raise unreadable(graph, row, Fault("options", json_text(row["options"]), cure, document=True)) from None
+    return validated(_OPTIONS.validate_python, graph, row, "options", "options", "set what was asked for")
 
 
 def whole_graph(row: Row) -> GraphRow:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
-from crawler_lifecycle.store.base.tables import OPTIONS, Bytes, Json, Key, Long, metadata, stop_columns
-from crawler_lifecycle.store.columns import UtcTime, Words
+from crawler_lifecycle.store.columns import (
+    Bytes,
+    Json,
+    Key,
+    Long,
+    UtcTime,
+    Words,
+    life_columns,
+    new_table,
+    same_columns,
+    stop_columns,
+)
 
-graph = Table(
+graph = new_table(
     "graph",
-    metadata,
     Column("graph_id", Key, primary_key=True, autoincrement=True),
     # Who the graph is: a number comes again where a database was restored or made anew.
     Column("graph_uid", String(32), nullable=False),
@@ -40,14 +49,10 @@ graph = Table(
     # Its events up to this number may be gone, and its steps, since then.
     Column("pruned_through", BigInteger),
     Column("pruned_at", UtcTime),
-    Column("created_at", UtcTime, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
-    Column("started_at", UtcTime),
-    Column("ended_at", UtcTime),
+    *life_columns(),
     UniqueConstraint("graph_key"),
     Index(None, "state", "graph_id"),
     Index(None, "name", "graph_id"),
-    **OPTIONS,
 )
 
 
@@ -59,19 +64,16 @@ def _number() -> Column[int]:
     return Column("number", Integer, primary_key=True, autoincrement=False)
 
 
-graph_page = Table(
+graph_page = new_table(
     "graph_page",
-    metadata,
     # What was sent of a draft, until it is made whole.
     _graph_id(),
     Column("page", Integer, primary_key=True, autoincrement=False),
     Column("data", Bytes, nullable=False),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-graph_step = Table(
+graph_step = new_table(
     "graph_step",
-    metadata,
     _graph_id(),
     # Its place in the order in which steps were added, from 0.
     _number(),
@@ -112,41 +114,30 @@ graph_step = Table(
     Index(None, "graph_id", "batch"),
     # Counting reads this index and nothing else; so are crawls found that execute or end.
     Index("ix_graph_step_states", "graph_id", "kind", "state", "ending"),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-graph_change = Table(
+graph_change = new_table(
     "graph_change",
-    metadata,
-    # A worktable: rows live inside one transaction only (see graph_steps.py). The columns that it shares with
+    # A worktable: rows live inside one transaction only (see steps.py). The columns that it shares with
     # graph_step have the same names and types.
     _graph_id(),
     _number(),
-    *(
-        Column(name, graph_step.c[name].type)
-        for name in (
-            *("shape", "state", "attempt", "tries", "not_before", "batch", "alternative", "run_id", "run_attempt"),
-            *("ending", "outcome", "reason", "errors", "started_at", "ended_at", "result_bytes"),
-        )
-    ),
-    **{**OPTIONS, "sqlite_autoincrement": False},
+    *same_columns(graph_step, "shape", "state", "attempt", "tries", "not_before", "batch", "alternative", "run_id"),
+    *same_columns(graph_step, "run_attempt", "ending", "outcome", "reason", "errors"),
+    *same_columns(graph_step, "started_at", "ended_at", "result_bytes"),
 )
 
-graph_result = Table(
+graph_result = new_table(
     "graph_result",
-    metadata,
     # What a step gave, compressed, in parts.
     _graph_id(),
     _number(),
     Column("part", Integer, primary_key=True, autoincrement=False),
     Column("data", Bytes, nullable=False),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-graph_log = Table(
+graph_log = new_table(
     "graph_log",
-    metadata,
     _graph_id(),
     Column("log_tail", Text, nullable=False),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,13 +13,12 @@ from sqlalchemy import Connection, func, select
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_CHANGED, graph_subject, graph_workflow_id
-from crawler_lifecycle.ports.graphs import GraphFence
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import OwnedPart, RowUnit
 
 from .rows import ENGINE, GRAPH, engine_steps, load_options
-from .tables import graph, graph_step
+from .tables import graph, graph_log, graph_step
 
 #: Kinds of steps that do something themselves.
 WORKING = [kind.value for kind in StepKind if kind is not StepKind.GRAPH]
@@ -97,9 +95,8 @@ class GraphUnit(RowUnit):
         return {"key": self.row["graph_key"], "stopping": self.stop is not None, "steps": steps}
 
 
-class GraphPart(OwnedPart):
+class GraphPart(OwnedPart[GraphUnit]):
     """The base of the adapters of graphs."""
 
-    def _graph(self, graph_id: int, fence: GraphFence | None = None) -> AbstractContextManager[GraphUnit]:
-        """A unit of work on the graph (``_locked``)."""
-        return self._locked(GraphUnit, graph_id, fence)
+    kind = GraphUnit
+    log = graph_log

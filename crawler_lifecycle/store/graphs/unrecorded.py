@@ -18,8 +18,7 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.managers.tables import manager
-from crawler_lifecycle.store.runs.lists import LIVE_RUNS
-from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 
 from .tables import graph_step
 from .unit import BY_STATE
@@ -68,7 +67,7 @@ def _managers(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tu
         try:
             check_job("step", StepKind.MANAGER, job)
         except InvalidRequest:
-            continue  # another hand wrote it: no manager was begun of that
+            continue  # a manual edit: no manager was begun of that
         asked[step_manager(graph["graph_uid"], row["number"], job)] = row["number"]
     for chunk in chunks(sorted(asked), _NAMES):
         named = or_(*(and_(m.name == name, m.flow_id == flow_id) for name, flow_id in chunk))

@@ -25,12 +25,11 @@ from crawler_lifecycle.domain.managers.manager import (
     job_of_request,
     new_numbers,
 )
-from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.managers import Committed, ManagerFence
 from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
-from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_history
 
 from .items import item_row, moment, set_items
 from .queries import BY_STATE, HOLDING, known, runs_of, with_run
@@ -38,7 +37,6 @@ from .rows import dump_job, ended_row, job_metadata, job_outcome
 from .tables import manager_item
 from .unit import ManagerPart, ManagerUnit
 
-_OVER = [status.value for status in RunStatus if status.terminal]
 _WAITING = (JobState.BUFFERED, JobState.DELAYED, JobState.QUEUED)
 _BY_NUMBER = "FORCE INDEX (uq_manager_item_manager_id_seq_retry)"
 _RESUMED = "FORCE INDEX (ix_run_history_parent_attempt_run_id)"
@@ -50,7 +48,7 @@ class ManagerDecisions(ManagerPart):
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
         """The facts that a cycle begins with; at most ``ends`` ended jobs, by the start of their runs. Jobs whose run a
         person resumed hold a slot again."""
-        with self._manager(fence.manager_id, fence) as unit:
+        with self._unit(fence.manager_id, fence) as unit:
             _reopen(unit)
             row, i = unit.row, manager_item.c
             found = _ended(unit, ends + 1)
@@ -91,7 +89,7 @@ class ManagerDecisions(ManagerPart):
         since its facts were read. With ``over`` the row's ``error`` becomes that of the decision, ``None`` too: it says
         how the manager ends.
         """
-        with self._manager(fence.manager_id, fence) as unit:
+        with self._unit(fence.manager_id, fence) as unit:
             resumed = _reopen(unit) if decision.picked else 0
             resumed += _hook(unit, decision.hooked)
             hooks_failed(unit, [one.item_id for one in decision.failed])
@@ -160,7 +158,7 @@ def _adopt(unit: ManagerUnit) -> None:
 def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
     """Jobs whose run has ended, or can never be begun, and whose hooks did not run for that."""
     r, i = run_history.c, manager_item.c
-    over = and_(r.status.in_(_OVER), r.attempt > i.handled_attempt)
+    over = and_(r.status.in_(OVER_RUNS), r.attempt > i.handled_attempt)
     never = and_(i.run_id.is_(None), i.error.is_not(None))
     query = with_run(i.manager_id == unit.manager_id, i.state == JobState.STARTED.value, or_(over, never))
     query = query.order_by(i.hook_tries, func.coalesce(r.started_at, r.created_at), i.item_id).limit(limit)
@@ -210,7 +208,7 @@ def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
     alike: dict[tuple[int, str, JobState], list[int]] = defaultdict(list)
     for one in hooked:
         row = rows[one.item_id]
-        attempt, live = row["run_attempt"] or 1, row["run_status"] not in (None, *_OVER)
+        attempt, live = row["run_attempt"] or 1, row["run_status"] not in (None, *OVER_RUNS)
         if row["state"] != JobState.STARTED or one.attempt <= row["handled_attempt"]:
             raise _overtaken(unit, f"job {one.item_id} has handled attempt {one.attempt}")
         if one.attempt > attempt or (live and one.attempt == attempt):
@@ -242,12 +240,12 @@ def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple
     ``resumed``: jobs that hold slots again, which the class could not count under its caps; it decides anew.
     """
     row = unit.row
-    room = len(picked)
+    free = len(picked)
     if resumed or row["stop_requested_at"] is not None or row["paused"] or unit.status.terminal:
-        room = 0
+        free = 0
     elif row["cap"] is not None:
-        room = max(min(room, row["cap"] - unit.live), 0)
-    return picked[:room], len(picked) - room
+        free = max(min(free, row["cap"] - unit.live), 0)
+    return picked[:free], len(picked) - free
 
 
 def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked]) -> int:

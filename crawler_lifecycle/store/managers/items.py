@@ -30,7 +30,7 @@ class ManagerItems(ManagerPart):
         BUFFERED, known ones are counted, errors become SKIPPED. Position, exhausted and error of the source become
         those of the page. The same page again adds nothing, and a yield is counted once, in whichever pass of the
         source it is read again. Raises ``InvalidRequest`` when positions are left out."""
-        with self._manager(fence.manager_id, fence) as unit:
+        with self._unit(fence.manager_id, fence) as unit:
             row = unit.row
             if page.position < row["position"]:  # of a try that came late
                 return int(row["jobs_buffered"])
@@ -56,7 +56,7 @@ class ManagerItems(ManagerPart):
         an end, ``DuplicateRequest`` when the key belongs to other jobs."""
         if request_key is not None and not 0 < len(request_key) <= REQUEST_ID_MAX:
             raise InvalidRequest(f"request_key: give 1 to {REQUEST_ID_MAX} characters, not {len(request_key)}")
-        with self._manager(manager_id) as unit:
+        with self._unit(manager_id) as unit:
             fingerprint = jobs_hash(jobs)
             if request_key is not None and (before := _addition(unit, request_key, fingerprint)) is not None:
                 return before
@@ -79,7 +79,7 @@ class ManagerItems(ManagerPart):
         if (run_id is None) == (error is None):
             raise InvalidRequest("run_id: give it, or else the error for which no run can be begun")
         i = manager_item.c
-        with self._manager(fence.manager_id, fence) as unit:
+        with self._unit(fence.manager_id, fence) as unit:
             query = select(manager_item).where(i.item_id == item_id, i.manager_id == unit.manager_id)
             row = unit.conn.execute(query).mappings().one_or_none()
             if row is None:

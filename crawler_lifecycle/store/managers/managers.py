@@ -17,7 +17,7 @@ from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.unit import NO_STOP, read_row
 from crawler_lifecycle.store.runs.lists import live_runs
-from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 
 from .decisions import ManagerDecisions, hooks_failed
 from .items import ManagerItems, set_items
@@ -25,10 +25,10 @@ from .jobs import ManagerJobs
 from .queries import BY_STATE, in_states
 from .reads import ManagerReads
 from .rows import job_key, manager_hash, manager_row
-from .tables import MANAGER_COUNTERS, manager, manager_item, manager_log
+from .tables import MANAGER_COUNTERS, manager, manager_item
 from .unit import ManagerUnit
 
-_IS_OPEN = manager.c.status.in_([status.value for status in RunStatus if not status.terminal])
+_IS_OPEN = manager.c.status.in_(LIVE_RUNS)
 _NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 
 
@@ -50,7 +50,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         def reserve(conn: Connection) -> tuple[ManagerRow, bool]:
             return self._found(conn, new) or (self._insert(conn, new), True)
 
-        return self._reserved(f"manager {new.name!r} of {new.flow_id!r}", reserve)
+        return self._db.inserting(f"manager {new.name!r} of {new.flow_id!r}", reserve)
 
     def _found(self, conn: Connection, new: NewManager) -> tuple[ManagerRow, bool] | None:
         m = manager.c
@@ -90,7 +90,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         attempt, with its stop, if there is one. Raises ``RunIsLive`` when it has another, ``Fenced`` for an owner from
         which the manager was taken, ``RunNotFound``.
         """
-        with self._manager(manager_id) as unit:
+        with self._unit(manager_id) as unit:
             ended = unit.status.terminal
             if unit.take(owner, over=ended):
                 unit.set(is_over=False, error=None, tries=0)
@@ -104,7 +104,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         """A new process holds the class: raise the generation, keep the fingerprint. ``read_from``: the source is read
         again behind this position; ``None``: what is on record of it stays. Read from its beginning by other code than
         before, what it gave and nobody began is forgotten. ``fence.generation`` is not compared."""
-        with self._manager(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
+        with self._unit(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
             _check_live(unit)
             changed = unit.row["fingerprint"] != fingerprint
             unit.set(generation=unit.row["generation"] + 1, fingerprint=fingerprint)
@@ -118,13 +118,13 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
         """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
-        with self._manager(fence.manager_id, fence) as unit:
+        with self._unit(fence.manager_id, fence) as unit:
             unit.set(error=error, waiting_for=waiting_for)
 
     def note_try(self, fence: ManagerFence, item_id: int | None = None) -> int:
         """One more try that failed: of the hooks of this job's end, else of a cycle of the class; how many there were
         in a row."""
-        with self._manager(fence.manager_id, fence) as unit:
+        with self._unit(fence.manager_id, fence) as unit:
             if item_id is not None:
                 return hooks_failed(unit, [item_id])[item_id]
             unit.set(tries=unit.row["tries"] + 1)
@@ -132,12 +132,12 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     def keep_output(self, manager_id: int, text: str) -> None:
         """Append what the class of a manager printed; the last ``OUTPUT_BYTES`` of all of it stay."""
-        self._keep_output(manager_log, manager_id, text)
+        self._keep_output(manager_id, text)
 
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
         """Pause it, let it go on, or set its cap (0: back to what the class says). Raises ``RunNotFound``,
         ``InvalidRequest``, and ``NotInThisState`` after its end."""
-        with self._manager(manager_id) as unit:
+        with self._unit(manager_id) as unit:
             _check_live(unit)
             if paused is not None:
                 unit.set(paused=paused)
@@ -149,7 +149,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
         """Put a stop on record: the manager is STOPPING, and nothing more is picked. After its end: nothing changes."""
-        with self._manager(manager_id) as unit:
+        with self._unit(manager_id) as unit:
             if unit.status.terminal:
                 return manager_row(unit.row)
             # Whoever asks again without leaving the runs wants them stopped.
@@ -167,7 +167,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         ran: a resume runs those hooks."""
         if not status.terminal:
             raise InvalidRequest(f"status: {status} is not allowed; give COMPLETED or FAILED")
-        with self._manager(fence.manager_id, fence) as unit:
+        with self._unit(fence.manager_id, fence) as unit:
             if unit.status.terminal:
                 return manager_row(unit.row)
             left = leave or unit.row["leave_runs"]

@@ -9,10 +9,9 @@ from typing import Any
 from sqlalchemy import delete, func, insert, select, update
 
 from crawler_lifecycle.ports.managers import PLAN_READING, PlanRow
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .rows import plan_row
 from .tables import plan
 
 
@@ -37,7 +36,7 @@ class PlanStore(StorePart):
                     conn.execute(update(plan).where(its).values(seen_at=now, **new))
                 elif own and not _passing(row) and name not in others:
                     conn.execute(update(plan).where(its).values(seen_at=None))  # that it was there stays to be seen
-                elif own or (not plan_row(row).heard(now) and (name in said or _passing(row))):
+                elif own or (not made(PlanRow, row).heard(now) and (name in said or _passing(row))):
                     conn.execute(delete(plan).where(its))
 
     def list_plans(self) -> list[PlanRow]:
@@ -57,7 +56,7 @@ class PlanStore(StorePart):
         """The rows that hold of a plan in one pool. The newest first, so that a rollout changes them once."""
         now, good, rest = self._clock(), dict[str, PlanRow](), list[PlanRow]()
         for row in sorted(rows, key=lambda row: (row["since"], row["worker"]), reverse=True):
-            one = plan_row(row)
+            one = made(PlanRow, row)
             if one.heard(now) and not _passing(row):
                 good.setdefault(one.fingerprint, one)
             elif one.heard(now) or not _passing(row):

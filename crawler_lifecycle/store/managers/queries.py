@@ -13,9 +13,8 @@ from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.rows import Row
-from crawler_lifecycle.store.runs.lists import LIVE_RUNS
 from crawler_lifecycle.store.runs.rows import run_row
-from crawler_lifecycle.store.runs.tables import run_history, task_history, task_stats
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history, task_history, task_stats
 from crawler_lifecycle.store.runs.tasks import run_statistics
 
 from .rows import RUN_FACTS, ToldRun, ToldTask

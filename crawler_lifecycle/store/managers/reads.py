@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.managers.manager import JobState, Live, Waiting, manager_workflow_id
 from crawler_lifecycle.ports.managers import JobRow, LiveManagers, ManagerFence, ManagerRow
 from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.base.rows import wanted
 from crawler_lifecycle.store.base.unit import check_owner, read_row
-from crawler_lifecycle.store.runs.lists import LIVE_RUNS, live_runs, runs_by_id
+from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS
 
 from .queries import HOLDING, in_states, jobs_that_live, known
 from .rows import listed_job, live_row, manager_row, waiting_row
-from .tables import manager, manager_log
+from .tables import manager
 from .unit import ManagerPart
 
 
@@ -27,32 +30,28 @@ class ManagerReads(ManagerPart):
     def get_manager(self, manager_id: int) -> ManagerRow | None:
         if not 0 < manager_id <= ID_MAX:
             return None
-        rows = self._rows(select(manager).where(manager.c.manager_id == manager_id))
-        return self._settled([manager_row(rows[0])])[0] if rows else None
+        return next(iter(self._managers(select(manager).where(manager.c.manager_id == manager_id))), None)
 
     def find_manager(self, name: str | None, flow_id: str) -> ManagerRow | None:
         """The manager of this flow; without a name the first one, whatever it is called."""
         m = manager.c
-        query = select(manager).where(m.flow_id == flow_id).order_by(m.manager_id).limit(1)
-        rows = self._rows(query if name is None else query.where(m.name == name))
-        return self._settled([manager_row(rows[0])])[0] if rows else None
+        query = select(manager).where(m.flow_id == flow_id, *wanted((m.name, name)))
+        return next(iter(self._managers(query.order_by(m.manager_id).limit(1))), None)
 
     def list_managers(
         self, before_id: int | None = None, limit: int = 50, *, status: str | None = None, name: str | None = None
     ) -> list[ManagerRow]:
         """Newest first."""
         m = manager.c
-        query = select(manager).order_by(m.manager_id.desc()).limit(limit)
+        query = select(manager).where(*wanted((m.status, status), (m.name, name)))
         if before_id is not None:
             query = query.where(m.manager_id < before_id)
-        if status is not None:
-            query = query.where(m.status == status)
-        if name is not None:
-            query = query.where(m.name == name)
-        return self._settled([manager_row(row) for row in self._rows(query)])
+        query = query.order_by(m.manager_id.desc()).limit(limit)
+        return self._managers(query)
 
-    def _settled(self, rows: list[ManagerRow]) -> list[ManagerRow]:
-        """The rows, with what became of jobs after their manager's end: no cycle writes that down any more."""
+    def _managers(self, query: Select[Any]) -> list[ManagerRow]:
+        """The managers, with what became of jobs after their manager's end: no cycle writes that down any more."""
+        rows = [manager_row(row) for row in self._rows(query)]
         over = [row for row in rows if row.status not in LIVE_RUNS and row.counts.by_state.get(JobState.STARTED)]
         if not over:
             return rows
@@ -84,7 +83,7 @@ class ManagerReads(ManagerPart):
 
     def manager_output(self, manager_id: int) -> str:
         """The last output of a manager's class; empty when there was none."""
-        return self._output(manager_log, manager_id)
+        return self._output(manager_id)
 
     def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         """Jobs in this waiting state, oldest row first."""

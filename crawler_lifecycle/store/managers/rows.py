@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.managers.manager import Ended, Job, JobState, Live, Waiting, run_request_id
 from crawler_lifecycle.domain.managers.scrapy_cloud import never_retried
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports.managers import JobRow, ManagerCounts, ManagerRow, NewManager, PlanRow
+from crawler_lifecycle.ports.managers import JobRow, ManagerCounts, ManagerRow, NewManager
 from crawler_lifecycle.ports.runs import RunRow
-from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable
+from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable, validated
 from crawler_lifecycle.store.base.unit import stop_of
-from crawler_lifecycle.store.columns import json_text
+from crawler_lifecycle.store.runs.tables import OVER_RUNS
 
 from .tables import manager_item
 
@@ -28,7 +28,6 @@ _JOBS = TypeAdapter(list[Job])
 
 #: Columns of a run that say how a job's run stands; under names of their own beside the job's.
 RUN_FACTS = ("status", "attempt", "started_at", "outcome")
-_OVER = [status.value for status in RunStatus if status.terminal]
 
 #: Statistics that stand for the four counters of a crawler which told nothing else, in the order of ``Counters``.
 COUNTER_NAMES = {
@@ -86,14 +85,8 @@ def jobs_hash(jobs: Sequence[Job]) -> str:
 
 def load_job(row: Row) -> Job:
     """The job of a row with ``item_id`` and ``params``. Raises ``RowUnreadable``."""
-    try:
-        return _JOB.validate_python(row["params"])
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the whole"
-        cure = f"{field} of the job: {first['msg']}; set spider, spider_args and the like"
-        fault = Fault("params", json_text(row["params"]), cure, document=True)
-        raise unreadable(manager_item, row, fault) from None
+    cure = "set spider, spider_args and the like"
+    return validated(_JOB.validate_python, manager_item, row, "params", "job", cure)
 
 
 def waiting_row(row: Row) -> Waiting:
@@ -254,7 +247,7 @@ def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
 def listed_job(row: Row, *, over: bool = False) -> JobRow:
     """One job of many: a job that cannot be is told in ``unreadable``. ``over``: its manager has ended, so it ended
     with its run."""
-    if over and row["state"] == JobState.STARTED and row["run_status"] in (None, *_OVER):
+    if over and row["state"] == JobState.STARTED and row["run_status"] in (None, *OVER_RUNS):
         row = {**row, "state": JobState.ENDED.value, "outcome": row["outcome"] or row["run_outcome"]}
     job, wrong = None, None
     try:
@@ -262,7 +255,3 @@ def listed_job(row: Row, *, over: bool = False) -> JobRow:
     except RowUnreadable as error:
         wrong = str(error)
     return made(JobRow, row, state=JobState(row["state"]), job=job, unreadable=wrong)
-
-
-def plan_row(row: Row) -> PlanRow:
-    return made(PlanRow, row)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
 from crawler_lifecycle.domain.managers.manager import JobState
-from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata, stop_columns
-from crawler_lifecycle.store.columns import UtcTime, Words
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, life_columns, new_table, stop_columns
 
 #: What a manager counts beside its jobs by state.
 MANAGER_COUNTERS = ("yields", "duplicates", "scheduled", "retried", "good", "bad")
 
-manager = Table(
+manager = new_table(
     "manager",
-    metadata,
     Column("manager_id", Key, primary_key=True, autoincrement=True),
     # Who the manager is: a number comes again where a database was restored or made anew.
     Column("manager_uid", String(32), nullable=False),
@@ -64,19 +62,14 @@ manager = Table(
     # Its events up to this number may be gone, and its jobs, since then.
     Column("pruned_through", BigInteger),
     Column("jobs_pruned_at", UtcTime),
-    Column("created_at", UtcTime, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
-    Column("started_at", UtcTime),
-    Column("ended_at", UtcTime),
+    *life_columns(),
     UniqueConstraint("flow_id", "name"),
     Index(None, "status", "manager_id"),
     Index(None, "name", "manager_id"),
-    **OPTIONS,
 )
 
-manager_item = Table(
+manager_item = new_table(
     "manager_item",
-    metadata,
     Column("item_id", Key, primary_key=True, autoincrement=True),
     Column("manager_id", Key, ForeignKey("manager.manager_id"), nullable=False),
     # Null for jobs that are made however often they are asked for.
@@ -106,12 +99,10 @@ manager_item = Table(
     UniqueConstraint("manager_id", "seq", "retry"),
     Index(None, "manager_id", "state", "item_id"),
     Index(None, "run_id"),
-    **OPTIONS,
 )
 
-manager_addition = Table(
+manager_addition = new_table(
     "manager_addition",
-    metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("manager_id", Key, ForeignKey("manager.manager_id"), nullable=False),
     Column("request_key", String(120), nullable=False),
@@ -119,21 +110,17 @@ manager_addition = Table(
     Column("jobs", Integer, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("manager_id", "request_key"),
-    **OPTIONS,
 )
 
-manager_log = Table(
+manager_log = new_table(
     "manager_log",
-    metadata,
     # Not in the manager's row, which every cycle locks and every list reads.
     Column("manager_id", Key, ForeignKey("manager.manager_id"), primary_key=True, autoincrement=False),
     Column("log_tail", Text, nullable=False),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-plan = Table(
+plan = new_table(
     "plan",
-    metadata,
     # The name of a class is compared as it is written, on every database.
     Column("plan", String(200), primary_key=True),
     Column("kind", String(20), nullable=False),
@@ -148,5 +135,4 @@ plan = Table(
     Column("worker", Words(200), primary_key=True),
     Column("since", UtcTime, nullable=False),
     Column("seen_at", UtcTime),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )

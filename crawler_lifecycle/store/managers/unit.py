@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from crawler_lifecycle.domain.managers.manager import JobState, manager_workflow_id
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
-from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.store.base.unit import OwnedPart, RowUnit
 
 from .queries import jobs_that_live
 from .rows import counts_of
-from .tables import manager
+from .tables import manager, manager_log
 
 
 @dataclass
@@ -75,9 +73,8 @@ class ManagerUnit(RowUnit):
         return {"jobs": jobs, "counts": {name: self.row[name] for name in names}}
 
 
-class ManagerPart(OwnedPart):
+class ManagerPart(OwnedPart[ManagerUnit]):
     """The base of the adapters of managers."""
 
-    def _manager(self, manager_id: int, fence: ManagerFence | None = None) -> AbstractContextManager[ManagerUnit]:
-        """A unit of work on the manager (``_locked``)."""
-        return self._locked(ManagerUnit, manager_id, fence)
+    kind = ManagerUnit
+    log = manager_log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,11 +103,6 @@ def read_schema(url: str) -> Schema:
         return schema_of(connection)
 
 
-def current_version(url: str) -> str | None:
-    """The version alone; see ``read_schema``."""
-    return read_schema(url).version
-
-
 def upgrade(url: str) -> None:
     """Bring the database at ``url`` to the version of this build, creating a SQLite file and its folder if needed.
 
@@ -149,13 +144,8 @@ def _tell_works_from(connection: Connection) -> None:
     connection.execute(update(schema_compatibility).values(works_from=max(told, key=versions.index)))
 
 
-@contextmanager
-def _database(url: URL) -> Iterator[Database]:
-    database = Database(open_engine(url, pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S))
-    try:
-        yield database
-    finally:
-        database.close()
+def _database(url: URL) -> closing[Database]:
+    return closing(Database(open_engine(url, pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S)))
 
 
 @contextmanager

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, and_, insert, select, update
 
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
@@ -62,27 +61,17 @@ class FileRetentionStore(RunPart):
 
 def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
     r, x, p = run_history.c, export_record.c, history_property.c
-    exports: dict[tuple[int, int], Any] = {}
-    columns = (x.run_id, x.attempt, x.status, x.error, x.at)
-    for row in conn.execute(select(*columns).where(x.run_id.in_(run_ids))).mappings():
-        exports[row["run_id"], row["attempt"]] = row
-    marks: dict[tuple[int, int], str] = {}
-    wanted = (p.run_id.in_(run_ids), p.name == PROPERTY_FILES_REMOVED)
-    for run_id, attempt, value in conn.execute(select(p.run_id, p.attempt, p.value).where(*wanted)):
-        marks[run_id, attempt] = value
-    found = []
-    for row in conn.execute(select(run_history).where(r.run_id.in_(run_ids)).order_by(r.run_id)).mappings():
-        key = (row["run_id"], row["attempt"])
-        export, mark = exports.get(key), marks.get(key)
-        found.append(
-            made(
-                KeptRun,
-                row,
-                export=export["status"] if export else None,
-                export_note=export["error"] if export else None,
-                exported_at=export["at"] if export else None,
-                given_up=mark is not None,
-                removed=mark is not None and mark.startswith(_DONE),
-            )
+    query = (
+        select(run_history, x.status.label("export"), x.error.label("export_note"), x.at.label("exported_at"), p.value)
+        .outerjoin(export_record, and_(x.run_id == r.run_id, x.attempt == r.attempt))
+        .outerjoin(
+            history_property,
+            and_(p.run_id == r.run_id, p.attempt == r.attempt, p.name == PROPERTY_FILES_REMOVED),
         )
-    return found
+        .where(r.run_id.in_(run_ids))
+        .order_by(r.run_id)
+    )
+    return [
+        made(KeptRun, row, given_up=row["value"] is not None, removed=(row["value"] or "").startswith(_DONE))
+        for row in conn.execute(query).mappings()
+    ]

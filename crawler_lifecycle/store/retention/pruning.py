@@ -40,6 +40,7 @@ from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from crawler_lifecycle.store.graphs.tables import graph, graph_log, graph_page, graph_result, graph_step
 from crawler_lifecycle.store.managers.tables import manager, manager_addition, manager_item
 from crawler_lifecycle.store.runs.tables import (
+    OVER_RUNS,
     history_property,
     run_history,
     task_finding,
@@ -48,7 +49,7 @@ from crawler_lifecycle.store.runs.tables import (
     task_observation,
     task_stats,
 )
-from crawler_lifecycle.store.schedules.due_lines import BEGINS, OVER, status_column
+from crawler_lifecycle.store.schedules.firings import BEGINS, OVER, status_column
 from crawler_lifecycle.store.schedules.tables import schedule_due
 
 #: The key of the last row of a chunk; the second number counts only where a key has two.
@@ -115,7 +116,6 @@ class Owner:
         return stays(row["its_state"], self.words, self.over, (row["its_end"], row["its_change"]), before)
 
 
-_OVER = frozenset(status.value for status in RunStatus if status.terminal)
 #: In the order in which they are locked.
 OWNERS: Mapping[str, Owner] = MappingProxyType(
     {
@@ -123,7 +123,7 @@ OWNERS: Mapping[str, Owner] = MappingProxyType(
             manager.c.manager_id,
             state=manager.c.status,
             words=RunStatus,
-            over=_OVER,
+            over=frozenset(OVER_RUNS),
             ended=manager.c.ended_at,
             key=manager.c.manager_id,
             subject=manager_subject(0)[:-1],
@@ -151,7 +151,7 @@ OWNERS: Mapping[str, Owner] = MappingProxyType(
             run_history.c.run_id,
             state=run_history.c.status,
             words=RunStatus,
-            over=_OVER,
+            over=frozenset(OVER_RUNS),
             ended=run_history.c.ended_at,
         ),
     }

@@ -9,8 +9,9 @@ from sqlalchemy import func, insert, select
 from crawler_lifecycle.domain.bounds import check_request_id
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
+from crawler_lifecycle.domain.run import AddedTask
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports.runs import AddedTask, Fence
+from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import insert_rows
 from crawler_lifecycle.store.base.rows import Row
 
@@ -19,7 +20,7 @@ from .tables import task_addition, task_history
 from .unit import BY_RUN, RunPart, Unit
 
 
-def check_room(present: int, more: int) -> None:
+def check_capacity(present: int, more: int) -> None:
     """Raise ``InvalidRequest`` when a run of ``present`` tasks cannot take ``more``."""
     if present + more > TASKS_PER_RUN_MAX:
         has = f", and this one has {present}" if present else ""
@@ -60,7 +61,7 @@ class AdditionStore(RunPart):
                 return _added(unit, earlier["first_index"], earlier["tasks"])
             _check_live(unit)
             first = _next_index(unit)
-            check_room(first, len(task_args))
+            check_capacity(first, len(task_args))
             insert_tasks(unit, first, task_args)
             unit.conn.execute(
                 insert(task_addition).values(

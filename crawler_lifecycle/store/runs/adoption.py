@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run import RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import LostRun, RunRow, TaskRecord
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
 from crawler_lifecycle.store.base.unit import stop_values
 
 from .initiation import new_run
@@ -65,8 +65,7 @@ class AdoptionStore(RunPart):
             cure = f"resume it first (crawlctl resume {unit.run_id}), or end them: crawlctl audit --end-unknown"
             raise NotInThisState(f"their run is {unit.status} by the database's older copy; {cure}")
         _check_free(conn, more)
-        for chunk in chunks([_task(lost, one, unit.now) for one in more]):
-            conn.execute(insert(task_history), list(chunk))
+        insert_mappings(conn, task_history, [_task(lost, one, unit.now) for one in more])
         if more:
             unit.update_run(multi=lost.multi)
             unit.changed = True
@@ -79,10 +78,8 @@ class AdoptionStore(RunPart):
         known = {one.index for one in lost.tasks}
         most = max([lost.total, *(index + 1 for index in known)]) if lost.multi else 1
         gone = [_forgotten(lost, index, unit.now) for index in range(most) if index not in known]
-        for chunk in chunks(rows):
-            unit.conn.execute(insert(task_history), list(chunk))
-        for chunk in chunks(gone):
-            unit.conn.execute(insert(task_history), list(chunk))
+        insert_mappings(unit.conn, task_history, rows)
+        insert_mappings(unit.conn, task_history, gone)
         t = task_history.c
         added = select(t.task_id, t.attempt, t.status).where(t.run_id == unit.run_id)
         changes = [
@@ -99,8 +96,7 @@ class AdoptionStore(RunPart):
             for task_id, attempt, status in unit.conn.execute(added)
             if status == TaskStatus.LOST
         ]
-        for some in chunks(changes):
-            unit.conn.execute(insert(status_transition), list(some))
+        insert_mappings(unit.conn, status_transition, changes)
 
 
 def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:

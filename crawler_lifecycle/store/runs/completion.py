@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, update
 
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
-from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STOPPED, WAITING_FOR_START, archive_key, event_key
-from crawler_lifecycle.domain.run import EndedTasks, Stage, StopIntent, Verdict
+from crawler_lifecycle.domain.names import (
+    EVENT_RUN_ENDED,
+    EVENT_RUN_STOPPED,
+    PROPERTY_FILES_REMOVED,
+    WAITING_FOR_START,
+    archive_key,
+    event_key,
+)
+from crawler_lifecycle.domain.run import EndedTasks, ExportResult, Stage, StopIntent, Verdict
 from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
-from crawler_lifecycle.store.base.outbox import outbox_event
+from crawler_lifecycle.store.base.bulk import put_row
+from crawler_lifecycle.store.base.outbox import facts, outbox_event
 from crawler_lifecycle.store.base.rows import Fault, unreadable
 
 from .live_counters import count_sums
 from .moves import forget_staged
 from .rows import run_row
 from .stops import note_acted
-from .tables import run_history, status_transition, task_addition, task_history
-from .unit import RunPart, Unit, checked_counts, current_tasks
+from .tables import export_record, history_property, run_history, status_transition, task_addition, task_history
+from .unit import RunPart, Unit, check_fence, checked_counts, current_tasks
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
@@ -82,7 +91,8 @@ class CompletionStore(RunPart):
             forget_staged(unit)
             if unit.stop is not None:
                 key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
-                unit.append_event(EVENT_RUN_STOPPED, key, _stopped_body(unit))
+                stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", "outcome", "cause")
+                unit.append_event(EVENT_RUN_STOPPED, key, stopped)
             key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
             unit.append_event(EVENT_RUN_ENDED, key, _ended_body(unit, counts))
             return run_row(unit.run)
@@ -126,30 +136,45 @@ def _tasks_made(unit: Unit) -> int:
     return (began if isinstance(began, int) else 0) + int(added or 0)
 
 
-def _stopped_body(unit: Unit) -> dict[str, object]:
-    """The facts that the front end is told about a run that was to be stopped."""
-    return {name: unit.run[name] for name in ("run_id", "attempt", "crawler", "status", "outcome", "cause")}
-
-
 def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
     """The facts that data pipelines are told about an ended run."""
-    run = run_row(unit.run)
-    return {
-        "run_id": run.run_id,
-        "attempt": run.attempt,
-        "request_id": run.request_id,
-        "crawler": run.crawler,
-        "trigger": run.trigger,
-        "flow_id": run.flow_id,
-        "parent": run.parent,
-        "status": run.status.value,
-        "outcome": run.outcome,
-        "cause": run.cause,
-        "tasks": counts.positive(),
-        "pages": run.pages,
-        "items": run.items,
-        "errors": run.errors,
-        "started_at": run.started_at.isoformat() if run.started_at else None,
-        "ended_at": run.ended_at.isoformat() if run.ended_at else None,
-        "supporting_files": archive_key(run.ref, run.attempt),
-    }
+    who = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent")
+    how = ("status", "outcome", "cause", "pages", "items", "errors", "started_at", "ended_at")
+    more = {"tasks": counts.positive(), "supporting_files": archive_key(unit.ref, unit.attempt)}
+    return facts(unit.run, *who, *how) | more
+
+
+class ExportStore(RunPart):
+    """Exports, and how they stand."""
+
+    def begin_export(self, fence: Fence) -> int:
+        """An export of the fence's attempt reads files from now on; the last attempt whose files are given up, or 0."""
+        x, p = export_record.c, history_property.c
+        with self._unit(fence.run_id) as unit:
+            if fence.attempt >= unit.attempt:
+                check_fence(unit.run, fence)
+            key = (x.run_id == unit.run_id, x.attempt == fence.attempt)
+            unit.conn.execute(update(export_record).where(*key).values(at=unit.now))
+            gone = select(func.max(p.attempt)).where(p.run_id == unit.run_id, p.name == PROPERTY_FILES_REMOVED)
+            return unit.conn.execute(gone).scalar_one() or 0
+
+    def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
+        """Write down how the export of the fence's attempt stands.
+
+        What was stored stays on record with its address: a later try that fails adds its error and nothing else.
+        An attempt that was resumed meanwhile may still say how its own export went: nobody else will.
+        """
+        x = export_record.c
+        with self._unit(fence.run_id) as unit:
+            if fence.attempt >= unit.attempt:
+                check_fence(unit.run, fence)
+            values: dict[str, Any] = {"error": error, "at": unit.now}
+            stored = select(x.url).where(x.run_id == unit.run_id, x.attempt == fence.attempt)
+            if result is not None or unit.conn.execute(stored).scalar_one_or_none() is None:
+                names = ("url", "bytes", "files", "sha256")
+                values |= {"status": status, **{name: getattr(result, name, None) for name in names}}
+            key = {"run_id": unit.run_id, "attempt": fence.attempt}
+            put_row(unit.conn, export_record, key, values)
+
+    def list_exports(self, run_id: int) -> list[Mapping[str, object]]:
+        return self._of_run(export_record, run_id)

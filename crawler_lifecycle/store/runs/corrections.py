@@ -19,17 +19,15 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.looks import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, made, wanted
 from crawler_lifecycle.store.columns import storable
 
-from .rows import compact, correction_row
-from .tables import correction, status_transition, task_history
+from .rows import compact
+from .tables import LIVE_RUNS, correction, status_transition, task_history
 from .unit import RunPart, Unit
 
 WORD_MAX = 20
 """Characters of the columns ``believed`` and ``truth``."""
-
-_LIVE = {status.value for status in RunStatus if not status.terminal}
 
 
 class CorrectionStore(RunPart):
@@ -61,7 +59,7 @@ class CorrectionStore(RunPart):
                 known.add(key)
                 row = {**values, "found_by": found_by}
                 [row["id"]] = unit.conn.execute(insert(correction).values(**row)).inserted_primary_key  # type: ignore[misc]
-                written.append(correction_row(row))
+                written.append(made(CorrectionRow, row))
                 _move_run(unit, one, found_by)
             unit.corrections += written
             unit.changed = unit.changed or bool(written)
@@ -79,16 +77,13 @@ class CorrectionStore(RunPart):
         """Corrections of one run, or of all, oldest first; of one kind, when it is given. With ``before_id`` those that
         were made before that one, newest first."""
         key = correction.c.id
-        query = select(correction).where(key > after_id)
+        given = wanted((correction.c.run_id, run_id), (correction.c.kind, kind))
+        query = select(correction).where(key > after_id, *given)
         if before_id is not None:
             query = query.where(key < before_id)
-        if run_id is not None:
-            query = query.where(correction.c.run_id == run_id)
-        if kind is not None:
-            query = query.where(correction.c.kind == kind)
         with self._db.reading() as conn:
             rows = conn.execute(query.order_by(key if before_id is None else key.desc()).limit(limit)).mappings()
-            return [correction_row(row) for row in rows]
+            return [made(CorrectionRow, row) for row in rows]
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:
         """The number of corrections of each kind in all runs since then, and how long a status was untrue at most."""
@@ -115,14 +110,14 @@ def _check(one: Correction, found_by: str) -> None:
 def _tasks(unit: Unit, corrections: Sequence[Correction]) -> Mapping[int, Row]:
     """The tasks that are named, by id. Raises ``InvalidRequest`` for one that is not the run's."""
     t = task_history.c
-    wanted = sorted({one.task_id for one in corrections if one.task_id is not None})
+    named = sorted({one.task_id for one in corrections if one.task_id is not None})
     found: dict[int, Row] = {}
-    for chunk in chunks(wanted):
+    for chunk in chunks(named):
         query = select(t.task_id, t.attempt, t.status, t.status_since).where(
             t.run_id == unit.run_id, t.task_id.in_(chunk)
         )
         found |= {row["task_id"]: row for row in unit.conn.execute(query).mappings()}
-    missing = [task_id for task_id in wanted if task_id not in found]
+    missing = [task_id for task_id in named if task_id not in found]
     if missing:
         raise InvalidRequest(f"task_id: {missing[0]} is no task of run {unit.run_id}; see the list of its tasks")
     return found
@@ -183,5 +178,5 @@ def _on_record_since(unit: Unit, one: Correction, attempt: int, task: Row | None
 def _move_run(unit: Unit, one: Correction, found_by: str) -> None:
     """A live run whose recorded status is not the true one gets the true one, as long as neither is an end."""
     of_the_run = one.task_id is None and one.attempt in (None, unit.attempt)
-    if of_the_run and one.believed == unit.status and one.truth in _LIVE:
+    if of_the_run and one.believed == unit.status and one.truth in LIVE_RUNS:
         unit.move_run(RunStatus(one.truth), found_by, dict(one.evidence), one.truth_since)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select
 
 from crawler_lifecycle.domain.bounds import check_request_id
 from crawler_lifecycle.domain.errors import (
@@ -22,11 +22,11 @@ from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
+from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
-from crawler_lifecycle.store.engine import KeyTaken
 
-from .additions import check_room, insert_tasks
+from .additions import check_capacity, insert_tasks
 from .moves import forget_staged
 from .rows import distinct_tags, request_hash, run_handle, run_row, stored_request, work_hash
 from .tables import history_property, run_history, run_tag
@@ -66,7 +66,7 @@ def _task_args(
     if task_args is not None:
         if not task_args:
             raise InvalidRequest("tasks: [] is not allowed; give at least one task, or leave it out")
-        check_room(0, len(task_args))
+        check_capacity(0, len(task_args))
         return task_args
     return None if request.tasks is None else [task.args for task in request.tasks]
 
@@ -111,29 +111,23 @@ class InitiationStore(RunPart):
         then: Callable[[Unit, bool], T],
         owner: Owner | None = None,
     ) -> T:
-        """Find or insert the run of this id and finish in the same transaction.
-
-        Two callers may both find nothing; the unique key lets one of them insert, and the other starts again and
-        finds that row.
-        """
+        """Find or insert the run of this id and finish in the same transaction."""
         _check_new(request, request_id)
         args = _task_args(request, task_args)
         fingerprint = request_hash(request, args)
-        for _ in range(2):
-            try:
-                with self._db.writing() as conn:
-                    run = self._find_locked(conn, request_id)
-                    if run is not None:
-                        if owner is None or _owner_of(run) != owner:
-                            _check_same(run, fingerprint)
-                        return then(Unit(conn, run, self._clock()), False)
-                    unit = self._insert(conn, request, request_id, fingerprint, args)
-                    answer = then(unit, True)
-                    unit.announce()
-                    return answer
-            except KeyTaken:
-                continue
-        raise StoreUnavailable(f"The run of request_id {request_id!r} was inserted and removed at the same time")
+
+        def write(conn: Connection) -> T:
+            run = self._find_locked(conn, request_id)
+            if run is not None:
+                if owner is None or _owner_of(run) != owner:
+                    _check_same(run, fingerprint)
+                return then(Unit(conn, run, self._clock()), False)
+            unit = self._insert(conn, request, request_id, fingerprint, args)
+            answer = then(unit, True)
+            unit.announce()
+            return answer
+
+        return self._db.inserting(f"run of request_id {request_id!r}", write)
 
     @staticmethod
     def _find_locked(conn: Connection, request_id: str) -> dict[Any, Any] | None:
@@ -248,14 +242,9 @@ class InitiationStore(RunPart):
 
     def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None:
         """Write one property of an attempt; a second value under the same name replaces the first."""
-        p = history_property.c
         with self._unit(run_id) as unit:
-            key = (p.run_id == run_id, p.attempt == attempt, p.name == name)
-            if unit.conn.execute(select(p.id).where(*key)).one_or_none() is None:
-                new = {"run_id": run_id, "attempt": attempt, "name": name, "value": value}
-                unit.conn.execute(insert(history_property).values(**new))
-            else:
-                unit.conn.execute(update(history_property).where(*key).values(value=value))
+            key = {"run_id": run_id, "attempt": attempt, "name": name}
+            put_row(unit.conn, history_property, key, {"value": value})
 
 
 def _check_rerun(unit: Unit, request: RunRequest) -> None:

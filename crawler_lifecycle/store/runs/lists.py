@@ -26,12 +26,11 @@ from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from crawler_lifecycle.store.base.rows import Row
 
 from .rows import run_row, tag_key
-from .tables import run_history, run_tag
+from .tables import LIVE_RUNS, run_history, run_tag
 
 CLOCK_SLACK = timedelta(hours=1)
 """The most by which the clocks of two hosts that create runs may differ before a filter by time leaves a run out."""
 
-LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
 ATTENTION = timedelta(days=30)
 """The greatest age, since its creation, of a run that still needs attention, where nobody says another. What failed
 earlier and nobody has dealt with, nobody will; and each failed run that was followed costs a page two looks into

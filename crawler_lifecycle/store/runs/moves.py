@@ -28,14 +28,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import TextClause, bindparam, delete, func, select, text
 
-from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind, untrue_ms
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
-from crawler_lifecycle.ports.looks import Corrected, TaskChanged
+from crawler_lifecycle.ports.looks import Corrected, CorrectionRow, TaskChanged
 from crawler_lifecycle.store.base.bulk import chunks, delete_rows, insert_mappings
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.columns import JsonText, UtcTime
 
-from .rows import correction_row, lag_ms
 from .tables import correction, status_transition, task_change, task_finding, task_history, task_observation
 from .unit import Unit
 
@@ -57,11 +56,6 @@ class Move:
     """The last moment at which a look saw that what was believed was true; ``None`` when none ever did."""
     evidence: Mapping[str, Any] | JsonText = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _stage(unit: Unit, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows, all of the same columns, into the worktable."""
-    insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
 
 
 _SAME_TASK = "w.run_id = :run_id AND t.run_id = w.run_id AND t.task_id = w.task_id"
@@ -121,7 +115,7 @@ _CORRECTION = {
     "evidence": "w.evidence",
     "created_at": ":now",
 }
-#: Milliseconds from a time until now, as ``rows.lag_ms`` counts them.
+#: Milliseconds from a time until now, as ``untrue_ms`` counts them.
 _LAG = {
     "mysql": "GREATEST(0, ROUND(TIMESTAMPDIFF(MICROSECOND, {}, :now) / 1000))",
     "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday({})) * 86400000) AS INTEGER))",
@@ -190,7 +184,7 @@ def update_tasks(
     """
     if not rows:
         return 0
-    _stage(unit, rows)
+    insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
     return _apply(unit, replace, fill, nulls)
 
 
@@ -206,7 +200,11 @@ def move_tasks(
     wanted = {move.task_id: move for move in moves if task_may_become(move.before, move.after)}
     if not wanted:
         return 0
-    _stage(unit, [_row(unit, move) for move in wanted.values()])
+    rows = []
+    for move in wanted.values():
+        when, lag = move.cluster_time or unit.now, untrue_ms(unit.now, move.cluster_time)
+        rows.append(_row(move, status_since=when, ended_at=when if move.after.terminal else None, lag_ms=lag))
+    insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
     with _remembered(unit):
         moved = _tell_all(unit, "task_change", source)
         columns = ("status", "status_since", *replace)
@@ -243,7 +241,7 @@ def _remembered(unit: Unit) -> Iterator[None]:
     )
     for row in map(dict, unit.conn.execute(wrong).mappings()):
         cause = row.pop("cause")
-        unit.told_corrections.append(Corrected(correction_row(row), cause))
+        unit.told_corrections.append(Corrected(made(CorrectionRow, row), cause))
         unit.corrections.append(unit.told_corrections[-1].row)
 
 
@@ -259,7 +257,12 @@ def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> Non
     for chunk in chunks(sorted(kept)):
         unit.conn.execute(delete(task_finding).where(c.run_id == unit.run_id, c.task_id.in_(chunk)))
     found = [_still(move, kept.get(move.task_id)) for move in moves if task_may_become(move.before, move.after)]
-    insert_mappings(unit.conn, task_finding, [_staged(unit, move) for move in found])
+    insert_mappings(
+        unit.conn,
+        task_finding,
+        [_row(move, terminal=move.after.terminal, vouched_at=move.vouched_at) for move in found],
+        run_id=unit.run_id,
+    )
 
 
 def _still(move: Move, earlier: Row | None) -> Move:
@@ -283,36 +286,8 @@ def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Seque
         unit.changed = True
 
 
-def _staged(unit: Unit, move: Move) -> dict[str, Any]:
-    return {
-        "run_id": unit.run_id,
-        "task_id": move.task_id,
-        "believed": move.before.value,
-        "terminal": move.after.terminal,
-        "cluster_time": move.cluster_time,
-        "correction": move.correction,
-        "vouched_at": move.vouched_at,
-        "evidence": move.evidence,
-        "status": move.after.value,
-        "outcome": move.outcome,
-        "cause": move.cause,
-        **move.values,
-    }
-
-
-def _row(unit: Unit, move: Move) -> dict[str, Any]:
-    when = move.cluster_time or unit.now
-    return {
-        "task_id": move.task_id,
-        "believed": move.before.value,
-        "status": move.after.value,
-        "status_since": when,
-        "outcome": move.outcome,
-        "cause": move.cause,
-        "ended_at": when if move.after.terminal else None,
-        "cluster_time": move.cluster_time,
-        "lag_ms": lag_ms(unit.now, move.cluster_time),
-        "correction": move.correction,
-        "evidence": move.evidence,
-        **move.values,
-    }
+def _row(move: Move, **more: Any) -> dict[str, Any]:
+    """The row of a worktable."""
+    told = {name: getattr(move, name) for name in ("task_id", "cluster_time", "outcome", "cause", "correction")}
+    states = {"believed": move.before.value, "status": move.after.value, "evidence": move.evidence}
+    return {**told, **states, **move.values, **more}

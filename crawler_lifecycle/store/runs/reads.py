@@ -1,4 +1,4 @@
-"""Queries of runs, their timelines and deliveries."""
+"""Queries of runs, of their timelines, and of runs that wait for a start, a signal or a look."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, ROWS_MAX, RecentRun, Resumption, RunRow, TransitionRow
 from crawler_lifecycle.store.base.rows import Row, made
-from crawler_lifecycle.store.base.unit import stop_of
+from crawler_lifecycle.store.base.unit import StorePart, stop_of
 
 from .lists import ATTENTION, RunFilters, newest_of_each, newest_runs
-from .rows import load_request, run_row, transition_row, whole_run
-from .tables import cancellation_log, history_property, run_history, status_transition, task_history
+from .rows import load_request, run_row, whole_run
+from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
 from .unit import RunPart, current_tasks, missing
 
 #: Columns that change while a run lives, and its keys.
@@ -99,7 +100,7 @@ class RunReader(RunPart):
         """Rows among these, at most ``ROWS_MAX``, that have changed since they were read, as they are now.
 
         One statement, which reads nothing of a row that cannot change: for lists that stay on a screen. A run that is
-        no longer there is left out; what another hand changes of a request is not seen.
+        no longer there is left out; a manual edit of a request is not seen.
         """
         before = {row.run_id: row for row in known}
         if len(before) > ROWS_MAX:
@@ -130,7 +131,7 @@ class RunReader(RunPart):
     def transitions(self, run_id: int, after_seq: int = 0, limit: int = 500) -> list[TransitionRow]:
         s = status_transition.c
         query = select(status_transition).where(s.run_id == run_id, s.seq > after_seq).order_by(s.seq).limit(limit)
-        return [transition_row(row) for row in self._rows(query)]
+        return [made(TransitionRow, row) for row in self._rows(query)]
 
     def cancellations(self, run_id: int) -> list[Mapping[str, object]]:
         return self._of_run(cancellation_log, run_id)
@@ -146,3 +147,55 @@ def _changed(before: RunRow, row: Row) -> RunRow | None:
         return None
     now = run_row({**{name: getattr(before, name) for name in _FIXED}, **row})
     return None if now == before else now
+
+
+class SweepStore(StorePart):
+    """Runs that were accepted, or told to stop, and have no workflow that knows."""
+
+    def unowned_runs(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
+        """Runs that were reserved or resumed and not claimed: they were accepted, so somebody must start them."""
+        r = run_history.c
+        query = (
+            select(run_history)
+            .where(
+                r.owner_run_id.is_(None),
+                r.status == RunStatus.INITIALIZING,
+                r.created_at < older_than,
+                or_(r.attempt_at.is_(None), r.attempt_at < older_than),
+            )
+            .order_by(r.created_at)
+            .limit(limit)
+        )
+        return [run_row(row) for row in self._rows(query)]
+
+    def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
+        """Runs whose recorded stop no workflow has acted on yet."""
+        r = run_history.c
+        query = (
+            select(run_history)
+            .where(r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at < older_than)
+            .order_by(r.stop_requested_at)
+            .limit(limit)
+        )
+        return [run_row(row) for row in self._rows(query)]
+
+
+class WakeUpStore(StorePart):
+    """Runs whose workflow is to be woken."""
+
+    def wake_targets(self, run_ids: Sequence[int]) -> list[WakeUpState]:
+        """Workflows to wake for these runs, at most 500, and the time of the last look. Unknown runs are left out."""
+        r = run_history.c
+        if not run_ids:
+            return []
+        query = select(r.run_id, r.owner_workflow_id, r.status, r.verified_at)
+        rows = self._rows(query.where(r.run_id.in_(sorted(set(run_ids)))).order_by(r.run_id))
+        return [
+            WakeUpState(
+                row["run_id"],
+                row["owner_workflow_id"],
+                ended=RunStatus(row["status"]).terminal,
+                verified_at=row["verified_at"],
+            )
+            for row in rows
+        ]

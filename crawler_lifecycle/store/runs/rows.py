@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from crawler_lifecycle.domain.audits.corrections import untrue_ms
 from crawler_lifecycle.domain.names import request_fingerprint
-from crawler_lifecycle.domain.pace import pages_per_minute
-from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, pages_per_minute
 from crawler_lifecycle.domain.task import Counters, Observation, TaskState, TaskStatus
-from crawler_lifecycle.ports.looks import CorrectionRow, Details, TaskFinding
-from crawler_lifecycle.ports.runs import RunHandle, RunRow, TaskRow, TransitionRow
-from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable
+from crawler_lifecycle.ports.looks import Details, TaskFinding
+from crawler_lifecycle.ports.runs import RunHandle, RunRow, TaskRow
+from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable, validated
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.columns import JsonText, json_text, storable
 
@@ -66,15 +63,12 @@ def load_request(run: Row) -> RunRequest:
 
     Fields that a newer build wrote are left aside, so that old workers go on beside new ones.
     """
-    known, stored = RunRequest.__dataclass_fields__, run["request"]
-    try:
-        kept = {name: value for name, value in stored.items() if name in known}
+
+    def read(stored: Mapping[str, Any]) -> RunRequest:
+        kept = {name: value for name, value in stored.items() if name in RunRequest.__dataclass_fields__}
         return _REQUEST.validate_json(json.dumps(kept), strict=True)  # as at every other door
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the whole"
-        cure = f"{field} of the request: {first['msg'].removeprefix('Value error, ')}; set what was asked for"
-        raise unreadable(run_history, run, Fault("request", json_text(stored), cure, document=True)) from None
+
+    return validated(read, run_history, run, "request", "request", "set what was asked for")
 
 
 def args_hash(task_args: Sequence[Mapping[str, str]]) -> str:
@@ -143,11 +137,6 @@ def evidence(observation: Observation) -> JsonText:
     return JsonText(json_text(compact(_OBSERVATION.dump_python(observation, mode="json"))))
 
 
-def lag_ms(now: datetime, cluster_time: datetime | None) -> int | None:
-    """Milliseconds from the cluster's own time of a change to our commit; ``None`` when the cluster gave no time."""
-    return untrue_ms(now, cluster_time)
-
-
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
@@ -202,11 +191,3 @@ def task_state(task: Row) -> TaskState:
         counters=counters_of(task),
         place=task["cluster_place"],
     )
-
-
-def transition_row(row: Row) -> TransitionRow:
-    return made(TransitionRow, row)
-
-
-def correction_row(row: Row) -> CorrectionRow:
-    return made(CorrectionRow, row)

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
-from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata, stop_columns
-from crawler_lifecycle.store.columns import UtcTime, Words
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.store.columns import (
+    Json,
+    Key,
+    Long,
+    UtcTime,
+    Words,
+    life_columns,
+    new_table,
+    same_columns,
+    stop_columns,
+)
+
+LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
+OVER_RUNS = [status.value for status in RunStatus if status.terminal]
 
 
 def _run_id() -> Column[int]:
@@ -16,9 +29,8 @@ def _counters() -> list[Column[int]]:
     return [Column(name, BigInteger) for name in ("pages", "items", "errors", "bytes")]
 
 
-run_history = Table(
+run_history = new_table(
     "run_history",
-    metadata,
     Column("run_id", Key, primary_key=True, autoincrement=True),
     # Who the run is: a number comes again where a database was restored or made anew.
     Column("run_uid", String(32), nullable=False),
@@ -64,10 +76,7 @@ run_history = Table(
     # How long looks have seen the run execute without any progress (domain/stall.py).
     Column("quiet_ms", BigInteger),
     *_counters(),
-    Column("created_at", UtcTime, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
-    Column("started_at", UtcTime),
-    Column("ended_at", UtcTime),
+    *life_columns(),
     UniqueConstraint("request_id"),
     Index(None, "run_uid", unique=True),
     # Lists are read newest first, so every index for a filter goes on in the order of the id.
@@ -93,33 +102,27 @@ run_history = Table(
     Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
     Index("ix_run_history_unheard", "stop_acted_at", "status", "stop_requested_at"),
-    **OPTIONS,
 )
 
-run_tag = Table(
+run_tag = new_table(
     "run_tag",
-    metadata,
     Column("tag", Words(200), primary_key=True),
     Column("run_id", Key, ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
     Index(None, "run_id"),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-history_property = Table(
+history_property = new_table(
     "history_property",
-    metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     _run_id(),
     Column("attempt", Integer, nullable=False),
     Column("name", String(100), nullable=False),
     Column("value", Words(1000), nullable=False),
     UniqueConstraint("run_id", "attempt", "name"),
-    **OPTIONS,
 )
 
-task_history = Table(
+task_history = new_table(
     "task_history",
-    metadata,
     Column("task_id", Key, primary_key=True, autoincrement=True),
     _run_id(),
     Column("attempt", Integer, nullable=False),
@@ -162,12 +165,10 @@ task_history = Table(
     Index(None, "run_id", "task_id"),
     # Counting covers the first three; offers and pages of one status also read in the order of the fourth.
     Index("ix_task_history_current", "run_id", "superseded_by", "status", "task_index"),
-    **OPTIONS,
 )
 
-task_addition = Table(
+task_addition = new_table(
     "task_addition",
-    metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     _run_id(),
     Column("request_key", String(120), nullable=False),
@@ -176,12 +177,10 @@ task_addition = Table(
     Column("tasks", Integer, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("run_id", "request_key"),
-    **OPTIONS,
 )
 
-task_observation = Table(
+task_observation = new_table(
     "task_observation",
-    metadata,
     Column("task_id", Key, primary_key=True, autoincrement=False),
     Column("run_id", BigInteger, nullable=False),
     Column("attempt", Integer, nullable=False),
@@ -189,27 +188,11 @@ task_observation = Table(
     Column("finding", Json),
     Column("details", Json),
     Index(None, "run_id", "task_index"),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-_FOUND = (
-    "status",
-    "outcome",
-    "cause",
-    "reason",
-    "started_at",
-    "deployed_at",
-    "cluster_name",
-    "cluster_uid",
-    "node",
-    "exit_code",
-    "exit_signal",
-)
-
-task_finding = Table(
+task_finding = new_table(
     "task_finding",
-    metadata,
-    # What the staged findings will change, ready for one UPDATE (see bulk.py): the columns that it shares with
+    # What the staged findings will change, ready for one UPDATE (see moves.py): the columns that it shares with
     # task_history have the same names and types.
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
     Column("task_id", BigInteger, primary_key=True, autoincrement=False),
@@ -220,14 +203,13 @@ task_finding = Table(
     Column("vouched_at", UtcTime),
     Column("correction", String(30)),
     Column("evidence", Json, nullable=False),
-    *(Column(name, task_history.c[name].type) for name in _FOUND),
-    **{**OPTIONS, "sqlite_autoincrement": False},
+    *same_columns(task_history, "status", "outcome", "cause", "reason", "started_at", "deployed_at", "cluster_name"),
+    *same_columns(task_history, "cluster_uid", "node", "exit_code", "exit_signal"),
 )
 
-task_change = Table(
+task_change = new_table(
     "task_change",
-    metadata,
-    # A worktable: rows live inside one transaction only (see bulk.py). The columns that it shares with task_history
+    # A worktable: rows live inside one transaction only (see moves.py). The columns that it shares with task_history
     # have the same names and types.
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
     Column("task_id", BigInteger, primary_key=True, autoincrement=False),
@@ -236,60 +218,28 @@ task_change = Table(
     Column("lag_ms", BigInteger),
     Column("correction", String(30)),
     Column("evidence", Json),
-    *(
-        Column(name, task_history.c[name].type)
-        for name in (
-            "superseded_by",
-            "status",
-            "status_since",
-            "outcome",
-            "cause",
-            "cluster",
-            "cluster_name",
-            "cluster_uid",
-            "node",
-            "reason",
-            "exit_code",
-            "exit_signal",
-            "pages",
-            "items",
-            "errors",
-            "bytes",
-            "peak_memory",
-            "resumed",
-            "resume_note",
-            "ever_seen",
-            "absent_since",
-            "missed_at",
-            "last_progress_at",
-            "deployed_at",
-            "started_at",
-            "ended_at",
-        )
-    ),
-    **{**OPTIONS, "sqlite_autoincrement": False},
+    *same_columns(task_history, "superseded_by", "status", "status_since", "outcome", "cause", "cluster"),
+    *same_columns(task_history, "cluster_name", "cluster_uid", "node", "reason", "exit_code", "exit_signal"),
+    *same_columns(task_history, "pages", "items", "errors", "bytes", "peak_memory", "resumed", "resume_note"),
+    *same_columns(task_history, "ever_seen", "absent_since", "missed_at", "last_progress_at"),
+    *same_columns(task_history, "deployed_at", "started_at", "ended_at"),
 )
 
-task_log = Table(
+task_log = new_table(
     "task_log",
-    metadata,
     Column("task_id", Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
     Column("log_tail", Text, nullable=False),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-task_stats = Table(
+task_stats = new_table(
     "task_stats",
-    metadata,
     # What a crawler counted by itself, told at its end: name -> number.
     Column("task_id", Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
     Column("stats", Json, nullable=False),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-status_transition = Table(
+status_transition = new_table(
     "status_transition",
-    metadata,
     Column("seq", Key, primary_key=True, autoincrement=True),
     _run_id(),
     Column("task_id", BigInteger),
@@ -302,12 +252,10 @@ status_transition = Table(
     Column("source", String(20), nullable=False),
     Column("evidence", Json, nullable=False),
     Index(None, "run_id", "seq"),
-    **OPTIONS,
 )
 
-correction = Table(
+correction = new_table(
     "correction",
-    metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     _run_id(),
     Column("task_id", BigInteger),
@@ -325,12 +273,10 @@ correction = Table(
     Index(None, "kind", "id"),
     # The summary of a week reads this index and nothing else.
     Index("ix_correction_summary", "created_at", "kind", "lag_ms"),
-    **OPTIONS,
 )
 
-cancellation_log = Table(
+cancellation_log = new_table(
     "cancellation_log",
-    metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     _run_id(),
     Column("attempt", Integer, nullable=False),
@@ -341,12 +287,10 @@ cancellation_log = Table(
     Column("requested_at", UtcTime, nullable=False),
     Column("acted_at", UtcTime),
     UniqueConstraint("run_id", "attempt", "request_id"),
-    **OPTIONS,
 )
 
-export_record = Table(
+export_record = new_table(
     "export_record",
-    metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     _run_id(),
     Column("attempt", Integer, nullable=False),
@@ -358,5 +302,4 @@ export_record = Table(
     Column("error", Long),
     Column("at", UtcTime, nullable=False),
     UniqueConstraint("run_id", "attempt"),
-    **OPTIONS,
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, func, insert, select, update
 
-from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.audits.corrections import untrue_ms
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHANGED, run_subject
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
@@ -19,11 +19,10 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports.looks import Committed, Corrected, CorrectionRow, TaskChanged
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
-from crawler_lifecycle.store.base.outbox import insert_event
+from crawler_lifecycle.store.base.outbox import facts, insert_event
 from crawler_lifecycle.store.base.rows import Fault, Row, unreadable, where
-from crawler_lifecycle.store.base.unit import StorePart, Told, stop_of
+from crawler_lifecycle.store.base.unit import StorePart, Told, read_row, stop_of
 
-from .rows import lag_ms
 from .tables import run_history, status_transition, task_history
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ def check_fence(run: Row, fence: Fence) -> None:
         f"attempt {fence.attempt} of owner {fence.owner_run_id} may no longer write"
     )
     if same_attempt or same_owner:
-        # Whoever takes a run over changes both. Another hand changed one: the writer goes on once that is mended.
+        # A takeover changes both. A manual edit changed one: the writer goes on once that is mended.
         column, value = ("owner_run_id", fence.owner_run_id) if same_attempt else ("attempt", fence.attempt)
         fault = Fault(column, run[column], f"no takeover wrote it: set it back to {value!r}")
         raise RowEdited(f"{text}. {where(run_history, run)}: {fault}")
@@ -91,14 +90,12 @@ def read_run(conn: Connection, run_id: int, *, lock: bool = False, owned: bool =
 
     Raises ``RunNotFound`` (to whoever ``owned`` the run ``RowMissing``).
     """
-    query = select(run_history).where(run_history.c.run_id == run_id)
-    known = 0 < run_id <= ID_MAX  # SQLite's driver does not even take a larger one
-    row = conn.execute(query.with_for_update() if lock else query).mappings().one_or_none() if known else None
-    if row is None and owned:
-        raise missing(run_id)
-    if row is None:
-        raise RunNotFound(f"There is no run {run_id}")
-    return dict(row)
+    try:
+        return read_row(conn, run_history, run_id, lock="write" if lock else None)
+    except RunNotFound:
+        if owned:
+            raise missing(run_id) from None
+        raise
 
 
 def checked_counts(conn: Connection, run: Row) -> TaskCounts:
@@ -202,7 +199,7 @@ class Unit:
                 to_status=after.value,
                 cluster_time=cluster_time,
                 committed_at=self.now,
-                lag_ms=lag_ms(self.now, cluster_time),
+                lag_ms=untrue_ms(self.now, cluster_time),
                 source=source,
                 evidence=dict(evidence),
             )
@@ -212,17 +209,15 @@ class Unit:
     def announce(self) -> None:
         """The event that tells what the run looks like now."""
         names = ("run_id", "attempt", "crawler", "trigger", "status", "stage", "outcome", "pages", "items", "errors")
-        body = {name: self.run[name] for name in names}
+        body = facts(self.run, *names, "verified_at", "next_look_at", "look_error", "look_error_since")
         body["tasks"] = tasks = dict(self.counts().by_status)
-        for name in ("verified_at", "next_look_at", "look_error", "look_error_since"):
-            value = self.run[name]
-            body[name] = value.isoformat() if isinstance(value, datetime) else value
         body["waiting"] = waiting(standing(self.run, tasks))
         self.append_event(EVENT_RUN_CHANGED, None, body)
 
     def tell_corrections(self) -> None:
         """One event for all corrections of the transaction, with the first of them."""
-        shown = [_shown(row) for row in self.corrections[:CORRECTIONS_TOLD]]
+        # The evidence stays in the ledger.
+        shown = [facts(asdict(row), *_TOLD) for row in self.corrections[:CORRECTIONS_TOLD]]
         body = {"attempt": self.attempt, "crawler": self.run["crawler"], "flow_id": self.run["flow_id"]}
         body |= {"status": self.run["status"], "count": len(self.corrections), "corrections": shown}
         self.append_event(EVENT_CORRECTION_MADE, None, body)
@@ -240,12 +235,6 @@ class Unit:
             "created_at": self.now,
         }
         return insert_event(self.conn, row)
-
-
-def _shown(row: CorrectionRow) -> dict[str, object]:
-    """A correction as an event tells it; its evidence stays in the ledger."""
-    told = {name: getattr(row, name) for name in _TOLD}
-    return {name: at.isoformat() if isinstance(at, datetime) else at for name, at in told.items()}
 
 
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:

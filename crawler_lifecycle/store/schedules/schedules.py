@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, and_, case, func, insert, or_, select, update
@@ -20,41 +21,14 @@ from crawler_lifecycle.domain.schedules.decision import (
 )
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_text
 from crawler_lifecycle.ports.schedules import DueRow, Noted, PreviousTarget, ScheduleCounts, ScheduleRow, TargetRef
-from crawler_lifecycle.store.base.named_rows import locked_row, needed_row, put_row
-from crawler_lifecycle.store.base.rows import Row, made
+from crawler_lifecycle.store.base.rows import Row, locked_row, made, needed_row
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .due_lines import (
-    BEGINS,
-    GOOD,
-    OVER,
-    UNFIRED,
-    append_events,
-    check_seen,
-    decided_after,
-    drop_queued,
-    due_row,
-    event_of,
-    is_live,
-    line_at,
-    line_by_id,
-    line_of_request,
-    new_line,
-    note,
-    note_all,
-    previous_line,
-    spec_of,
-    status_column,
-    take_line,
-    target_of,
-    target_status,
-    unfired_times,
-    written,
-)
+from . import firings
 from .tables import schedule, schedule_due
 
 _s, _d = schedule.c, schedule_due.c
-#: Of a schedule that has most of the lines MySQL reads and sorts all of them otherwise.
+#: Of a schedule that has most of the firings MySQL reads and sorts all of them otherwise.
 _BY_DUE = "FORCE INDEX (uq_schedule_due_schedule_id_due_at)"
 #: How far a clock may be behind Temporal's: what lies further ahead is not due yet.
 _AHEAD = timedelta(hours=1)
@@ -70,13 +44,14 @@ class ScheduleStore(StorePart):
     ) -> tuple[ScheduleRow, bool]:
         """Make the schedule, or give it this definition; whether anything changed. A deleted one is there again.
 
-        What was due until now has its line first, by the definition of until now; the same before a pause ends, and
+        What was due until now has its firing first, by the definition of until now; the same before a pause ends, and
         before a deletion.
         """
-        return put_row(self._db, schedule, name, lambda conn: self._put(conn, name, definition, requested_by))
+        write = partial(self._put, name, definition, requested_by)
+        return self._db.inserting(f"schedule {name!r}", write)
 
     def _put(
-        self, conn: Connection, name: str, definition: Mapping[str, Any], requested_by: str | None
+        self, name: str, definition: Mapping[str, Any], requested_by: str | None, conn: Connection
     ) -> tuple[ScheduleRow, bool]:
         now, found, tell = self._clock(), locked_row(conn, schedule, name, deleted=True), list[Row]()
         new = {"definition": dict(definition), "requested_by": requested_by, "updated_at": now}
@@ -86,36 +61,36 @@ class ScheduleStore(StorePart):
             empty = {"revision": 1, "failures_after": 0, "checked_until": now, "created_at": now}
             conn.execute(insert(schedule).values(name=name, **empty, **new))
         elif found["definition"] == new["definition"] and found["deleted_at"] is None:
-            return _schedule(found), False
+            return made(ScheduleRow, found), False
         else:
             new |= {"revision": found["revision"] + 1, "ended_at": None, "deleted_at": None, "checked_until": now}
             if found["deleted_at"] is None:
                 # What was due until now was due by the definition of until now.
-                tell = note_all(conn, found, now)
+                tell = firings.note_all(conn, found, now)
             else:
                 new |= {"paused_at": None, "pause_reason": None, "told": None}
             conn.execute(update(schedule).where(_s.schedule_id == found["schedule_id"]).values(**new))
         row = locked_row(conn, schedule, name, deleted=True)
         assert row is not None, "it was written in this transaction"
-        append_events(conn, tell)
-        return _schedule(row), True
+        firings.append_events(conn, tell)
+        return made(ScheduleRow, row), True
 
     def pause_schedule(self, name: str, reason: str | None, at: datetime | None = None) -> ScheduleRow:
         """Pause it for this reason, or (``None``) let it go on. ``at``: since when. Raises ``RunNotFound``."""
         with self._db.writing() as conn:
             row = needed_row(conn, schedule, name)
             if (row["paused_at"] is None) == (reason is None):
-                return _schedule(row)
+                return made(ScheduleRow, row)
             now, tell = self._clock(), list[Row]()
             values: dict[str, Any] = {"pause_reason": reason, "updated_at": now}
             values["paused_at"] = None if reason is None else at or now
             if reason is None:
-                tell = note_all(conn, row, now)
+                tell = firings.note_all(conn, row, now)
                 newest = select(_d.due_id).where(_d.schedule_id == row["schedule_id"]).order_by(_d.due_id.desc())
                 values["failures_after"] = conn.execute(newest.limit(1)).scalar_one_or_none() or 0
             conn.execute(update(schedule).where(_s.schedule_id == row["schedule_id"]).values(**values))
-            append_events(conn, tell)
-            return _schedule({**row, **values})
+            firings.append_events(conn, tell)
+            return made(ScheduleRow, {**row, **values})
 
     def delete_schedule(self, name: str) -> bool:
         """Have it deleted; whether it was there. Its due times stay on record."""
@@ -123,10 +98,10 @@ class ScheduleStore(StorePart):
             row, now = locked_row(conn, schedule, name), self._clock()
             if row is None:
                 return False
-            tell = [*note_all(conn, row, now), *drop_queued(conn, row, now)]
+            tell = [*firings.note_all(conn, row, now), *firings.drop_queued(conn, row, now)]
             mine = _s.schedule_id == row["schedule_id"]
             conn.execute(update(schedule).where(mine).values(deleted_at=now, updated_at=now))
-            append_events(conn, tell)
+            firings.append_events(conn, tell)
             return True
 
     def told_schedule(
@@ -141,12 +116,14 @@ class ScheduleStore(StorePart):
         """The schedule of this name, deleted ones too."""
         rows = self._rows(select(schedule).where(_s.name == name))
         # MySQL ignores spaces at the end.
-        return _schedule(rows[0]) if rows and rows[0]["name"] == name else None
+        return made(ScheduleRow, rows[0]) if rows and rows[0]["name"] == name else None
 
     def list_schedules(self, after_id: int = 0, limit: int = 100, *, deleted: bool = False) -> list[ScheduleRow]:
         """Schedules behind ``after_id``, in the order in which they were made."""
         query = select(schedule).where(_s.schedule_id > after_id).order_by(_s.schedule_id).limit(limit)
-        return [_schedule(row) for row in self._rows(query if deleted else query.where(_s.deleted_at.is_(None)))]
+        if not deleted:
+            query = query.where(_s.deleted_at.is_(None))
+        return [made(ScheduleRow, row) for row in self._rows(query)]
 
     def count_schedules(self, before: datetime) -> ScheduleCounts:
         """Count the schedules; ``untold`` counts those changed before then of which Temporal was not told."""
@@ -160,19 +137,19 @@ class ScheduleStore(StorePart):
     # --- due times ---
 
     def decide_due(self, name: str, due_at: datetime, revision: int | None = None) -> DueRow | None:
-        """Decide what becomes of a due time, once: again, the line that is there, also of a deleted schedule.
+        """Decide what becomes of a due time, once: again, the firing that is there, also of a deleted schedule.
 
         ``revision``: of the definition by which Temporal fired. ``None``: no such schedule, or it is not due then.
         """
         with self._db.writing() as conn:
             row = locked_row(conn, schedule, name, deleted=True)
-            before = None if row is None else line_at(conn, row["schedule_id"], due_at)
+            before = None if row is None else firings.at(conn, row, due_at)
             if row is None or (row["deleted_at"] is not None and before is None):
                 return None
             # What is on record decides, also when the schedule was deleted since.
-            if before is not None and (before["reason"] != UNFIRED or row["deleted_at"] is not None):
-                return due_row(before, name)
-            spec, now = spec_of(row), self._clock()
+            if before is not None and (before["reason"] != firings.UNFIRED or row["deleted_at"] is not None):
+                return firings.due_row(before, name)
+            spec, now = firings.spec_of(row), self._clock()
             asked = before is None and not spec.is_due(due_at)
             # At no time of this definition Temporal fires by itself: a person had it do so there.
             if asked and (revision != row["revision"] or spec.fires(due_at)):
@@ -182,9 +159,9 @@ class ScheduleStore(StorePart):
             paused = row["pause_reason"] if row["paused_at"] is not None else None
             if paused is None:
                 paused = self._failing(conn, row, spec)
-            previous = previous_line(conn, row["schedule_id"])
+            previous = firings.previous(conn, row["schedule_id"])
             late = max(0.0, (now - due_at).total_seconds())
-            live = previous is not None and is_live(conn, previous)
+            live = previous is not None and firings.is_live(conn, previous)
             allowed = spec.catch_up_s + spec.jitter_s
             later = None
             caught_up = before is None and not asked and late > spec.jitter_s + CAUGHT_UP_S
@@ -193,11 +170,13 @@ class ScheduleStore(StorePart):
             again = None if later is None else due_text(later)
             decision, reason = decide(Circumstances(late, allowed, spec.overlap, live, paused, again))
             after = previous["due_id"] if previous is not None and decision is Decision.QUEUED else None
-            values = new_line(row, due_at, decided_after(previous, now), decision, reason, after_id=after)
-            line = written(conn, row, values, before)
-            if before is None or decision is not Decision.MISSED:  # else it was told when its line was written
-                append_events(conn, [event_of(row, [values], now)])
-            return line
+            values = firings.new_row(
+                row, due_at, firings.decided_after(previous, now), decision, reason, after_id=after
+            )
+            firing = firings.written(conn, row, values, before)
+            if before is None or decision is not Decision.MISSED:  # else it was told when its firing was written
+                firings.append_events(conn, [firings.event_of(row, [values], now)])
+            return firing
 
     def _failing(self, conn: Connection, row: Row, spec: ScheduleSpec) -> str | None:
         """Pause a schedule whose targets fail one after the other; why."""
@@ -207,13 +186,15 @@ class ScheduleStore(StorePart):
         newest = (
             select(schedule_due)
             .where(_d.schedule_id == row["schedule_id"], _d.due_id > row["failures_after"])
-            .where(_d.decision.in_([*BEGINS, Decision.FAILED.value]))
+            .where(_d.decision.in_([*firings.BEGINS, Decision.FAILED.value]))
             .order_by(_d.due_id.desc())
             .limit(spec.pause_after_failures)
         )
-        for line in conn.execute(newest).mappings().all():
-            status = None if line["target_id"] is None else target_status(conn, line)
-            failed.append(line["decision"] == Decision.FAILED or (status in OVER and status not in GOOD))
+        for firing in conn.execute(newest).mappings().all():
+            status = None if firing["target_id"] is None else firings.target_status(conn, firing)
+            failed.append(
+                firing["decision"] == Decision.FAILED or (status in firings.OVER and status not in firings.GOOD)
+            )
         why = too_many_failures(failed, spec.pause_after_failures)
         if why is not None:
             values = {"paused_at": self._clock(), "pause_reason": why}
@@ -221,11 +202,11 @@ class ScheduleStore(StorePart):
         return why
 
     def asked_due(self, name: str, request_key: str) -> DueRow | None:
-        """The line that this request asked for, if there is one. Raises ``InvalidRequest``."""
+        """The firing that this request asked for, if there is one. Raises ``InvalidRequest``."""
         check_request_id(request_key)
         query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
         rows = self._rows(query.where(_s.name == name, _d.request_key == request_key))
-        return due_row(rows[0], name) if rows else None
+        return firings.due_row(rows[0], name) if rows else None
 
     def ask_due(
         self,
@@ -238,51 +219,51 @@ class ScheduleStore(StorePart):
     ) -> list[DueRow]:
         """Have these due times begin, because a person asks: each that began nothing yet. Raises ``RunNotFound``.
 
-        ``request_key``, with one due time: of the request, which sent again finds the line that it asked for, whenever
-        that is. ``NotInThisState`` when another request asked for the same second.
+        ``request_key``, with one due time: of the request, which sent again finds the firing that it asked for,
+        whenever that is. ``NotInThisState`` when another request asked for the same second.
 
-        ``seen``: the latest due time that this person saw a line of. ``NotInThisState`` when somebody asked for a later
-        one since.
+        ``seen``: the latest due time that this person saw a firing of. ``NotInThisState`` when somebody asked for a
+        later one since.
         """
         with self._db.writing() as conn:
             row, now, told = needed_row(conn, schedule, name), self._clock(), list[DueRow]()
-            if (
-                request_key is not None
-                and (before := line_of_request(conn, row["schedule_id"], request_key)) is not None
-            ):
-                return [due_row(before, name)]  # whatever was asked for since
+            of_request = (_d.schedule_id == row["schedule_id"], _d.request_key == request_key)
+            if request_key is not None and (before := firings.find(conn, *of_request)) is not None:
+                return [firings.due_row(before, name)]  # whatever was asked for since
             if seen is not None:
-                check_seen(conn, row["schedule_id"], seen)
-            spec, previous = spec_of(row), previous_line(conn, row["schedule_id"])
+                firings.check_seen(conn, row["schedule_id"], seen)
+            spec, previous = firings.spec_of(row), firings.previous(conn, row["schedule_id"])
             for at in sorted(due_at):
-                line = line_at(conn, row["schedule_id"], at)
-                if line is not None and request_key is not None:
-                    take_line(conn, line, request_key)
-                if line is not None and Decision(line["decision"]).begins:
-                    told.append(due_row(line, name))
+                firing = firings.at(conn, row, at)
+                if firing is not None and request_key is not None:
+                    firings.take(conn, firing, request_key)
+                if firing is not None and Decision(firing["decision"]).begins:
+                    told.append(firings.due_row(firing, name))
                     continue
                 # What a person asks for is never left out: it waits, unless the schedule allows it beside the others.
-                live = previous is not None and is_live(conn, previous)
+                live = previous is not None and firings.is_live(conn, previous)
                 overlap = Circumstances(0, 0, spec.overlap, live, asked=True)
                 decision = decide(overlap)[0]
                 decision = Decision.QUEUED if decision is Decision.SKIPPED_OVERLAP else decision
                 after = previous["due_id"] if previous is not None and decision is Decision.QUEUED else None
-                values = new_line(row, at, decided_after(previous, now), decision, reason, after_id=after)
+                values = firings.new_row(
+                    row, at, firings.decided_after(previous, now), decision, reason, after_id=after
+                )
                 values |= {"asked_by": asked_by} | ({} if request_key is None else {"request_key": request_key})
-                if line is not None:
-                    values["reason"] = f"{reason}; it was {line['decision']}: {line['reason']}"
-                told.append(written(conn, row, values, line))
-                previous = line_at(conn, row["schedule_id"], at)
+                if firing is not None:
+                    values["reason"] = f"{reason}; it was {firing['decision']}: {firing['reason']}"
+                told.append(firings.written(conn, row, values, firing))
+                previous = firings.at(conn, row, at)
             return told
 
     def unfired_due(self, schedule_id: int, until: datetime) -> list[datetime]:
-        """Due times up to ``until`` that have no line, a thousand at most."""
+        """Due times up to ``until`` that have no firing, a thousand at most."""
         with self._db.reading() as conn:
             row = conn.execute(select(schedule).where(_s.schedule_id == schedule_id)).mappings().one()
-            return unfired_times(conn, row, until)[0]
+            return firings.unfired_times(conn, row, until)[0]
 
     def note_due(self, schedule_id: int, until: datetime) -> Noted:
-        """Write a line for each due time up to ``until`` that has none, some at once.
+        """Write a firing for each due time up to ``until`` that has none, some at once.
 
         They are ``paused`` where the schedule was, else ``missed``.
         """
@@ -291,49 +272,49 @@ class ScheduleStore(StorePart):
             row = conn.execute(query).mappings().one_or_none()
             if row is None or row["deleted_at"] is not None:
                 return Noted()
-            noted, tell = note(conn, dict(row), until, self._clock())
-            append_events(conn, tell)
+            noted, tell = firings.note(conn, dict(row), until, self._clock())
+            firings.append_events(conn, tell)
             return noted
 
     def get_due(self, due_id: int) -> DueRow:
-        """The line. Raises ``RunNotFound``."""
+        """The firing. Raises ``RunNotFound``."""
         query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
         rows = self._rows(query.where(_d.due_id == due_id)) if 0 < due_id <= ID_MAX else []
         if not rows:
             raise RunNotFound(f"There is no due time {due_id}")
-        return due_row(rows[0], rows[0]["name"])
+        return firings.due_row(rows[0], rows[0]["name"])
 
     def previous_target(self, due_id: int) -> PreviousTarget | None:
-        """The target that a queued line waits for; ``None``: it waits for nothing."""
+        """The target that a queued firing waits for; ``None``: it waits for nothing."""
         with self._db.reading() as conn:
             after = conn.execute(select(_d.after_id).where(_d.due_id == due_id)).scalar_one_or_none()
-            line = None if after is None else line_by_id(conn, after)
-            if line is None:
+            firing = None if after is None else firings.find(conn, _d.due_id == after)
+            if firing is None:
                 return None
-            return PreviousTarget(line["due_id"], is_live(conn, line), target_of(line))
+            return PreviousTarget(firing["due_id"], firings.is_live(conn, firing), firings.target_of(firing))
 
     def give_way(self, due_id: int) -> bool:
-        """Tell whether a queued line gives way: it would be stopped at once for a later one. This is written down.
+        """Tell whether a queued firing gives way: it would be stopped at once for a later one. It is written down.
 
-        It then begins nothing, and lines that wait for it wait for what it waited for.
+        It then begins nothing, and firings that wait for it wait for what it waited for.
         """
         with self._db.writing() as conn:
             of_line = select(_d.schedule_id).where(_d.due_id == due_id).scalar_subquery()
             query = select(schedule).where(_s.schedule_id == of_line).with_for_update()
-            row, line = conn.execute(query).mappings().one(), line_by_id(conn, due_id)
-            assert line is not None, "it has a schedule"
-            open_line = line["decision"] == Decision.QUEUED and line["target_id"] is None and line["asked_by"] is None
-            if not open_line or spec_of(row).overlap is not Overlap.STOP_PREVIOUS:
+            row, firing = conn.execute(query).mappings().one(), firings.find(conn, _d.due_id == due_id)
+            assert firing is not None, "it has a schedule"
+            waits = firing["decision"] == Decision.QUEUED and firing["target_id"] is None
+            if not waits or firing["asked_by"] is not None or firings.spec_of(row).overlap is not Overlap.STOP_PREVIOUS:
                 return False
-            mine = (_d.schedule_id == row["schedule_id"], _d.due_at > line["due_at"], _d.asked_by.is_(None))
-            later = conn.execute(select(func.min(_d.due_at)).where(*mine, _d.decision.in_(BEGINS))).scalar_one()
+            mine = (_d.schedule_id == row["schedule_id"], _d.due_at > firing["due_at"], _d.asked_by.is_(None))
+            later = conn.execute(select(func.min(_d.due_at)).where(*mine, _d.decision.in_(firings.BEGINS))).scalar_one()
             if later is None:
                 return False
             values = {"decision": Decision.SKIPPED_OVERLAP.value, "reason": gave_way(due_text(later))}
             conn.execute(update(schedule_due).where(_d.due_id == due_id).values(**values))
             queued = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED.value)
-            conn.execute(update(schedule_due).where(*queued, _d.after_id == due_id).values(after_id=line["after_id"]))
-            append_events(conn, [event_of(row, [{**line, **values}], self._clock())])
+            conn.execute(update(schedule_due).where(*queued, _d.after_id == due_id).values(after_id=firing["after_id"]))
+            firings.append_events(conn, [firings.event_of(row, [{**firing, **values}], self._clock())])
             return True
 
     def due_begun(self, due_id: int, target: TargetRef) -> None:
@@ -351,34 +332,30 @@ class ScheduleStore(StorePart):
         with self._db.writing() as conn:
             query = select(schedule).join(schedule_due, _s.schedule_id == _d.schedule_id).where(_d.due_id == due_id)
             row = conn.execute(query).mappings().one()
-            open_line = (_d.due_id == due_id, _d.target_id.is_(None), _d.decision.in_(BEGINS))
+            still_open = (_d.due_id == due_id, _d.target_id.is_(None), _d.decision.in_(firings.BEGINS))
             failed = {"decision": Decision.FAILED.value, "reason": reason}
-            if conn.execute(update(schedule_due).where(*open_line).values(**failed)).rowcount:
-                line = conn.execute(select(schedule_due).where(_d.due_id == due_id)).mappings().one()
-                append_events(conn, [event_of(row, [line], self._clock())])
+            if conn.execute(update(schedule_due).where(*still_open).values(**failed)).rowcount:
+                firing = conn.execute(select(schedule_due).where(_d.due_id == due_id)).mappings().one()
+                firings.append_events(conn, [firings.event_of(row, [firing], self._clock())])
 
     def due_to_begin(self, until: datetime, after_id: int = 0, limit: int = 100) -> list[DueRow]:
-        """Lines behind ``after_id`` decided before ``until`` whose target is still to be begun, by their id."""
+        """Firings behind ``after_id`` decided before ``until`` whose target is still to be begun, by their id."""
         found: list[Row] = []
-        for decision in BEGINS:  # each for itself, by the index
+        for decision in firings.BEGINS:  # each for itself, by the index
             query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
             query = query.where(_d.decision == decision, _d.target_id.is_(None), _d.due_id > after_id)
             found += self._rows(query.where(_d.decided_at < until).order_by(_d.due_id).limit(limit))
         found.sort(key=lambda row: row["due_id"])
-        return [due_row(row, row["name"]) for row in found[:limit]]
+        return [firings.due_row(row, row["name"]) for row in found[:limit]]
 
     def list_due(
         self, schedule_id: int, before: datetime | None = None, limit: int = 100, decision: Decision | None = None
     ) -> list[DueRow]:
         """Its due times, the latest first, with the status of what they began."""
-        query = select(schedule_due, _s.name, status_column()).with_hint(schedule_due, _BY_DUE, "mysql")
+        query = select(schedule_due, _s.name, firings.status_column()).with_hint(schedule_due, _BY_DUE, "mysql")
         query = query.join(schedule, _s.schedule_id == _d.schedule_id).where(_d.schedule_id == schedule_id)
         if before is not None:
             query = query.where(_d.due_at < before)
         if decision is not None:
             query = query.where(_d.decision == decision.value)
-        return [due_row(row, row["name"]) for row in self._rows(query.order_by(_d.due_at.desc()).limit(limit))]
-
-
-def _schedule(row: Row) -> ScheduleRow:
-    return made(ScheduleRow, row)
+        return [firings.due_row(row, row["name"]) for row in self._rows(query.order_by(_d.due_at.desc()).limit(limit))]

@@ -1,15 +1,13 @@
-"""Tables of schedules, their due times, and webhooks."""
+"""Tables of schedules and their firings."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, UniqueConstraint
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, UniqueConstraint
 
-from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata
-from crawler_lifecycle.store.columns import UtcTime, Words
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table
 
-schedule = Table(
+schedule = new_table(
     "schedule",
-    metadata,
     Column("schedule_id", Key, primary_key=True, autoincrement=True),
     Column("name", String(80), nullable=False),
     # Counts up with each definition.
@@ -20,9 +18,9 @@ schedule = Table(
     Column("requested_by", Words(255)),
     Column("paused_at", UtcTime),
     Column("pause_reason", Long),
-    # Failures of lines up to this one no longer pause it.
+    # Failures of firings up to this one no longer pause it.
     Column("failures_after", BigInteger, nullable=False),
-    # Each due time before has its line.
+    # Each due time before has its firing.
     Column("checked_until", UtcTime, nullable=False),
     Column("trouble", Long),
     Column("created_at", UtcTime, nullable=False),
@@ -31,12 +29,10 @@ schedule = Table(
     Column("ended_at", UtcTime),
     Column("deleted_at", UtcTime),
     UniqueConstraint("name"),
-    **OPTIONS,
 )
 
-schedule_due = Table(
+schedule_due = new_table(
     "schedule_due",
-    metadata,
     # One row for each due time. Nothing but the end of a row is ever written again: what it began, and where that was
     # nothing, that a person had it begin after all.
     Column("due_id", Key, primary_key=True, autoincrement=True),
@@ -62,5 +58,4 @@ schedule_due = Table(
     Index(None, "schedule_id", "decision", "decided_at"),
     # What is still to be begun.
     Index(None, "decision", "target_id", "due_id"),
-    **OPTIONS,
 )

@@ -63,9 +63,9 @@ class Queue:
     ramping: Version = None
     """Another one that some of it is given to."""
     ahead_s: float = 0.0
-    """How far the latest poll lies in the future: the server's clock wrote it, so ours is behind."""
+    """Seconds that the latest poll lies in the future: the server's clock wrote it, so ours is behind."""
     problem: str | None = None
-    """Why the server does not describe it."""
+    """The reason why the server does not describe it."""
 
 
 @dataclass(frozen=True, slots=True)

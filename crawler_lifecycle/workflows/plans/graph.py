@@ -108,7 +108,7 @@ class FunctionCalls:
         """Calls that would end with this execution."""
         return [*self._short, *self._starting]
 
-    def room(self, full: bool) -> int:
+    def capacity(self, full: bool) -> int:
         """The number of calls that may still begin."""
         return max((CALLS_WHEN_FULL if full else CALLS_MAX) - self.count, 0)
 
@@ -158,7 +158,7 @@ class FunctionCalls:
         inbox.answered = [*inbox.answered, *(number for number in numbers if number not in inbox.answered)]
 
     async def look_after(self, wake: Callable[[], bool]) -> None:
-        """Now and then, and first of all in a new execution: find calls whose workflow was ended by another hand, so
+        """Now and then, and first of all in a new execution: find calls whose workflow somebody ended, so
         that no signal comes. Raises ``Interrupted``."""
         s, now = self._s, workflow.now()
         if not s.apart or (s.checked_at is not None and now - s.checked_at < timedelta(seconds=LEVEL_S)):
@@ -211,7 +211,7 @@ class GraphBatchWorkflow(WithoutSignals):
         try:
             await workflow.get_external_workflow_handle(graph).signal(names.SIGNAL_BATCH_ENDED, order.batch)
         except ApplicationError as error:
-            workflow.logger.warning("%s could not be told: %s", graph, error.message)
+            workflow.logger.warning("%s could not be notified: %s", graph, error.message)
 
 
 @workflow.defn(name=names.GRAPH_WORKFLOW)
@@ -332,7 +332,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         return history_full(HISTORY_MAX)
 
     def _may_leave(self) -> bool:
-        """Tell whether to continue as new now: no call ends by that."""
+        """Say whether to continue as new now: no call ends by that."""
         return may_leave(HISTORY_MAX) and not self._calls.ends_with_us()
 
     async def _open(self, order: GraphOrder) -> None:
@@ -352,7 +352,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         if s.is_late(workflow.now()):
             self._calls.kill()
         await self._calls.look_after(self._stop_changed)
-        order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, self._calls.room(self._full()))
+        order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, self._calls.capacity(self._full()))
         control = self._stop_wanted()
         advanced = await call(GraphActivities.advance_graph, order, control=control, wake=self._stop_changed)
         s.took(advanced, order.answered, workflow.now())
@@ -412,17 +412,17 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
-        told = await self._recorded(GraphActivities.record_graph_stop, RecordParentStop(s.graph_id, intent))
-        if told.unreadable is not None:  # what executes ends all the same
+        recorded = await self._recorded(GraphActivities.record_graph_stop, RecordParentStop(s.graph_id, intent))
+        if recorded.unreadable is not None:  # what executes ends all the same
             s.unrecorded = True
             self._calls.kill()
             await pause(PASS_S, lambda: False, "a row that can be written")
             s.inbox.changed = True
             return
         s.unrecorded = False
-        if told.stop is None:
+        if recorded.stop is None:
             self._too_late()
-        s.inbox.recorded(told.stop, False)
+        s.inbox.recorded(recorded.stop, False)
         s.stop_at, s.next_at = s.stop_at or workflow.now(), None
         if intent.force:
             self._calls.kill()

@@ -123,7 +123,7 @@ class GraphWork(OwnedState):
         self.next_at = at if advanced.again_at is None else min(at, max(advanced.again_at, now))
 
     def is_late(self, now: datetime) -> bool:
-        """Tell whether functions are to be killed that a stop did not end."""
+        """Say whether functions are to be killed that a stop did not end."""
         if self.stop_at is None or self.killed:
             return False
         return now - self.stop_at >= timedelta(seconds=STOP_S - 0.002)  # the server's timers have whole milliseconds

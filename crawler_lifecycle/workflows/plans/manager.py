@@ -24,6 +24,7 @@ from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder
 from crawler_lifecycle.activities.managers.managing import (
     AddManagerJobs,
     EndManager,
+    ManagerEnded,
     ManagingActivities,
     NoteManager,
 )
@@ -36,7 +37,7 @@ from crawler_lifecycle.workflows.requests import read_input, read_update, refuse
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
 
-from .manager_state import PASS_LEAST_S, ManagerState, Verdict
+from .manager_state import PASS_LEAST_S, ManagerState
 from .owned import OwnedWorkflow
 
 #: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
@@ -147,7 +148,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
                 return
             if error.type != InvalidRequest.code:
                 raise
-            s.over = Verdict(RunStatus.FAILED, "failed", f"What its class decided cannot be: {error.message}")
+            s.over = ManagerEnded(RunStatus.FAILED, "failed", f"What its class decided cannot be: {error.message}")
             return
         s.took(answer, workflow.now())
         publish(s)
@@ -177,7 +178,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     def _ended_before(self) -> None:
         """This execution is one that somebody reset: the manager has ended, and stays as it is on record."""
         s = self._s
-        s.inbox.stop, s.inbox.closed, s.over = None, True, Verdict(s.status, "", "")
+        s.inbox.stop, s.inbox.closed, s.over = None, True, ManagerEnded(s.status, "", "")
 
     async def _keep_reading(self) -> None:
         """Read the row after every wake-up, beside whatever is waited for: a stop may stand there."""
@@ -246,19 +247,19 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             await self._end(s.stopped_by())
 
     async def _record_stop(self, *, must: bool) -> None:
-        """``must``: nothing is left to do but the record, so a row that another hand spoilt is waited for."""
+        """``must``: nothing is left to do but the record, so a row that a manual edit spoilt is waited for."""
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
         order = RecordParentStop(s.manager_id, intent, s.inbox.leave, must)
         wake = self._stop_changed if must else never
-        told = await self._recorded(ManagingActivities.record_manager_stop, order, wake)
-        s.unrecorded = told.unreadable
-        if told.status.terminal:
+        recorded = await self._recorded(ManagingActivities.record_manager_stop, order, wake)
+        s.unrecorded = recorded.unreadable
+        if recorded.status.terminal:
             self._too_late()
-            s.over = s.over or Verdict(told.status, "", "")
+            s.over = s.over or ManagerEnded(recorded.status, "", "")
             return
-        s.inbox.recorded(told.stop, told.leave)
+        s.inbox.recorded(recorded.stop, recorded.leave)
         s.status, s.waiting = RunStatus.STOPPING, None
 
     async def _stop_runs(self) -> None:
@@ -293,7 +294,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
     # --- end -------------------------------------------------------------------------------------------------------
 
-    async def _end(self, verdict: Verdict) -> None:
+    async def _end(self, verdict: ManagerEnded) -> None:
         """Set the verdict. A run that came to life meanwhile takes a stop back to the runs."""
         s = self._s
         stopped = self._stop_wanted()

@@ -11,7 +11,7 @@ from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer
-from crawler_lifecycle.activities.managers.managing import ManagerOpened
+from crawler_lifecycle.activities.managers.managing import ManagerEnded, ManagerOpened
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.managers.manager import FINISHED, ManagerResult, ManagerSnapshot, outcome_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
@@ -74,15 +74,6 @@ class ManagerInbox(Inbox):
 
 
 @dataclass
-class Verdict:
-    """The end that a manager is to have, when its class wants no further cycle."""
-
-    status: RunStatus
-    outcome: str
-    cause: str
-
-
-@dataclass
 class OwnedState:
     """Knowledge of a workflow about the row that it owns. Fields are only ever added, with defaults: old histories must
     load."""
@@ -121,7 +112,8 @@ class ManagerState(OwnedState):
     """Whether nothing happened in it."""
     live: int = 0
     error: str | None = None
-    over: Verdict | None = None
+    over: ManagerEnded | None = None
+    """The end that it is to have, when its class wants no further cycle."""
     passes: int = 0
     """Passes over the live runs of a stop."""
     unrecorded: str | None = None
@@ -159,14 +151,14 @@ class ManagerState(OwnedState):
     def ends_by(self, answer: CycleAnswer) -> None:
         """The class wants no further cycle."""
         if answer.error is not None:
-            self.over = Verdict(RunStatus.FAILED, "failed", answer.error)
+            self.over = ManagerEnded(RunStatus.FAILED, "failed", answer.error)
             return
         outcome, bad = outcome_of(answer.close_reason, answer.failed, answer.hook_errors, answer.on_hook_error)
         status = RunStatus.FAILED if bad else RunStatus.COMPLETED
         errors = f"; errors in hooks: {answer.hook_errors}" if answer.hook_errors else ""
         close = f"{errors}; {answer.unclosed}" if answer.unclosed else errors
         reason = answer.close_reason or FINISHED
-        self.over = Verdict(status, outcome, f"Its class ended it with the close reason {reason!r}{close}")
+        self.over = ManagerEnded(status, outcome, f"Its class ended it with the close reason {reason!r}{close}")
 
     def gap_left(self, now: datetime) -> float:
         if self.cycle_at is None or not self.inbox.woken:
@@ -174,12 +166,12 @@ class ManagerState(OwnedState):
         gap = IDLE_GAP_S if self.idle else min(GAP_S + GAP_PER_LIVE_S * self.live, GAP_MOST_S)
         return gap - (now - self.cycle_at).total_seconds()
 
-    def stopped_by(self) -> Verdict:
+    def stopped_by(self) -> ManagerEnded:
         """The verdict of a stop."""
         left = "; its runs go on" if self.inbox.leave else ""
         close = f"; {self.unclosed}" if self.unclosed else ""
         stopped = self.inbox.stop.stopped if self.inbox.stop is not None else "Stopped"
-        return Verdict(RunStatus.FAILED, "cancelled", f"{stopped}{left}{close}")
+        return ManagerEnded(RunStatus.FAILED, "cancelled", f"{stopped}{left}{close}")
 
     def result(self) -> ManagerResult:
         """The result of the workflow."""
@@ -207,13 +199,8 @@ class ManagerState(OwnedState):
 
     def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
         """Search attributes of the manager."""
-        return [
-            (NAME, self.name),
-            (FLOW, self.flow_id),
-            (STATUS, str(self.status)),
-            (OUTCOME, self.outcome),
-            (PARENT, self.parent),
-        ]
+        known = [(NAME, self.name), (FLOW, self.flow_id), (STATUS, str(self.status))]
+        return [*known, (OUTCOME, self.outcome), (PARENT, self.parent)]
 
     def details(self) -> str:
         """The manager in Markdown, for the Temporal UI."""

@@ -58,7 +58,7 @@ class OwnedWorkflow(Generic[S]):
         return self._s.inbox.stop is not None
 
     def _stop_changed(self) -> bool:
-        """Tell whether more is asked for than is on record."""
+        """Say whether more is asked for than is on record."""
         return self._s.inbox.changed
 
     def _claim(self, number: int) -> Claim:
@@ -105,13 +105,13 @@ class OwnedWorkflow(Generic[S]):
         inbox = self._s.inbox
         inbox.changed = False
         try:
-            told = await call(method, order, wake=wake)
+            recorded = await call(method, order, wake=wake)
         except MustLeave:
             inbox.changed = True
             raise
-        if told.unreadable is not None:
-            self.note(f"the stop is not on record yet: {told.unreadable}")
-        return told
+        if recorded.unreadable is not None:
+            self.note(f"the stop is not on record yet: {recorded.unreadable}")
+        return recorded
 
     def _too_late(self) -> None:
         """The stop came after the end."""

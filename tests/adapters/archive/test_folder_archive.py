@@ -17,7 +17,7 @@ import threading
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -95,13 +95,8 @@ def test_only_regular_files_under_the_root_get_in_and_nothing_blocks(
     reasons = _skipped(manifest)
     assert reasons["fifo"] == "a named pipe"
     assert reasons["socket"] == "a socket"
-    assert {name for name, why in reasons.items() if why == "a symbolic link"} == {
-        "link",
-        "relative",
-        "linked-folder",
-        "loop",
-        "dangling",
-    }
+    links = {name for name, why in reasons.items() if why == "a symbolic link"}
+    assert links == {"link", "relative", "linked-folder", "loop", "dangling"}
     assert manifest["skipped_count"] == 7
 
 
@@ -119,26 +114,22 @@ def test_a_file_replaced_by_a_link_between_look_and_open(
     archive: FolderArchive, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secret").write_text("secret")
-    (folder / "a").write_text("a")
-    (folder / "b").write_text("b")
-    (folder / "c").write_text("c")
-    (folder / "d").write_text("d")
-    (folder / "e").write_text("e")
+    for name in "abcde":
+        (folder / name).write_text(name)
     real = os.stat
+    instead: dict[object, Callable[[Path], object]] = {
+        b"a": lambda path: path.symlink_to(tmp_path / "secret"),
+        b"b": lambda path: None,
+        b"c": Path.mkdir,
+        b"d": os.mkfifo,
+    }
 
     def swap(name: Any, **options: Any) -> os.stat_result:
         found = real(name, **options)
-        if name == b"a":
-            (folder / "a").unlink()
-            (folder / "a").symlink_to(tmp_path / "secret")
-        if name == b"b":
-            (folder / "b").unlink()
-        if name == b"c":
-            (folder / "c").unlink()
-            (folder / "c").mkdir()
-        if name == b"d":
-            (folder / "d").unlink()
-            os.mkfifo(folder / "d")
+        if name in instead:
+            path = folder / os.fsdecode(name)
+            path.unlink()
+            instead[name](path)
         return found
 
     monkeypatch.setattr(os, "stat", swap)
@@ -153,25 +144,9 @@ def test_a_file_replaced_by_a_link_between_look_and_open(
 
 
 NAMES = [
-    b"plain.txt",
-    b"Plain.TXT",
-    b"PLAIN.txt",
-    b"manifest.json",
-    b"latin-\xe9",
-    b"tab\there",
-    b"line\nbreak",
-    b"bidi-\xe2\x80\xae-txt.exe",
-    b"back\\slash",
-    b"C:drive",
-    "nfc-é".encode(),
-    "nfd-e\u0301".encode(),
-    "nfd-é".encode(),
-    b"...",
-    b".hidden",
-    b"-rf",
-    b"%2e%2e",
-    b"space ",
-    "emoji-🕷".encode(),
+    *(b"plain.txt", b"Plain.TXT", b"PLAIN.txt", b"manifest.json", b"latin-\xe9", b"tab\there", b"line\nbreak"),
+    *(b"bidi-\xe2\x80\xae-txt.exe", b"back\\slash", b"C:drive", b"...", b".hidden", b"-rf", b"%2e%2e", b"space "),
+    *(name.encode() for name in ("nfc-é", "nfd-e\u0301", "nfd-é", "emoji-🕷")),
 ]
 
 
@@ -236,15 +211,20 @@ def test_limits_leave_out_and_say_so(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_deep_folder_ends_somewhere(archive: FolderArchive, folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    for _ in range(300):
-        os.mkdir("d", dir_fd=fd)
-        fd, former = os.open("d", os.O_RDONLY, dir_fd=fd), fd
-        os.close(former)
-    os.close(fd)
+    os.close(_nested(folder, "d", 300))
     _, manifest = _read(archive, _store(archive, folder))
     assert "deeper than" in next(iter(_skipped(manifest).values()))
     assert _open_below(folder.parent) == []
+
+
+def _nested(folder: Path, name: str, depth: int) -> int:
+    """The innermost of so many folders, opened."""
+    fd = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=fd)
+        fd, former = os.open(name, os.O_RDONLY, dir_fd=fd), fd
+        os.close(former)
+    return fd
 
 
 def _open_below(folder: Path) -> list[str]:
@@ -257,18 +237,19 @@ def _open_below(folder: Path) -> list[str]:
 
 
 def test_many_skipped_things_do_not_make_a_large_manifest(archive: FolderArchive, folder: Path) -> None:
-    for n in range(ArchiveLimits().skipped_named_max + 50):
+    named = ArchiveLimits().skipped_named_max
+    for n in range(named + 50):
         (folder / f"{n}").symlink_to("x")
     _, manifest = _read(archive, _store(archive, folder))
-    assert len(manifest["skipped"]) == ArchiveLimits().skipped_named_max
-    assert manifest["skipped_count"] == ArchiveLimits().skipped_named_max + 50
+    assert (len(manifest["skipped"]), manifest["skipped_count"]) == (named, named + 50)
+    assert manifest["skipped_reasons"] == {"a symbolic link": named + 50}
 
 
 def test_a_sparse_file_costs_no_memory(archive: FolderArchive, folder: Path) -> None:
     import resource
 
     with (folder / "sparse").open("wb") as file:
-        file.truncate(300 * 2**20)
+        file.truncate(100 * 2**20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = _store(archive, folder)
     assert result.bytes < 5 * 2**20
@@ -317,12 +298,12 @@ def test_a_file_and_a_folder_of_one_name_after_folding(archive: FolderArchive, f
 
 
 def test_thousands_of_names_that_fold_to_one(archive: FolderArchive, folder: Path) -> None:
-    for n in range(2**12):
-        name = "".join(char.upper() if n >> bit & 1 else char for bit, char in enumerate("abcdefghijkl"))
+    for n in range(2**10):
+        name = "".join(char.upper() if n >> bit & 1 else char for bit, char in enumerate("abcdefghij"))
         (folder / name).touch()
     result = _store(archive, folder)
     files, _ = _read(archive, result)
-    assert len(files) == result.files == 2**12
+    assert len(files) == result.files == 2**10
 
 
 def test_what_windows_and_long_names_make_of_it(archive: FolderArchive, folder: Path) -> None:
@@ -337,11 +318,7 @@ def test_what_windows_and_long_names_make_of_it(archive: FolderArchive, folder: 
 
 
 def test_a_name_that_is_too_long_in_all(archive: FolderArchive, folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    for _ in range(9):
-        os.mkdir("d" * 250, dir_fd=fd)
-        fd, former = os.open("d" * 250, os.O_RDONLY, dir_fd=fd), fd
-        os.close(former)
+    fd = _nested(folder, "d" * 250, 9)
     os.close(os.open("file", os.O_CREAT, dir_fd=fd))
     os.close(fd)
     files, manifest = _read(archive, _store(archive, folder))
@@ -360,11 +337,15 @@ def test_a_folder_with_too_many_names_is_not_read_to_its_end(
     assert manifest["skipped_reasons"] == {"a named pipe": 10, "not all of it: over the limit of 10 names": 1}
 
 
-def test_reasons_are_counted_also_of_what_is_not_named(archive: FolderArchive, folder: Path) -> None:
-    for n in range(1100):
-        (folder / f"link-{n}").symlink_to("x")
-    _, manifest = _read(archive, _store(archive, folder))
-    assert manifest["skipped_reasons"] == {"a symbolic link": 1100}
+def _refuse_opening(target: bytes, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def refused(name: Any, *rest: Any, **more: Any) -> int:
+        if name == target:
+            raise OSError(number, os.strerror(number))
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refused)
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
@@ -372,14 +353,7 @@ def test_what_may_not_be_read(archive: FolderArchive, folder: Path, what: str, m
     (folder / "sub").mkdir()
     (folder / "sub" / "f").write_text("x")
     (folder / "z").write_text("z")
-    real, target = os.open, {"file": b"f", "folder": b"sub"}[what]
-
-    def refused(name: Any, *rest: Any, **more: Any) -> int:
-        if name == target:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(os, "open", refused)
+    _refuse_opening({"file": b"f", "folder": b"sub"}[what], errno.EACCES, monkeypatch)
     result = _store(archive, folder)
     monkeypatch.undo()
     files, manifest = _read(archive, result)
@@ -391,14 +365,7 @@ def test_too_many_open_files_are_our_trouble_and_no_reason_to_leave_something_ou
     archive: FolderArchive, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "f").write_text("x")
-    real = os.open
-
-    def full(name: Any, *rest: Any, **more: Any) -> int:
-        if name == b"f":
-            raise OSError(errno.EMFILE, "Too many open files")
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(os, "open", full)
+    _refuse_opening(b"f", errno.EMFILE, monkeypatch)
     with pytest.raises(NotDelivered, match="Too many open files"):
         _store(archive, folder)
 
@@ -537,8 +504,6 @@ def test_a_full_disk_leaves_the_former_archive_and_no_rest(
 
 
 def test_what_a_killed_exporter_left_is_removed_and_a_living_one_is_not(archive: FolderArchive, folder: Path) -> None:
-    import fcntl
-
     _store(archive, folder)
     place = archive.root / "7" / "1"
     dead, alive = place / ".supporting-files.zip.dead.part", place / ".supporting-files.zip.alive.part"
@@ -597,12 +562,6 @@ def test_reading_stays_inside(archive: FolderArchive, tmp_path: Path) -> None:
             archive.open(url)
 
 
-def test_the_place_cannot_be_written(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(NotDelivered):
-        _store(FolderArchive((tmp_path / "file").as_uri()), folder)
-
-
 @pytest.mark.parametrize("url", ["archive", "file:archive", "file://host/x", "s3://bucket/prefix"])
 def test_other_urls_are_refused_with_the_setting(url: str) -> None:
     with pytest.raises(InvalidRequest, match="LIFECYCLE_ARCHIVE__URL"):
@@ -613,8 +572,11 @@ def test_a_check_leaves_nothing_and_says_what_is_wrong(archive: FolderArchive, t
     assert archive.check() == f"archives go to the folder {archive.root}"
     assert os.listdir(archive.root) == []
     (tmp_path / "file").touch()
+    none = FolderArchive((tmp_path / "file" / "below").as_uri())
     with pytest.raises(NotDelivered, match="LIFECYCLE_ARCHIVE__URL"):
-        FolderArchive((tmp_path / "file" / "below").as_uri()).check()
+        none.check()
+    with pytest.raises(NotDelivered):
+        _store(none, tmp_path)
 
 
 def test_numbers_do_not_make_a_name_too_long() -> None:

@@ -141,7 +141,7 @@ PARTED = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
 @pytest.mark.parametrize(
     ("operation", "kind"),
     [
-        *((op, kind) for op in PARTED for kind in ("slow_down", "hang", "status")),
+        *((op, kind) for op in PARTED for kind in ("slow_down", "hang")),
         *((op, kind) for op in PARTED[1:] for kind in ("reset", "wrong_etag", "damage")),
         *((op, kind) for op in PARTED for kind in ("garbage", "empty")),
     ],
@@ -165,7 +165,7 @@ def test_an_upload_that_fails_leaves_nothing_and_the_next_one_succeeds(
 
 
 @pytest.mark.parametrize("size", ["folder", "large"])
-@pytest.mark.parametrize("kind", ["slow_down", "internal", "reset", "drop_answer"])
+@pytest.mark.parametrize("kind", ["slow_down", "reset", "drop_answer"])
 def test_one_lost_call_does_not_cost_the_upload(
     archive: S3Archive,
     bucket: Bucket,
@@ -351,7 +351,7 @@ class Cancelled(Exception):
     """What an activity's cancellation looks like."""
 
 
-@pytest.mark.parametrize("after", [0.0, 0.2, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("after", [0.0, 0.5, 1.0])
 def test_cancelled_by_its_heartbeat_it_leaves_nothing(
     archive: S3Archive, bucket: Bucket, large: Path, after: float, part_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,7 +217,7 @@ def test_two_at_once_remove_everything_once(fleet: Fleet, tidy: Any, monkeypatch
 
     def also(self: VolumePlace, run: RunRef, attempt: int) -> None:
         monkeypatch.setattr(VolumePlace, "remove", really)
-        codes.append(tidy("--yes").code)
+        codes.append(tidy("--yes", "-o", "json").code)
         really(self, run, attempt)
 
     monkeypatch.setattr(VolumePlace, "remove", also)

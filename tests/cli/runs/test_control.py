@@ -329,11 +329,6 @@ def test_a_request_id_in_any_language(gateway: respx.MockRouter, crawlctl: Crawl
     assert _body(route)["request_id"] == "ночь-1"
 
 
-def test_look(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    gateway.post("/v1/runs/7/look").respond(202, json=RUN)
-    assert crawlctl("look", "7", "-o", "name").out == "7\n"
-
-
 def test_start_takes_every_field_of_a_request(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     route = gateway.post("/v1/runs").respond(202, json=ACCEPTED)
     words = ["start", "operations", "-a", "a=1", "-s", "DOWNLOAD_DELAY=0", "--tasks", "2", "--max-parallel", "1"]

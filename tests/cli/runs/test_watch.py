@@ -14,7 +14,6 @@ import httpx
 import pytest
 import respx
 
-from crawler_lifecycle.cli import session
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.runs import watch
 from tests.cli.cli_answers import COMPLETED, CORRECTION, FAILED, RESUMED, RUN, STOPPED, TASKS
@@ -276,7 +275,7 @@ def test_no_colour_where_none_is_wanted(served: Served) -> None:
 def test_the_picture_fits(height: int) -> None:
     rows = [TASKS[0] | {"task_id": n, "task_index": n, "status": "QUEUED" if n % 9 else "RUNNING"} for n in range(150)]
     seen = watch.Seen(RUN | {"tasks": {"QUEUED": 890, "RUNNING": 110}}, rows, [CORRECTION] * 5)
-    lines = _lines_of(lambda: watch.draw(session.Session(), seen, height))
+    lines = _lines_of(lambda: watch.draw(seen, height))
     assert len(lines) <= max(height, watch.FRAME + 1)
     shown = [line for line in lines if " RUNNING " in line and "items" in line]
     assert shown, "what executes comes first"

@@ -203,7 +203,6 @@ class Bench:
         wait_until(lambda: self.look(index).phase in (Phase.ENDED, Phase.GONE))
         seen = self.look(index)
         if seen.phase is Phase.ENDED:
-            assert seen.end is not None
             assert (seen.end.exit_code, seen.end.signal, seen.end.finish_reason) == (137, 9, None)
         return seen
 
@@ -245,6 +244,12 @@ class Bench:
         first, *_ = [victim.send(signal.SIGKILL) for victim in victims]
         assert first, "the others may go with it"
         wait_until(lambda: not any(victim.alive() for victim in victims))
+
+    def slay_all(self) -> None:
+        """The supervisor first: nobody is left who could write the end."""
+        supervisor, runner, crawler = self.supervisor(), self.runner(), self.crawler_process()
+        self.slay(supervisor)
+        self.slay(runner, crawler)
 
     def running(self) -> list[int]:
         """Every process that belongs to this state folder: crawlers by their environment, supervisors by arguments."""

@@ -124,7 +124,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(12))
 @given(left=st.dictionaries(st.sampled_from(NAMES), THINGS, max_size=len(NAMES)))
 def test_whatever_lies_in_a_folder_is_read_and_kept(empty: Path, left: Mapping[str, bytes | str]) -> None:
     place = Place.over(empty, empty.parent / "one")

@@ -223,8 +223,6 @@ def test_a_real_group_takes_in_and_ends_what_hides() -> None:
     try:
         with subprocess.Popen([sys.executable, "-c", waits], stdin=-1, stdout=-1, env={}, text=True) as process:
             group.admit(process.pid)
-            assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write("go\n")
             process.stdin.flush()
             hidden = int(process.stdout.readline())

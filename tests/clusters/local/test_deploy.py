@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,13 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports.runs import Deployed
 from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref
 
@@ -56,24 +53,6 @@ def seen_by_crawler(bench: Bench) -> dict[str, object]:
     bench.until(Phase.ENDED)
     data: dict[str, object] = json.loads((bench.folder() / "files/seen").read_text())
     return data
-
-
-def test_eight_threads_start_one_crawler(bench: Bench) -> None:
-    answers: list[Deployed] = []
-    barrier = threading.Barrier(8)
-
-    def deploy() -> None:
-        barrier.wait()
-        answers.extend(bench.deploy(ONCE))
-
-    threads = [threading.Thread(target=deploy) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(answer.state for answer in answers) == ["created"] + ["existing"] * 7
-    assert len({answer.uid for answer in answers}) == 1
-    assert starts(bench) == 1
 
 
 def _meet(barrier: Barrier) -> None:
@@ -190,7 +169,6 @@ def test_what_cannot_be_executed_ends_as_such(bench: Bench, tmp_path: Path) -> N
     (bench.folder(1) / "spec.json").write_text(json.dumps(spec).replace("/0/1", "/1/1"))
     bench.deploy(SLEEP, range(1, 2))
     seen = bench.until(Phase.ENDED, 1)
-    assert seen.end is not None
     assert (seen.end.reason, seen.end.exit_code) == ("ContainerCannotRun", None)
     assert "FileNotFoundError" in (seen.end.message or "")
 
@@ -245,8 +223,3 @@ def test_the_crawler_sees_the_contract_and_nothing_of_ours(
     on_disk = "".join(path.read_text() for path in bench.folder().glob("*.json"))
     assert "k3y" not in on_disk
     assert "t-1000" not in on_disk
-
-
-def test_a_cluster_needs_a_slot(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="slots"):
-        LocalCluster(tmp_path, slots=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from crawler_lifecycle.clusters.local.processes.disk_reserve import Room
+from crawler_lifecycle.clusters.local.folders.folder import EndReserve
 from crawler_lifecycle.domain.task import TaskStatus, read_end
 from tests.clusters.local.local_bench import Bench
 from tests.support.disks import small_disk
@@ -35,7 +35,6 @@ def test_a_full_disk_keeps_the_evidence(tmp_path: Path) -> None:
         try:
             bench.deploy(FILLS)
             seen = bench.until_on_file()
-            assert seen.end is not None
             assert (seen.end.exit_code, seen.end.reason) == (3, "Error")
             ending = read_end(seen.end)
             assert (ending.status, ending.outcome) == (TaskStatus.FAILED, "diskusage_exceeded")
@@ -49,15 +48,15 @@ def test_room_that_somebody_took_away_or_replaced_is_never_written_to(tmp_path: 
     """The crawler owns the folder; what it put in the place of the name is not ours to write to or to believe."""
     (tmp_path / "victim").write_text("as it was")
     for replaced in (False, True):
-        room = Room(str(tmp_path))
+        room = EndReserve(str(tmp_path))
         (tmp_path / "end.room").unlink()
         if replaced:
             (tmp_path / "end.room").symlink_to(tmp_path / "victim")
         assert not room.become(str(tmp_path / "end.json"), {"exit_code": 3})
         assert not (tmp_path / "end.json").exists()
     assert (tmp_path / "victim").read_text() == "as it was"
-    room = Room(str(tmp_path))
+    room = EndReserve(str(tmp_path))
     assert room.become(str(tmp_path / "end.json"), {"exit_code": 3})
     assert (tmp_path / "end.json").read_text() == '{"exit_code": 3}'
-    assert Room(str(tmp_path)).become(str(tmp_path / "end.json"), {"exit_code": 0}), "there is one"
+    assert EndReserve(str(tmp_path)).become(str(tmp_path / "end.json"), {"exit_code": 0}), "there is one"
     assert (tmp_path / "end.json").read_text() == '{"exit_code": 3}'

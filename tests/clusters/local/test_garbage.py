@@ -32,30 +32,10 @@ BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 _leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 _values = st.recursive(_leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner))
-_fields = st.sampled_from(
-    [
-        "uid",
-        "pid",
-        "start",
-        "boot",
-        "reason",
-        "since",
-        "started_at",
-        "exit_code",
-        "signal",
-        "message",
-        "finished_at",
-        "pages",
-        "items",
-        "errors",
-        "bytes",
-        "updated_at",
-        "finish_reason",
-        "exit",
-        "peak_memory",
-        "memory_text",
-    ]
-)
+_fields = st.sampled_from((
+    "uid", "pid", "start", "boot", "reason", "since", "started_at", "exit_code", "signal", "message", "finished_at",
+    "pages", "items", "errors", "bytes", "updated_at", "finish_reason", "exit", "peak_memory", "memory_text",
+))  # fmt: skip
 #: Never a live process: whatever number is made up, the boot is another one.
 _objects = st.dictionaries(_fields, _values, max_size=8).map(
     lambda made: json.dumps({**made, "boot": "other"} if made.get("boot") == BOOT else made).encode()
@@ -94,7 +74,7 @@ def test_an_end_at_the_ends_of_numbers_and_of_the_calendar_is_an_end(bench: Benc
             bounded(seen)
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(contents=st.dictionaries(st.sampled_from(NAMES), _garbage, max_size=6))
 def test_garbage_is_never_a_crash_and_never_gone(contents: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -125,7 +105,6 @@ def test_a_garbled_end_is_an_end_that_names_its_trouble(bench: Bench, content: b
     (bench.folder() / "end.json").write_bytes(content)
     seen = bench.look()
     assert seen.phase is Phase.ENDED
-    assert seen.end is not None
     assert seen.end.exit_code is None
     assert "set aside: end.json" in (seen.end.message or "")
 
@@ -159,13 +138,6 @@ def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
         os.mkfifo(path)
     with pytest.raises(files.Garbage):
         files.read(folder, "end.json")
-
-
-def test_a_missing_state_folder_is_an_outage(bench: Bench) -> None:
-    bench.state.rename(bench.state.with_name("elsewhere"))
-    with pytest.raises(ClusterUnavailable):
-        bench.look()
-    bench.state.with_name("elsewhere").rename(bench.state)
 
 
 def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> None:
@@ -207,7 +179,6 @@ while not os.path.exists({str(go)!r}):
     time.sleep(0.3)
     away.rename(tasks)
     seen = bench.until(Phase.ENDED)
-    assert seen.end is not None
     assert seen.end.exit_code == 0
 
 
@@ -222,8 +193,7 @@ def test_a_file_in_the_place_of_all_tasks_is_an_outage(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", ["end.json", "supervisor.json", "process.json", "spec.json"])
 def test_a_file_that_cannot_be_read_is_an_outage(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
+    bench.fill(1)
     real: Any = os.open
 
     def failing(path: Any, *rest: Any, **more: Any) -> int:
@@ -244,7 +214,6 @@ def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:
     bench.deploy("import sys; sys.stdout.buffer.write(b'\\xff\\x00' + 'é'.encode() * 20000 + b'end')")
     bench.until(Phase.ENDED)
     [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
-    assert details.log_tail is not None
     assert len(details.log_tail.encode()) <= 16 * 1024
     assert "\0" not in details.log_tail
     assert details.log_tail.rstrip().endswith("}")

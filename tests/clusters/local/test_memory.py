@@ -109,7 +109,6 @@ def groups(bench: Bench) -> list[str]:
 def test_over_the_limit_is_out_of_memory(bench: Bench, code: str) -> None:
     bench.deploy(code, memory="80Mi")
     seen = bench.until_on_file()
-    assert seen.end is not None
     assert seen.end.reason == "OOMKilled"
     assert seen.end.memory_limit == "80Mi"
     assert seen.peak_memory is not None
@@ -164,7 +163,6 @@ def test_a_slow_supervisor_hides_no_kill_for_memory(make_bench: Callable[..., Be
     (bench.folder() / "oom.json").write_text(json.dumps(oom))
     bench.slay(bench.runner(), bench.crawler_process())
     seen = bench.until(Phase.ENDED)
-    assert seen.end is not None
     assert (seen.end.reason, seen.end.exit_code, seen.end.signal) == ("OOMKilled", 137, 9)
     assert seen.end.message == "Its supervisor had not written the end. It held 1 bytes, the limit is 0 bytes"
     assert seen.peak_memory == 81 * 2**20
@@ -179,7 +177,6 @@ def test_a_slow_supervisor_hides_no_kill_of_the_kernel(kernel: Bench) -> None:
     (kernel.folder() / "files/go").touch()
     seen = kernel.until(Phase.ENDED)
     assert not (kernel.folder() / "end.json").exists()
-    assert seen.end is not None
     assert seen.end.reason == "OOMKilled"
     supervisor.send(signal.SIGCONT)
     assert kernel.until_on_file().end == replace(seen.end, message=ANY, finished_at=ANY)
@@ -199,7 +196,6 @@ def test_who_fails_at_the_limit_is_out_of_memory_without_its_supervisor_too(
         bench.slay(supervisor)
     (bench.folder() / "files/go").touch()
     seen = bench.until(Phase.ENDED)
-    assert seen.end is not None
     assert (seen.end.reason, seen.end.exit_code) == ("OOMKilled", 1)
     assert "It failed after holding " in (seen.end.message or "")
     supervisor.send(signal.SIGCONT)
@@ -208,7 +204,6 @@ def test_who_fails_at_the_limit_is_out_of_memory_without_its_supervisor_too(
 def test_shared_pages_count_once(bench: Bench) -> None:
     bench.deploy(SHARED, memory="110Mi")
     seen = bench.until(Phase.ENDED)
-    assert seen.end is not None
     assert seen.end.reason == "Completed"
 
 
@@ -216,7 +211,6 @@ def test_more_than_can_ever_be_had_is_refused_by_the_kernel(make_bench: Callable
     bench = make_bench(cgroup_setting="off")
     bench.deploy("held = bytearray(2**33)", memory="80Mi")
     seen = bench.until(Phase.ENDED)
-    assert seen.end is not None
     assert (seen.end.exit_code, seen.end.reason) == (1, "Error")
     [details] = bench.cluster.details(run_ref(5), [bench.ref()])
     assert "MemoryError" in (details.log_tail or "")
@@ -261,12 +255,10 @@ def test_a_killed_supervisor_leaves_the_truth_to_the_next_look(kernel: Bench, en
     assert groups(kernel)
     (kernel.folder() / "files/go").touch()
     seen = kernel.until(Phase.ENDED)
-    assert seen.end is not None
     assert seen.end.reason == ("OOMKilled" if end is GROW else "Error")
     assert read_end(seen.end).outcome == ("killed by oom" if end is GROW else "diskusage_exceeded")
     wait_until(lambda: kernel.look().phase is Phase.ENDED and not groups(kernel))
     again = kernel.look()
-    assert again.end is not None
     assert again.end.reason == seen.end.reason
     assert end is not GROW or (again.peak_memory or 0) >= 80 * 2**20
 
@@ -300,29 +292,22 @@ def test_a_group_that_cannot_be_made_costs_nothing_but_itself(
     bench = make_bench()
     bench.deploy(GROW, memory="80Mi", cpu="1")
     seen = bench.until(Phase.ENDED)
-    assert seen.end is not None
     assert seen.end.reason == "OOMKilled"
     assert "no cgroup for this task" in (bench.folder() / "supervisor.log").read_text()
 
 
-@pytest.mark.parametrize(
-    "forged", [{}, {"cgroup": "{tmp}", "name": "foreign"}, {"cgroup": "{tmp}", "name": "crawl-/.."}]
-)
-def test_a_spec_that_names_a_foreign_group_is_garbage(
-    make_bench: Callable[..., Bench], tmp_path: Path, forged: dict[str, str]
-) -> None:
+def test_a_spec_that_names_a_foreign_group_is_garbage(make_bench: Callable[..., Bench], tmp_path: Path) -> None:
     bench = make_bench(cgroup_setting="off")
     bench.deploy("pass")
     bench.until(Phase.ENDED)
     wait_until(lambda: not bench.supervisor().alive())  # while it lives, the file is its own matter
     spec = json.loads((bench.folder() / "spec.json").read_text())
-    spec |= {name: text.replace("{tmp}", str(tmp_path)) for name, text in forged.items()}
+    spec |= {"cgroup": str(tmp_path), "name": "foreign"}
     foreign = tmp_path / f"foreign-{spec['uid'][:8]}"
     foreign.mkdir()
     (bench.folder() / "spec.json").write_text(json.dumps(spec))
     (bench.folder() / "cgroup.json").write_text("{}")
     seen = bench.look()
     assert seen.phase is Phase.ENDED
-    assert seen.end is not None
     assert "set aside: the spec names no cgroup of this task" in (seen.end.message or "")
     assert foreign.is_dir()

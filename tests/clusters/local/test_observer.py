@@ -42,8 +42,7 @@ def marks(bench: Bench, folder: str) -> list[str]:
 
 
 def test_a_mark_lives_as_long_as_its_task(bench: Bench) -> None:
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
+    bench.fill(1)
     assert (marks(bench, liveness_marks.LIVE), marks(bench, liveness_marks.ENDED)) == ([NAME], [])
     bench.slay(bench.crawler_process())
     bench.until_over()
@@ -55,8 +54,7 @@ def test_a_mark_lives_as_long_as_its_task(bench: Bench) -> None:
 
 
 def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(bench: Bench, told: Told) -> None:
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
+    bench.fill(1)
     told.quiet()
     told.after(lambda: bench.slay(bench.supervisor()))
     told.quiet()
@@ -101,8 +99,7 @@ def test_a_supervisor_that_dies_in_the_queue_is_told(bench: Bench, told: Told) -
 
 
 def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(bench: Bench, told: Told) -> None:
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
+    bench.fill(1)
     supervisor, runner, crawler = bench.supervisor(), bench.runner(), bench.crawler_process()
     told.quiet()
     told.after(lambda: shutil.rmtree(bench.folder()))
@@ -115,8 +112,7 @@ def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two readings of one look, and of one turn of the observer."""
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
+    bench.fill(1)
     crawler = bench.crawler_process()
     hidden = {name: (bench.folder() / name).read_bytes() for name in ("supervisor.json", "process.json")}
     alive, late = TaskFolder.supervisor_alive, [True]
@@ -175,7 +171,7 @@ def test_foreign_names_and_marks_without_a_task_do_no_harm(bench: Bench, monkeyp
     told = Told(LocalObserver(bench.state))
     with told.watching():
         wait_until(lambda: task_name(run_ref(77), 0, 1) not in marks(bench, liveness_marks.LIVE))
-        told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
+        told.after(lambda: bench.fill(1))
         assert {run for run, _ in told.calls} <= {RUN, 77}
 
 
@@ -188,7 +184,7 @@ def test_a_deployment_that_comes_again_after_its_mark_was_dropped_is_watched(
         told.after(lambda: liveness_marks.begin(str(bench.state / liveness_marks.LIVE / NAME)))
         wait_until(lambda: told.observer.health().watched == 0 and marks(bench, liveness_marks.LIVE) == [])
     told.quiet()
-    told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
+    told.after(lambda: bench.fill(1))
     wait_until(lambda: told.observer.health().watched == 1)
     told.quiet()
     told.after(lambda: bench.slay(bench.crawler_process()))
@@ -204,14 +200,12 @@ def test_a_mark_that_is_dropped_while_its_supervisor_is_on_its_way_comes_back(
         liveness_marks.drop(mark)
 
     monkeypatch.setattr(liveness_marks, "begin", dropped_at_once)
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
+    bench.fill(1)
     assert marks(bench, liveness_marks.LIVE) == [NAME]
 
 
 def test_garbage_in_the_folder_hides_no_end(bench: Bench, told: Told) -> None:
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
+    bench.fill(1)
     supervisor, crawler = bench.supervisor(), bench.crawler_process()
     told.quiet()
     (bench.folder() / "process.json").write_text("{")
@@ -229,7 +223,7 @@ def test_an_observer_that_is_there_before_the_cluster_leaves_it_to_be_made(
     with told.watching():
         bench = make_bench()
         assert bench.look().phase is Phase.ABSENT
-        told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
+        told.after(lambda: bench.fill(1))
 
 
 def test_observers_have_places_and_move_up(bench: Bench) -> None:

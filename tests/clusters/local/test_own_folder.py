@@ -51,17 +51,29 @@ def over(bench: Bench, code: str) -> Observation:
     return seen
 
 
+COUNT = "open(os.environ['CRAWL_STATE_DIR'] + '/count', 'a').write('x')\n"
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_it_ended_as_its_supervisor_saw(bench: Bench, way: str) -> None:
-    seen = over(bench, WAYS[way] + "time.sleep(0.2)\nsys.exit(5)\n")
+def test_it_ended_as_its_supervisor_saw_and_no_second_begins(bench: Bench, way: str) -> None:
+    code = COUNT + WAYS[way] + "time.sleep(0.2)\nsys.exit(5)\n"
+    seen = over(bench, code)
     assert seen.phase is Phase.ENDED
-    assert seen.end is not None
     assert seen.end.exit_code == 5
     assert seen.started_at is not None
     change = recorded(seen)
     assert (change.after, change.correction) == (TaskStatus.FAILED, None)
-    folder_gone = way != "shut"
-    assert ("Its folder was removed" in (change.cause or "")) == folder_gone
+    assert ("Its folder was removed" in (change.cause or "")) == (way != "shut")
+    begins_no_second(bench, code)
+
+
+def begins_no_second(bench: Bench, code: str) -> None:
+    """For who lost the answer to the deployment, and deploys again."""
+    (again,) = bench.deploy(HOME + code)
+    wait_until(lambda: not bench.running())
+    assert again.state == "existing"
+    (counted,) = (bench.state / "state").glob("*/*/count")
+    assert counted.read_text() == "x"
     if not bench.folder().is_dir() or bench.folder().is_symlink():
         bench.folder().unlink(missing_ok=True)
 
@@ -74,19 +86,12 @@ open(home + "/spec.json", "w").write(spec.replace('"uid": "', '"uid": "x'))
 """
 
 
-@pytest.mark.parametrize("way", [*WAYS, "another spec"])
-def test_whoever_lost_the_answer_to_its_deployment_starts_no_second(bench: Bench, way: str) -> None:
-    count = "open(os.environ['CRAWL_STATE_DIR'] + '/count', 'a').write('x')\n"
-    code = HOME + count + (WAYS | {"another spec": FORGED_SPEC})[way]
-    (deployed,) = bench.deploy(code)
+def test_another_spec_in_its_folder_begins_no_second(bench: Bench) -> None:
+    (deployed,) = bench.deploy(HOME + COUNT + FORGED_SPEC)
     wait_until(lambda: not bench.running())
-    (again,) = bench.deploy(code)
-    wait_until(lambda: not bench.running())
-    assert (again.state, again.uid) == ("existing", deployed.uid)
-    (counted,) = (bench.state / "state").glob("*/*/count")
-    assert counted.read_text() == "x"
-    if not bench.folder().is_dir() or bench.folder().is_symlink():
-        bench.folder().unlink(missing_ok=True)
+    begins_no_second(bench, COUNT + FORGED_SPEC)
+    (again,) = bench.deploy(HOME + COUNT)
+    assert again.uid == deployed.uid
 
 
 def test_what_began_for_a_run_of_another_database_keeps_nobody_from_executing(bench: Bench) -> None:
@@ -111,7 +116,6 @@ def test_whoever_replaces_what_is_told_beside_keeps_nobody_from_executing(bench:
     (deployed,) = bench.deploy("pass")
     assert deployed.state == "created"
     seen = bench.until_on_file()
-    assert seen.end is not None
     assert seen.end.exit_code == 0
 
 

@@ -55,17 +55,19 @@ class Stand:
         handle = self.store.initiation.create_run(RunRequest(crawler="demo"), request_id, owner)
         return Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
 
+    def begun(self) -> tuple[Fence, TaskRef]:
+        """A crawl that executes, of a run that is younger than the copy."""
+        self.back_up()
+        fence = self.run("before")
+        self.deploy(fence)
+        ref = self.ref(fence)
+        wait_until(lambda: self.phase(fence, ref) is Phase.EXECUTING)
+        return fence, ref
+
     def deploy(self, fence: Fence) -> None:
-        activities = DeploymentActivities(
-            self.store.deployment,
-            self.store.looks,
-            self.store.runs,
-            self.store.tasks,
-            self.store.events,
-            self.cluster,
-            self.scheduler,
-            [FakeNotifier()],
-        )
+        store = self.store
+        rows = (store.deployment, store.looks, store.runs, store.tasks, store.events)
+        activities = DeploymentActivities(*rows, self.cluster, self.scheduler, [FakeNotifier()])
         ActivityEnvironment().run(activities.run_onetime_crawler, Deploy(fence))
 
     def look(self, fence: Fence) -> None:
@@ -92,11 +94,7 @@ def stand(tmp_path: Path) -> Iterator[Stand]:
 
 
 def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stand: Stand) -> None:
-    stand.back_up()
-    former = stand.run("before")
-    stand.deploy(former)
-    theirs = stand.ref(former)
-    wait_until(lambda: stand.phase(former, theirs) is Phase.EXECUTING)
+    former, theirs = stand.begun()
 
     stand.restore()
     later = stand.run("after")
@@ -119,17 +117,7 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
     assert stand.phase(former, theirs) is Phase.EXECUTING, "a stop of this run ends no other one's crawl"
 
     rules = AuditRules(orphan_grace_s=0)
-    audit = AuditActivities(
-        stand.store.audits,
-        stand.store.findings,
-        stand.store.corrections,
-        stand.store.adoption,
-        stand.store.runs,
-        stand.store.tasks,
-        stand.cluster,
-        FakeDirectory(),
-        rules,
-    )
+    audit = AuditActivities(stand.store, stand.cluster, FakeDirectory(), rules)
     part = ActivityEnvironment().run(audit.audit_cluster, AuditPage(repair=True))
     [finding] = part.findings
     assert (finding.kind, finding.repaired) == (FindingKind.ORPHAN, False)
@@ -140,11 +128,7 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
 
 
 def test_saved_state_of_the_last_run_of_the_number_is_handed_to_nobody(stand: Stand) -> None:
-    stand.back_up()
-    former = stand.run("before")
-    stand.deploy(former)
-    theirs = stand.ref(former)
-    wait_until(lambda: stand.phase(former, theirs) is Phase.EXECUTING)
+    former, theirs = stand.begun()
     saved = stand.bench.state / "state" / str(former.run) / "0"
     (saved / "requests.seen").write_text("of the run before")
     stand.cluster.kill(former.run, theirs)
@@ -159,11 +143,7 @@ def test_saved_state_of_the_last_run_of_the_number_is_handed_to_nobody(stand: St
 
 
 def test_a_process_whose_folder_is_gone_still_says_whose_it_is(stand: Stand) -> None:
-    stand.back_up()
-    former = stand.run("before")
-    stand.deploy(former)
-    theirs = stand.ref(former)
-    wait_until(lambda: stand.phase(former, theirs) is Phase.EXECUTING)
+    former, theirs = stand.begun()
     shutil.rmtree(stand.bench.state / "tasks" / str(former.run))
     stand.restore()
     later = stand.run("after")

@@ -81,8 +81,7 @@ def test_a_crawler_that_lost_all_who_watch_it_keeps_nobody_waiting(make_bench: C
 
 def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(slots=1, max_waiting=2)
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
+    bench.fill(1)
     states = [answer.state for answer in bench.deploy(SLEEP, range(5))]
     assert states == ["existing", "created", "created", "deferred", "deferred"]
     [deferred] = bench.deploy(SLEEP, range(4, 5))
@@ -95,8 +94,7 @@ def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(make_bench: C
 
 def test_waiting_tasks_that_died_do_not_count(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(slots=1, max_waiting=1)
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
+    bench.fill(1)
     bench.deploy(SLEEP, range(1, 2))
     bench.until(Phase.WAITING, 1)
     bench.slay(bench.supervisor(1))
@@ -126,7 +124,6 @@ def test_a_bare_signal_is_no_stop(make_bench: Callable[..., Bench]) -> None:
 
 
 def test_a_supervisor_is_small(bench: Bench) -> None:
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
+    bench.fill(1)
     fields = Path(f"/proc/{bench.supervisor().pid}/statm").read_text().split()
     assert int(fields[1]) * os.sysconf("SC_PAGESIZE") < 25 * 2**20

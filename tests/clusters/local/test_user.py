@@ -85,7 +85,6 @@ def test_a_crawler_of_another_user_has_what_is_its_own_and_nothing_of_ours(publi
         seen = bench.until_on_file()
     finally:
         os.umask(old)
-    assert seen.end is not None
     assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished"), (bench.folder() / "log").read_text()
     assert seen.counters.pages == 3
     told = json.loads((bench.folder() / "files/told").read_text())
@@ -104,7 +103,6 @@ def test_one_of_another_user_is_stopped_and_killed_like_any_other(public: Path) 
     bench.cluster.stop(run_ref(RUN), bench.ref())
     bench.cluster.kill(run_ref(RUN), bench.ref())
     end = bench.look().end
-    assert end is not None
     assert (end.exit_code, end.signal) == (137, 9)
     bench.close()
 
@@ -115,7 +113,6 @@ def test_a_program_that_the_user_cannot_execute_ends_as_such(public: Path) -> No
     bench = Bench(public, python=PYTHON, base_dir=public / "closed", run_as="nobody")
     bench.cluster.deploy(bench.deployment(), crawler("pass"))
     end = bench.until(Phase.ENDED).end
-    assert end is not None
     assert end.reason == "ContainerCannotRun"
     assert "PermissionError" in str(end.message)
     bench.close()

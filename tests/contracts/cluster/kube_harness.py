@@ -17,7 +17,6 @@ from crawler_lifecycle.clusters.kubernetes.files.layout import files_path
 from crawler_lifecycle.clusters.kubernetes.files.sources import VolumeFiles
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
-from crawler_lifecycle.clusters.kubernetes.looks.inventory import KubernetesRuns
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Resources
@@ -97,7 +96,7 @@ class KubernetesHarness(Harness):
     def __init__(self, api: Api, folder: Path) -> None:
         settings = ClusterSettings(kind="kubernetes", service_account="default", namespace=api.namespace)
         self.cluster = Both(api, folder, settings)
-        self.files, self.numbers, self.keeper = VolumeFiles(folder), KubernetesRuns(api), Finalizers(api)
+        self.files, self.numbers, self.keeper = VolumeFiles(folder), self.cluster, Finalizers(api)
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -117,7 +116,7 @@ class KubernetesHarness(Harness):
         body = {"status": {"phase": "Succeeded", "containerStatuses": [state]}}
         api = self.cluster.api
         for pod in json.loads(api.get(api.pods_path(), labelSelector=f"{labels.TASK}={index}"))["items"]:
-            api.patch(api.pods_path(pod["metadata"]["name"], "status"), body, kind="strategic")
+            api.patch(api.pods_path(pod["metadata"]["name"], "status"), body)
 
     def missed(self, uid: str) -> TaskRef:
         return replace(self.ref(), uid=uid, missed_at=self.now() - timedelta(seconds=31))

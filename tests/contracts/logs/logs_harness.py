@@ -89,11 +89,11 @@ class PodHarness(Harness):
 
     NAME = "crawl-7-0-1"
 
-    def __init__(self, folder: Path, *, step_s: float = 0.4) -> None:
+    def __init__(self, folder: Path) -> None:
         self.server = FakeApiServer(folder)
         self.api = patient(self.server)
         self.logs = PodLogs(self.api)
-        self._node_time, self._step = datetime(2030, 1, 1, tzinfo=UTC), timedelta(seconds=step_s)
+        self._node_time, self._step = datetime(2030, 1, 1, tzinfo=UTC), timedelta(seconds=0.4)
 
     def close(self) -> None:
         self.api.close()

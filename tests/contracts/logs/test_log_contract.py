@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -164,95 +166,75 @@ def test_reading_creates_nothing(tmp_path: Path) -> None:
 # --- pods -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_followed_log_is_not_read_from_its_beginning_each_time(tmp_path: Path) -> None:
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[PodHarness]:
     harness = PodHarness(tmp_path)
-    try:
-        place = 0
-        for number in range(40):
-            harness.write(b"%04d %s\n" % (number, b"x" * 500))
-            part = harness.read(place, 1000)
-            assert part is not None
-            place = part.next
-        asked = [int(seen.query["limitBytes"]) for seen in harness.server.requests if seen.path.endswith("/log")]
-        assert max(asked) < 12_000, "the log has 20,000 bytes by now"
-        begun = [seen.query["sinceTime"] for seen in harness.server.requests if "sinceTime" in seen.query]
-        assert begun == sorted(begun)
-    finally:
-        harness.close()
+    yield harness
+    harness.close()
 
 
-def test_a_process_that_remembers_nothing_goes_on_at_the_place(tmp_path: Path) -> None:
-    harness = PodHarness(tmp_path)
-    try:
-        harness.write(b"".join(b"%04d\n" % number for number in range(100)))
-        assert harness.read(250, 5) == LogPart(b"0050\n", 255, False)
-        harness.logs = PodLogs(harness.api)
-        assert harness.read(255, 5) == LogPart(b"0051\n", 260, False)
-    finally:
-        harness.close()
+def test_a_followed_log_is_not_read_from_its_beginning_each_time(harness: PodHarness) -> None:
+    place = 0
+    for number in range(40):
+        harness.write(b"%04d %s\n" % (number, b"x" * 500))
+        part = harness.read(place, 1000)
+        assert part is not None
+        place = part.next
+    asked = [int(seen.query["limitBytes"]) for seen in harness.server.requests if seen.path.endswith("/log")]
+    assert max(asked) < 12_000, "the log has 20,000 bytes by now"
+    begun = [seen.query["sinceTime"] for seen in harness.server.requests if "sinceTime" in seen.query]
+    assert begun == sorted(begun)
 
 
-def test_a_log_that_was_rotated_while_it_was_followed(tmp_path: Path) -> None:
+def test_a_process_that_remembers_nothing_goes_on_at_the_place(harness: PodHarness) -> None:
+    harness.write(b"".join(b"%04d\n" % number for number in range(100)))
+    assert harness.read(250, 5) == LogPart(b"0050\n", 255, False)
+    harness.logs = PodLogs(harness.api)
+    assert harness.read(255, 5) == LogPart(b"0051\n", 260, False)
+
+
+def test_a_log_that_was_rotated_while_it_was_followed(harness: PodHarness) -> None:
     """Lines of the remembered second are gone: reading goes on where the new file begins."""
-    harness = PodHarness(tmp_path, step_s=0.1)
-    try:
-        for number in range(30):
-            harness.write(b"%04d\n" % number)
-        assert harness.read(100, 10) == LogPart(b"0020\n0021\n", 110, False)
-        lines = harness.server.logs[harness.server.pod(harness.NAME)["metadata"]["uid"]]
-        del lines[:23]
-        assert harness.read(110, 10) == LogPart(b"0023\n0024\n", 10, False)
-    finally:
-        harness.close()
+    harness._step = timedelta(seconds=0.1)
+    for number in range(30):
+        harness.write(b"%04d\n" % number)
+    assert harness.read(100, 10) == LogPart(b"0020\n0021\n", 110, False)
+    lines = harness.server.logs[harness.server.pod(harness.NAME)["metadata"]["uid"]]
+    del lines[:23]
+    assert harness.read(110, 10) == LogPart(b"0023\n0024\n", 10, False)
 
 
-def test_a_node_that_does_not_answer_is_an_outage(tmp_path: Path) -> None:
-    harness = PodHarness(tmp_path)
-    try:
-        harness.write(b"x\n")
-        harness.server.node_lost()
-        with pytest.raises(ClusterUnavailable, match="no route to host"):
-            harness.read(None)
-    finally:
-        harness.close()
+def test_a_node_that_does_not_answer_is_an_outage(harness: PodHarness) -> None:
+    harness.write(b"x\n")
+    harness.server.node_lost()
+    with pytest.raises(ClusterUnavailable, match="no route to host"):
+        harness.read(None)
 
 
-def test_a_container_that_waits_has_not_begun(tmp_path: Path) -> None:
-    harness = PodHarness(tmp_path)
-    try:
-        harness._pod()
-        harness.server.pod_waits(harness.NAME, "ImagePullBackOff")
-        assert harness.read(None) is None
-    finally:
-        harness.close()
+def test_a_container_that_waits_has_not_begun(harness: PodHarness) -> None:
+    harness._pod()
+    harness.server.pod_waits(harness.NAME, "ImagePullBackOff")
+    assert harness.read(None) is None
 
 
-def test_a_missing_right_is_no_empty_log(tmp_path: Path) -> None:
-    harness = PodHarness(tmp_path)
-    try:
-        harness.write(b"x\n")
-        harness.end()
-        harness.server.deny("get", "pods/log")
-        with pytest.raises(ClusterUnavailable, match="needs permission to get pods/log"):
-            harness.read(None)
-    finally:
-        harness.close()
+def test_a_missing_right_is_no_empty_log(harness: PodHarness) -> None:
+    harness.write(b"x\n")
+    harness.end()
+    harness.server.deny("get", "pods/log")
+    with pytest.raises(ClusterUnavailable, match="needs permission to get pods/log"):
+        harness.read(None)
 
 
 @pytest.mark.parametrize("words", NO_LOGS, ids=lambda words: words[:20].decode())
-def test_a_log_that_the_node_does_not_find_is_not_what_it_says_of_it(tmp_path: Path, words: bytes) -> None:
+def test_a_log_that_the_node_does_not_find_is_not_what_it_says_of_it(harness: PodHarness, words: bytes) -> None:
     """The node answers with status 200 and a sentence."""
-    harness = PodHarness(tmp_path)
-    try:
-        harness.write(b"x\n")
-        said = Garbage(words, "text/plain")
-        harness.server.faults.add("GET", "/log", said, times=None)
-        assert harness.read(None) is None
-        harness.end()
-        assert harness.read(None) == LogPart(b"", 0, True) == harness.read(2)
-        harness.server.faults.clear()
-        harness.write(words.strip() + b"\nis what the crawler says\n")
-        printed = b"x\n" + words.strip() + b"\nis what the crawler says\n"
-        assert harness.read(0) == LogPart(printed, len(printed), True)
-    finally:
-        harness.close()
+    harness.write(b"x\n")
+    said = Garbage(words, "text/plain")
+    harness.server.faults.add("GET", "/log", said, times=None)
+    assert harness.read(None) is None
+    harness.end()
+    assert harness.read(None) == LogPart(b"", 0, True) == harness.read(2)
+    harness.server.faults.clear()
+    harness.write(words.strip() + b"\nis what the crawler says\n")
+    printed = b"x\n" + words.strip() + b"\nis what the crawler says\n"
+    assert harness.read(0) == LogPart(printed, len(printed), True)

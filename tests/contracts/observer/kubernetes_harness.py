@@ -96,7 +96,7 @@ class KubernetesHarness(Harness):
         state = {"name": labels.CONTAINER, "state": {"terminated": ended, "running": None}}
         body = {"status": {"phase": phase, "containerStatuses": [state]}}
         for name in self.pods(index):
-            self.api.patch(self.api.pods_path(name, "status"), body, kind="strategic")
+            self.api.patch(self.api.pods_path(name, "status"), body)
 
     def take_away(self, index: int = 0) -> None:
         """As an administrator does who wants it gone, whatever still runs."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store import Pruner, Store, open_pruner, open_store, upgrade
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import wait_patiently
@@ -78,3 +78,9 @@ def store(store_url: str, clock: Clock) -> Iterator[Store]:
 @pytest.fixture
 def world(store: Store, clock: Clock) -> World:
     return World(store, clock)
+
+
+@pytest.fixture
+def pruner(store_url: str, clock: Clock) -> Iterator[Pruner]:
+    with closing(open_pruner(store_url, clock=clock)) as pruner:
+        yield pruner

@@ -97,6 +97,12 @@ class Managed:
         picks = [Picked(one.item_id, next(number) if one.seq is None else one.seq, one.job) for one in waiting]
         return self.commit(picked=picks)
 
+    def executing(self, numbers: Sequence[int], most: int, **fields: object) -> list[Fence]:
+        """Yields of these jobs; so many of them take slots, and have runs that execute."""
+        self.world.store.managers.add_page(self.fence, page(numbers, **fields))
+        self.pick(most)
+        return self.begin()
+
     def begin(self) -> list[Fence]:
         """Every job that was picked gets its run, which executes at once."""
         fences = []

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced, InvalidRequest, NotInThisState, RunNotFound
-from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
-from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, RunNotFound
+from crawler_lifecycle.domain.run import AddedTask, RunStatus
 from crawler_lifecycle.domain.task import End, Phase, TaskStatus
-from crawler_lifecycle.ports.runs import AddedTask, Fence, RunRow
+from crawler_lifecycle.ports.runs import Fence, RunRow
 from crawler_lifecycle.store import Store
 from crawler_lifecycle.store.runs.tables import task_addition
 from tests.contracts.store.test_writers import together
-from tests.contracts.store.world import START, World, good_end, request, seen
+from tests.contracts.store.world import START, World, request, seen
 
 ARGS = [{"letter": "a"}, {"letter": "b"}]
 
@@ -85,11 +83,11 @@ def test_a_key_with_other_arguments(world: World) -> None:
     assert [task.index for task in world.store.additions.add_tasks(fence.run_id, "K1", ARGS[:1])] == [3]
 
 
-@pytest.mark.parametrize("key", ["", "x" * 121, " k", "k ", "a\nb", "a\x00b", "a\ud800b"])
-def test_a_key_that_cannot_be_one(world: World, key: str) -> None:
+def test_a_key_that_cannot_be_one(world: World) -> None:
     fence = world.run()
-    with pytest.raises(InvalidRequest, match="request_id: "):
-        world.store.additions.add_tasks(fence.run_id, key, ARGS)
+    for key in ("", "x" * 121, " k", "k ", "a\nb", "a\x00b", "a\ud800b"):
+        with pytest.raises(InvalidRequest, match="request_id: "):
+            world.store.additions.add_tasks(fence.run_id, key, ARGS)
     assert world.store.tasks.count_tasks(fence.run_id).queued == 1
 
 
@@ -116,10 +114,6 @@ def test_more_tasks_than_a_run_may_have(world: World, monkeypatch: pytest.Monkey
     assert world.store.runs.find_run("r2") is None
 
 
-def test_the_limit_itself() -> None:
-    assert TASKS_PER_RUN_MAX == 100_000
-
-
 def test_after_a_stop_and_after_the_end(world: World) -> None:
     fence = world.deployed()
     world.store.stops.record_stop(fence.run_id, world.stop(), "s")
@@ -134,13 +128,6 @@ def test_after_a_stop_and_after_the_end(world: World) -> None:
     added = world.store.additions.add_tasks(fence.run_id, "k", ARGS, second)
     assert [row.attempt for row in world.store.tasks.list_tasks(fence.run_id) if row.task_index in (1, 2)] == [2, 2]
     assert [task.index for task in added] == [1, 2]
-
-
-def test_a_writer_that_lost_the_run_adds_nothing(world: World) -> None:
-    fence = world.run()
-    with pytest.raises(Fenced):
-        world.store.additions.add_tasks(fence.run_id, "k", ARGS, replace(fence, owner_run_id="chain-9"))
-    assert world.store.tasks.count_tasks(fence.run_id).queued == 1
 
 
 def test_ten_thousand_tasks_in_a_few_statements(world: World, store: Store) -> None:
@@ -181,12 +168,10 @@ def test_many_adders_at_once(world: World) -> None:
     assert sorted(row.task_index for row in rows.values()) == list(range(41))
 
 
-@pytest.mark.parametrize("round_", range(8))
+@pytest.mark.parametrize("round_", range(3))
 def test_an_addition_against_the_end(world: World, store: Store, round_: int) -> None:
-    fence = world.deployed()
-    world.execute(fence)
-    [task] = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=good_end(START))])
+    fence = world.executing()
+    world.see_ends(fence)
     ended, added = together(lambda: world.end(fence), lambda: world.store.additions.add_tasks(fence.run_id, "k", ARGS))
     queued = world.store.tasks.count_tasks(fence.run_id).queued
     if isinstance(ended, RunRow):
@@ -200,7 +185,7 @@ def test_an_addition_against_the_end(world: World, store: Store, round_: int) ->
         assert not world.status(fence).terminal
 
 
-@pytest.mark.parametrize("round_", range(5))
+@pytest.mark.parametrize("round_", range(2))
 def test_an_addition_against_a_stop(world: World, round_: int) -> None:
     fence = world.run(tasks=2)
     _, added = together(

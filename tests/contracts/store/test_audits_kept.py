@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-import sqlalchemy as sa
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted, Reported
 from crawler_lifecycle.domain.errors import NotInThisState
@@ -15,6 +13,7 @@ from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, e
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.store import Store
+from tests.contracts.store.test_writers import together
 from tests.contracts.store.world import OTHER, OWNER, Clock, World, closed, request, seen
 
 ORPHAN = AuditFinding("orphan/task/9/0/1/u", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"})
@@ -43,8 +42,7 @@ def test_runs_that_are_open_come_in_pages_by_id(world: World) -> None:
 def test_runs_that_ended_come_in_the_order_of_their_ends(world: World, clock: Clock) -> None:
     ended = []
     for n in range(4):
-        fence = world.deployed(f"r{n}")
-        world.execute(fence)
+        fence = world.executing(f"r{n}")
         world.finish(fence)
         ended.append(fence)
         if n != 1:
@@ -60,8 +58,7 @@ def test_runs_that_ended_come_in_the_order_of_their_ends(world: World, clock: Cl
 
 def test_a_run_that_goes_on_has_not_ended_whatever_time_another_hand_wrote(world: World, clock: Clock) -> None:
     fence = world.deployed()
-    with world.store.database.writing() as conn:
-        assert conn.execute(sa.text("UPDATE run_history SET ended_at = updated_at")).rowcount == 1
+    assert world.write("UPDATE run_history SET ended_at = updated_at") == 1
     assert world.store.audits.ended_runs(clock.now - timedelta(seconds=200)) == []
     assert [run.run_id for run in world.store.audits.open_runs(0, 3)] == [fence.run_id]
 
@@ -77,13 +74,11 @@ def test_an_ended_run_says_what_of_it_was_delivered(world: World) -> None:
 
     def told() -> tuple[bool, bool, bool]:
         run = store.audits.ended_run(fence.run_id)
-        assert run is not None
         assert run == store.audits.ended_runs(run.ended_at)[0]
         return run.event_delivered, run.pushes_delivered, run.exported
 
     assert told() == (False, False, False)
     event = store.events.find_event(event_key(fence.run, 1, EVENT_RUN_ENDED))
-    assert event is not None
     store.events.record_delivery(event.seq, "bus", "away")
     store.exports.record_export(fence, "failed", None, "full")
     assert told() == (False, False, False)
@@ -116,8 +111,7 @@ def test_tasks_are_found_by_run_index_and_attempt(world: World) -> None:
 
 
 def test_only_ends_without_evidence_are_unproved(world: World, clock: Clock) -> None:
-    fence = world.deployed("r1", tasks=4)
-    world.execute(fence)
+    fence = world.executing("r1", tasks=4)
     tasks = world.store.looks.found_state(fence).tasks
     gone = [seen(task, Phase.GONE, clock.now, uid=task.uid, changed_at=clock.now) for task in tasks[:2]]
     world.look(fence, gone)
@@ -133,8 +127,7 @@ def test_only_ends_without_evidence_are_unproved(world: World, clock: Clock) -> 
 
 
 def test_a_repair_queues_nothing_again_that_its_attempt_had_judged(world: World) -> None:
-    fence = world.deployed("r1", tasks=2)
-    world.execute(fence)
+    fence = world.executing("r1", tasks=2)
     world.look(fence, [seen(world.store.looks.found_state(fence).tasks[0], Phase.GONE, world.clock.now)])
     handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
     again = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
@@ -214,21 +207,7 @@ def test_what_is_not_seen_again_is_gone(store: Store, clock: Clock) -> None:
 
 def test_audits_that_find_the_same_at_the_same_moment_keep_it_once(store: Store) -> None:
     findings = [replace(ORPHAN, subject=f"orphan/{n}") for n in range(20)]
-    barrier, failed = threading.Barrier(4), []
-
-    def note() -> None:
-        barrier.wait()
-        try:
-            store.findings.note_findings(findings)
-        except Exception as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=note) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    assert together(*[lambda: len(store.findings.note_findings(findings))] * 4) == [20] * 4
     assert len(store.findings.audit_findings()) == 20
 
 

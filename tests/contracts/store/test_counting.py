@@ -25,8 +25,7 @@ def pages(world: World, fence: Fence) -> tuple[int | None, list[int | None]]:
 
 
 def test_counters_are_on_record_between_looks(world: World) -> None:
-    fence = world.deployed(tasks=2)
-    world.execute(fence)
+    fence = world.executing(tasks=2)
     looked, events = world.row(fence), world.store.events.last_event_seq()
     moved = world.clock.forward(12)
     told = [counted(fence, 6), counted(fence, 2, 1, at=moved - timedelta(seconds=3))]
@@ -34,10 +33,8 @@ def test_counters_are_on_record_between_looks(world: World) -> None:
     assert pages(world, fence) == (8, [6, 2])
     row = world.row(fence)
     assert (row.items, row.last_progress_at) == (8, moved)
-    assert [t.last_progress_at for t in world.store.tasks.list_tasks(fence.run_id)] == [
-        moved,
-        moved - timedelta(seconds=3),
-    ]
+    expected = [moved, moved - timedelta(seconds=3)]
+    assert [t.last_progress_at for t in world.store.tasks.list_tasks(fence.run_id)] == expected
     assert row.pages_per_minute == 40
     assert [t.pages_per_minute for t in world.store.tasks.list_tasks(fence.run_id)] == [30, 13.3]
     same = ("status", "verified_at", "next_look_at", "updated_at", "stage")
@@ -49,8 +46,7 @@ def test_counters_are_on_record_between_looks(world: World) -> None:
 
 
 def test_a_counter_is_never_lowered(world: World) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     world.store.live_counters.record_counts(fence.run, [counted(fence, 9)])
     assert world.store.live_counters.record_counts(fence.run, [counted(fence, 4), counted(fence, None)]) == 0
     now = world.clock.forward(60)
@@ -64,8 +60,7 @@ def test_a_counter_is_never_lowered(world: World) -> None:
 
 
 def test_nothing_but_the_very_task_is_touched(world: World) -> None:
-    fence = world.deployed(tasks=2)
-    world.execute(fence)
+    fence = world.executing(tasks=2)
     now = world.clock.forward(60)
     first, _ = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(first, Phase.ENDED, now, uid=first.uid, counters=Counters(3), end=good_end(now))])
@@ -82,8 +77,7 @@ def test_nothing_but_the_very_task_is_touched(world: World) -> None:
 
 
 def test_a_run_that_ended_is_left_alone(world: World) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     world.finish(fence)
     before = world.row(fence)
     assert world.store.live_counters.record_counts(fence.run, [counted(fence, 99)]) == 0
@@ -92,8 +86,7 @@ def test_a_run_that_ended_is_left_alone(world: World) -> None:
 
 def test_the_stall_rule_sees_progress_between_looks(world: World) -> None:
     """The look finds the counters that it reads on record already: the run has moved all the same."""
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     [task] = world.store.looks.found_state(fence).tasks
 
     def look(counters: Counters) -> float:
@@ -113,22 +106,19 @@ def test_the_stall_rule_sees_progress_between_looks(world: World) -> None:
 
 
 def test_that_a_crawler_counts_is_no_progress_yet(world: World) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     assert world.store.live_counters.record_counts(fence.run, [counted(fence, 0)]) == 1
     row = world.row(fence)
     assert (row.pages, row.last_progress_at, row.pages_per_minute) == (0, None, None)
 
 
 def test_the_pace_of_a_resumed_run_is_unknown_and_that_of_its_tasks_is_not(world: World) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     world.clock.forward(60)
     world.finish(fence)
     assert world.row(fence).pages_per_minute == 10
     again = world.resume(fence, rerun=True)
-    world.deploy(again)
-    world.execute(again)
+    world.begin(again)
     world.clock.forward(30)
     world.store.live_counters.record_counts(again.run, [counted(again, 10)])
     assert world.row(again).pages_per_minute is None

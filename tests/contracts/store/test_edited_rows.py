@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from crawler_lifecycle.store.engine import KeyTaken, open_engine, parse_url
 from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.graphing import step as graph_step
 from tests.contracts.store.managing import Managed, page
-from tests.contracts.store.world import START, World, seen
+from tests.contracts.store.world import OWNER, START, World, closed, request, seen
 
 
 class Hand:
@@ -58,8 +58,7 @@ def hand(store_url: str) -> Iterator[Hand]:
 
 
 def test_statistics_that_another_hand_wrote_count_for_nothing(world: World, hand: Hand) -> None:
-    fence = world.deployed(tasks=2)
-    world.execute(fence)
+    fence = world.executing(tasks=2)
     for task in world.store.looks.found_state(fence).tasks:
         world.store.looks.save_details(fence, [Details(task.task_id, statistics={"a": 1})])
     world.store.looks.apply_details(fence)
@@ -112,8 +111,7 @@ REFUSED: dict[str, tuple[str, str, object]] = {
 
 
 def test_what_cannot_be_is_refused_at_its_own_statement(world: World, hand: Hand) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     managed = Managed.begun(world)
     world.store.managers.add_page(managed.fence, page([1]))
     Graphed.made(world, [graph_step("a")])
@@ -187,21 +185,11 @@ def ended(world: World) -> Fence:
     return fence
 
 
-def test_a_status_written_between_look_and_sync_is_read_again_not_overwritten(world: World, hand: Hand) -> None:
-    fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
-    world.stage(fence, [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)])
-    hand.write("UPDATE task_history SET status = 'LOST', ended_at = '2026-03-01 12:00:00'")
-    assert world.store.looks.apply_findings(fence, "look").positive() == {"LOST": 1}
-    assert [t.to_status for t in world.store.runs.transitions(fence.run_id) if t.task_id] == ["PENDING"]
-
-
 @pytest.mark.parametrize("lost", [[0], [1], [2], [0, 1, 2]], ids=str)
 def test_no_verdict_is_over_fewer_tasks_than_the_run_had(world: World, hand: Hand, lost: list[int]) -> None:
     fence = world.deployed(tasks=2)
     world.store.additions.add_tasks(fence.run_id, "more", [{"part": "2"}])
-    world.deploy(fence)
-    world.execute(fence)
+    world.begin(fence)
     gone = {}
     for index in lost:
         gone[index] = hand.read(f"SELECT task_id FROM task_history WHERE task_index = {index}")
@@ -233,8 +221,7 @@ def test_an_index_with_two_rows_that_count_gets_no_verdict(world: World, hand: H
 
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED"])
 def test_an_end_set_by_hand_is_no_verdict(world: World, hand: Hand, status: str) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     end = "UPDATE run_history SET ended_at = '2026-03-01 13:00:00', status = :status"
     hand.write(end, status=status)
     for step in (lambda: world.stage(fence, []), lambda: world.end(fence)):
@@ -269,21 +256,28 @@ REQUESTS: list[tuple[str, str]] = [
     ('{"crawler": 7}', "crawler of the request"),
     ('{"crawler": "services", "limits": {"run_timeout_s": -1}}', "run_timeout_s"),
     ('{"crawler": "services", "priority": "high"}', "priority of the request"),
+    ('{"crawler": "services", "priority": 9}', "priority"),
+    ('{"crawler": "services", "poll_minutes": [1e308]}', "poll_minutes"),
+    ('{"crawler": "services", "limits": {"run_timeout_s": 9223372036854775808}}', "run_timeout_s"),
+    ('{"crawler": "services", "due_at": "2026-01-01T00:00:00"}', "due_at"),
 ]
 
 
-@pytest.mark.parametrize(("request_text", "words"), REQUESTS)
-def test_a_stored_request_that_is_none_is_told(world: World, hand: Hand, request_text: str, words: str) -> None:
+def test_a_stored_request_that_is_none_is_told(world: World, hand: Hand) -> None:
     fence = world.run()
-    before = hand.set("run_history", "request", request_text)
-    asked: list[Callable[[], Any]] = [
-        lambda: world.store.runs.request_of(fence.run_id),
-        lambda: world.store.runs.get_run(fence.run_id),
-    ]
-    asked.append(lambda: world.run())
-    for ask in asked:
-        with pytest.raises(RowUnreadable, match=words):
-            ask()
+    before = hand.read("SELECT request FROM run_history")
+    for request_text, words in REQUESTS:
+        hand.set("run_history", "request", request_text)
+        for ask in (
+            lambda: world.store.runs.request_of(fence.run_id),
+            lambda: world.store.runs.get_run(fence.run_id),
+            lambda: world.store.initiation.claim_run(request(run_id=fence.run_id), OWNER, closed),
+            lambda: world.run(),
+        ):
+            with pytest.raises(
+                RowUnreadable, match=rf"run_history run_id {fence.run_id}: request .*{words}.*; set what"
+            ):
+                ask()
     hand.set("run_history", "request", before)
     assert world.run() == fence
 

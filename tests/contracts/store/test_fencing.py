@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import Fenced, Overtaken, RowEdited
 from crawler_lifecycle.domain.run import RunStatus
@@ -18,24 +16,16 @@ from crawler_lifecycle.ports.runs import Deployed, Fence, Resumption
 from crawler_lifecycle.store.runs.unit import check_fence
 from tests.contracts.store.world import START, World, good_end, seen
 
-NUMBERS = st.integers(1, 2**31 - 1)
-IDS = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=40)
 
-
-@given(run_id=NUMBERS, attempts=st.tuples(NUMBERS, NUMBERS), owners=st.tuples(IDS, IDS))
-def test_a_refusal_names_the_run_both_attempts_and_both_owners(
-    run_id: int, attempts: tuple[int, int], owners: tuple[str, str]
-) -> None:
-    row = {"run_id": run_id, "run_uid": "u", "attempt": attempts[0], "owner_run_id": owners[0]}
-    fence = Fence(run_id, attempts[1], owners[1], "u")
-    if (attempts[0], owners[0]) == (attempts[1], owners[1]):
-        check_fence(row, fence)
-        return
-    with pytest.raises(Fenced) as caught:
-        check_fence(row, fence)
-    words = str(caught.value)
-    assert f"Run {run_id} is at attempt {attempts[0]} of owner {owners[0]}" in words
-    assert f"attempt {attempts[1]} of owner {owners[1]} may no longer write" in words
+def test_a_refusal_names_the_run_both_attempts_and_both_owners() -> None:
+    row = {"run_id": 7, "run_uid": "u", "attempt": 3, "owner_run_id": "c3"}
+    check_fence(row, Fence(7, 3, "c3", "u"))
+    for attempt, owner in ((2, "c2"), (2, "c3"), (3, "c2"), (4, "c4")):
+        with pytest.raises(Fenced) as caught:
+            check_fence(row, Fence(7, attempt, owner, "u"))
+        words = str(caught.value)
+        assert "Run 7 is at attempt 3 of owner c3" in words
+        assert f"attempt {attempt} of owner {owner} may no longer write" in words
 
 
 def test_whatever_else_is_the_same_a_writer_of_another_run_is_refused_for_good() -> None:
@@ -48,8 +38,7 @@ def test_whatever_else_is_the_same_a_writer_of_another_run_is_refused_for_good()
 
 
 def test_a_refused_write_is_told_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     world.finish(fence, failed=[0])
     world.resume(fence)
     with caplog.at_level(logging.WARNING), pytest.raises(Fenced):
@@ -62,8 +51,7 @@ def test_a_refused_write_is_told_in_the_log(world: World, caplog: pytest.LogCapt
 
 def test_a_look_that_was_ordered_earlier_takes_nothing_back(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """The frozen one saw the task execute; its successor saw the end, and that is staged."""
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     ordered = world.clock.now
     [task] = world.store.looks.found_state(fence).tasks
     frozen = Look(world.clock.now, 0.1, [seen(task, Phase.EXECUTING, ordered, uid=task.uid, counters=Counters(3))])
@@ -94,8 +82,7 @@ def test_the_next_attempt_begins_with_looks_of_its_own_time(world: World) -> Non
 def test_a_sync_applies_what_its_own_look_found_and_nothing_else(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     before = world.clock.now
     world.clock.forward(30)
     [task] = world.store.looks.found_state(fence).tasks
@@ -131,8 +118,7 @@ def test_what_a_later_wave_waited_for_is_over_when_it_is_deployed(world: World) 
 
 
 def test_a_late_start_moves_no_plan(world: World) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     planned = world.clock.forward(900)
     world.stage(fence, [])
     row = world.row(fence)
@@ -142,8 +128,7 @@ def test_a_late_start_moves_no_plan(world: World) -> None:
 
 
 def test_what_tasks_say_about_going_on_is_kept_with_them(world: World) -> None:
-    first = world.deployed(tasks=4)
-    world.execute(first)
+    first = world.executing(tasks=4)
     assert world.store.runs.resumption(first.run_id) == []
     world.finish(first, failed=[0, 1, 2])
     fence = world.resume(first)
@@ -156,10 +141,8 @@ def test_what_tasks_say_about_going_on_is_kept_with_them(world: World) -> None:
     ]
     world.look(fence, observed)
     world.look(fence, [replace(o, resumed=None, resume_note=None) for o in observed])
-    assert world.store.runs.resumption(fence.run_id) == [
-        Resumption(False, "It began anew", 2),
-        Resumption(True, "It went on", 1),
-    ]
+    expected = [Resumption(False, "It began anew", 2), Resumption(True, "It went on", 1)]
+    assert world.store.runs.resumption(fence.run_id) == expected
     rows = {t.task_index: (t.resumed, t.resume_note) for t in world.store.tasks.list_tasks(fence.run_id)}
     assert rows == {**said, 3: (None, None)}, "a task that says nothing any more keeps what it said"
 

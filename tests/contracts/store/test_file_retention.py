@@ -21,8 +21,7 @@ RESULT = ExportResult("s3://archive/1/1/supporting-files.zip", 100, 2, "0" * 64,
 
 def ended(world: World, *, exported: str | None = "exported", days: float = 20, note: str | None = None) -> Fence:
     """A run that ended, and was exported, so many days ago."""
-    fence = world.deployed(f"r{world.clock.now.timestamp()}")
-    world.execute(fence)
+    fence = world.executing(f"r{world.clock.now.timestamp()}")
     world.finish(fence, failed=[0])
     if exported is not None:
         world.store.exports.record_export(fence, exported, RESULT if exported == "exported" else None, note)
@@ -84,8 +83,7 @@ def test_what_is_not_old_is_left_alone(world: World, options: dict[str, object],
 
 
 def test_a_live_run_is_left_alone(world: World) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     world.clock.forward(100 * DAY)
     assert give_up(world, fence) is RetentionState.LIVE
     with pytest.raises(RunNotFound):
@@ -98,8 +96,7 @@ def test_a_resumed_run_is_live_again_and_old_again_later(world: World) -> None:
     world.store.file_retention.note_files_removed(first.run_id, 1)
     second = world.resume(first)
     assert give_up(world, second) is RetentionState.LIVE
-    world.deploy(second)
-    world.execute(second)
+    world.begin(second)
     world.finish(second)
     assert world.store.exports.begin_export(second) == 1, "what the first attempt left is gone"
     world.store.exports.record_export(second, "exported", RESULT, None)

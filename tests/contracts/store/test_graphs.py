@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
@@ -112,7 +111,6 @@ def test_graphs_are_found_and_listed(world: World) -> None:
     assert len(set(ids)) == 4
     for key, graph_id in zip(("a", "A", "ä", "ü/…"), ids, strict=True):
         row = graphs.find_graph(key)
-        assert row is not None
         assert (row.graph_id, row) == (graph_id, graphs.get_graph(graph_id))
     assert [row.graph_id for row in graphs.list_graphs(ids[3], 2)] == [ids[2], ids[1]]
     assert [row.counts for row in graphs.list_graphs(states=[GraphState.EXECUTING])] == [{S.AVAILABLE: 1}] * 4
@@ -158,15 +156,13 @@ WRITES: list[Callable[[World, GraphFence], object]] = [
 ]
 
 
-@pytest.mark.parametrize("write", WRITES)
-def test_every_writer_is_fenced_by_attempt_and_owner(
-    graphed: Graphed, write: Callable[[World, GraphFence], object]
-) -> None:
+def test_every_writer_is_fenced_by_attempt_and_owner(graphed: Graphed) -> None:
     graphed.begin(graphed.work(graphed.advance().batches[0].number)[0])
     before = graphed.row, graphed.states()
-    for fence in (replace(graphed.fence, attempt=2), replace(graphed.fence, owner_run_id="chain-9")):
-        with pytest.raises(Fenced):
-            write(graphed.world, fence)
+    for write in WRITES:
+        for fence in (replace(graphed.fence, attempt=2), replace(graphed.fence, owner_run_id="chain-9")):
+            with pytest.raises(Fenced):
+                write(graphed.world, fence)
     assert (graphed.row, graphed.states()) == before
 
 
@@ -473,8 +469,7 @@ def test_crawls_begin_end_and_are_resumed(world: World) -> None:
     graphs.run_begun(graphed.fence, 0, run.run_id)
     assert graphs.runs_ended(graphed.fence) == [], "this end was taken in before"
     again = world.resume(run)
-    world.deploy(again)
-    world.execute(again)
+    world.begin(again)
     graphed.finish(again)
     assert graphed.execute() == ["z"]
     given = graphed.recorded("c")
@@ -496,8 +491,7 @@ def test_a_crawl_ends_with_its_archive_and_its_record_stays(world: World) -> Non
     run = world.resume(run, rerun=True)
     graphed.advance()
     assert (graphed.step("c").reason, graphed.row.waiting_for) == (None, None)
-    world.deploy(run)
-    world.execute(run)
+    world.begin(run)
     world.finish(run)
     graphed.deliver(run)
     assert graphed.execute() == ["z"]
@@ -541,8 +535,7 @@ def test_a_crawl_that_is_tried_again_has_the_record_of_its_last_end(world: World
         graphed.advance()
         world.store.graphs.run_begun(graphed.fence, 0, run.run_id)
         run = world.resume(run, Owner("crawl/again", f"chain-{state}"))
-        world.deploy(run)
-        world.execute(run)
+        world.begin(run)
         graphed.finish(run, failed)
         graphed.advance()
         assert graphed.step("c").state is state
@@ -646,11 +639,8 @@ def test_a_manager_that_was_cancelled_ends_with_the_one_of_whoever_died_before_t
         began = graphed.begin_managers(told=False)
     graphs.command(graphed.id, "x", lambda graph: graph.cancel(None, "no"))
     graphed.advance()
-    assert {path: graphed.step(path).ending for path in graphed.states()} == {
-        "own": True,
-        "named": True,
-        "never": False,
-    }
+    expected = {"own": True, "named": True, "never": False}
+    assert {path: graphed.step(path).ending for path in graphed.states()} == expected
     ids = sorted(began[path].manager_id for path in ("own", "named"))
     assert [row.manager_id for row in graphs.live_graph_managers(graphed.id, ending=True)] == ids
     assert [row.manager_id for row in graphs.live_graph_managers(graphed.id)] == ids
@@ -668,9 +658,7 @@ def test_a_manager_whose_row_is_gone_is_begun_anew_and_its_first_end_counts(worl
     graphed.advance()
     managers.end_manager(graphed.begin_managers()["m"], RunStatus.FAILED, "failed", "over")
     graphed.advance()
-    engine = world.store.database.engine  # type: ignore[attr-defined]
-    with engine.begin() as conn:
-        conn.execute(sa.text("DELETE FROM manager"))
+    world.write("DELETE FROM manager")
     graphs.command(graphed.id, "again", lambda graph: graph.retry(None, cascade=True))
     graphed.advance()
     managers.end_manager(graphed.begin_managers()["m"], RunStatus.COMPLETED, "finished", "done")
@@ -688,11 +676,8 @@ def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(world: World)
         ("graph", graphed.id, "graph/nightly/shops")
     ]
     assert audits.open_graphs(graphed.id) == audits.steps_without_runs([graphed.id, draft.graph_id]) == []
-    engine = world.store.database.engine  # type: ignore[attr-defined]
-    with engine.begin() as conn:
-        conn.execute(sa.text("UPDATE graph_step SET run_id = 9999 WHERE path = 'gone'"))
-        edit = sa.text("UPDATE run_history SET parent = 'graph/other' WHERE run_id = :id")
-        conn.execute(edit, {"id": runs["strange"].run_id})
+    world.write("UPDATE graph_step SET run_id = 9999 WHERE path = 'gone'")
+    world.write("UPDATE run_history SET parent = 'graph/other' WHERE run_id = :id", id=runs["strange"].run_id)
     found = {one.path: (one.run_id, one.exists, one.parent) for one in audits.steps_without_runs([graphed.id])}
     assert found == {"gone": (9999, False, None), "strange": (runs["strange"].run_id, True, "graph/other")}
     graphed.advance()
@@ -723,10 +708,8 @@ EDITED = {
 def test_what_another_hand_wrote_is_told_and_never_written_over(graphed: Graphed, column: str) -> None:
     world, graphs = graphed.world, graphed.world.store.graphs
     value, cure = EDITED[column]
-    engine = world.store.database.engine  # type: ignore[attr-defined]
-    with engine.begin() as conn:
-        statement = f"UPDATE graph_step SET {column} = :value WHERE number = 4"
-        conn.execute(sa.text(statement), {"value": value})
+    statement = f"UPDATE graph_step SET {column} = :value WHERE number = 4"
+    world.write(statement, value=value)
     told = rf"graph_step .*{column} is .*{cure}"
     asks: list[Callable[[], object]] = [lambda: graphs.end_graph(graphed.fence, None)]
     asks.append(lambda: graphs.command(graphed.id, "c1", lambda graph: graph.cancel(None, "no")))
@@ -743,9 +726,7 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(graphed: Graphed
     assert len(graphs.list_steps(graphed.id)) == 6
     stopped = graphs.record_graph_stop(graphed.id, world.stop())
     assert stopped.stop == world.stop(), "nothing keeps a stop back"
-    with engine.begin() as conn:
-        good = {"shape": None, "parent": 2}[column]
-        conn.execute(sa.text(f"UPDATE graph_step SET {column} = :value WHERE number = 4"), {"value": good})
+    world.write(statement, value={"shape": None, "parent": 2}[column])
     graphed.advance()
     assert {graphed.states()[path] for path in ("g", "g/y", "z")} == {S.CANCELLED}, "mended, it goes on by itself"
     assert graphs.end_graph(graphed.fence, None).state is GraphState.CANCELLED
@@ -753,29 +734,14 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(graphed: Graphed
 
 def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
     world, graphs = graphed.world, graphed.world.store.graphs
-    engine = world.store.database.engine  # type: ignore[attr-defined]
-    with engine.begin() as conn:
-        before = conn.execute(sa.text("SELECT options FROM graph")).scalar_one()
-        conn.execute(sa.text("UPDATE graph SET options = :odd"), {"odd": '{"fail_fast": "perhaps"}'})
+    world.write("UPDATE graph SET options = :odd", odd='{"fail_fast": "perhaps"}')
     for ask in (lambda: graphs.get_graph(graphed.id), graphed.advance):
         with pytest.raises(RowUnreadable, match=rf"graph graph_id {graphed.id}: options .*fail_fast of the options"):
             ask()
     [row], [audited] = graphs.list_graphs(), world.store.audits.open_graphs()
     assert "fail_fast of the options" in (row.unreadable or "")
     assert audited.unreadable == row.unreadable
-    with engine.begin() as conn:
-        conn.execute(sa.text("UPDATE graph SET options = :value"), {"value": before})
-    with engine.begin() as conn:
-        conn.execute(sa.text("DELETE FROM graph_step WHERE number = 1"))
+    world.write("UPDATE graph SET options = '{}'")
+    world.write("DELETE FROM graph_step WHERE number = 1")
     with pytest.raises(RowUnreadable, match="step 1 is gone"):
         graphed.advance()
-
-
-def test_output_is_kept_to_its_end(graphed: Graphed) -> None:
-    graphs = graphed.world.store.graphs
-    assert graphs.graph_output(graphed.id) == ""
-    for line in range(4000):
-        if line in (0, 1, 3999):
-            graphs.keep_graph_output(graphed.id, f"line {line}\n" * 1000)
-    assert graphs.graph_output(graphed.id).endswith("line 3999\n")
-    assert len(graphs.graph_output(graphed.id)) <= 16 * 1024

@@ -11,7 +11,7 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Details, Look
-from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
+from crawler_lifecycle.ports.runs import Deployed, Owner
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
 
 UNTIL, LATER = START + timedelta(seconds=25), START + timedelta(seconds=60)
@@ -45,8 +45,7 @@ def test_nothing_that_a_late_offer_was_answered_settles_a_later_one(world: World
 
 
 def test_late_details_leave_an_end_as_it_is_on_record(world: World) -> None:
-    fence = world.deployed(tasks=2)
-    world.execute(fence)
+    fence = world.executing(tasks=2)
     first, second = world.store.looks.found_state(fence).tasks
     older = Details(first.task_id, "half of it\n", Counters(3, 1, 0, 10))
     world.clock.forward(10)
@@ -105,11 +104,3 @@ def test_a_second_try_that_knows_another_catalogue_finds_the_run_of_the_first(wo
     assert first.request.limits.stall_timeout_s == 60.0
     with pytest.raises(DuplicateRequest):
         world.store.initiation.create_run(other, "r", OTHER)
-
-
-def test_the_owner_of_a_run_claims_it_as_often_as_it_likes(world: World) -> None:
-    fence = world.deployed()
-    world.finish(fence, failed=[0])
-    second = world.resume(fence, OTHER)
-    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
-    assert Fence(handle.run_id, handle.attempt, OTHER.first_run_id, handle.run_uid) == second

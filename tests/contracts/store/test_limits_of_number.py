@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,6 @@ def _end_manager(world: World) -> None:
 
 def _end_graph(world: World) -> None:
     row = world.store.graphs.find_graph("g0")
-    assert row is not None
     graph = Graphed.claimed(world, row.graph_id, Owner("graph/g0", "chain-again"))
     graph.execute()
     world.store.graphs.end_graph(graph.fence, None)
@@ -118,3 +118,12 @@ def test_of_many_at_once_no_one_too_many_is_made(small: Store, few: World, kind:
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(one, range(8))) == MOST
+
+
+@pytest.mark.parametrize("kind", ["manager", "schedule", "webhook"])
+def test_two_that_make_the_same_at_once_make_one(few: World, kind: str) -> None:
+    make, _ = KINDS[kind]
+    with ThreadPoolExecutor(8) as pool:
+        made: list[Any] = list(pool.map(lambda _: make(few, 0), range(16)))
+    assert len({getattr(row, f"{kind}_id") for row, _ in made}) == 1
+    assert sum(new for _, new in made) == 1

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.schedules.definition import due_request_id
 from crawler_lifecycle.ports.runs import Fence, RecentRun, RunRow
 from crawler_lifecycle.store.runs.lists import CLOCK_SLACK
-from tests.contracts.store.world import OWNER, START, World, request
+from tests.contracts.store.world import START, World, request
 
 RUNS = 60
 TAGS = ["nightly", "Nightly", "a b", "zürich", "half ?", "spaced "]
@@ -146,21 +146,6 @@ def test_tags_that_one_database_takes_for_the_same(world: World) -> None:
     assert world.store.runs.list_runs(tags=["A"]) == []
 
 
-def test_a_stage_follows_its_run(world: World) -> None:
-    fence = world.run()
-
-    def listed(stage: str) -> int:
-        return len(world.store.runs.list_runs(stage=stage))
-
-    assert listed("initiation") == 1
-    world.deploy(fence)
-    assert (listed("initiation"), listed("deployment")) == (0, 1)
-    world.execute(fence)
-    assert listed("reconciliation") == 1
-    world.finish(fence)
-    assert listed("completion") == 1
-
-
 # --- what needs attention ------------------------------------------------------------------------------------------
 
 
@@ -187,7 +172,6 @@ def test_what_needs_attention(world: World) -> None:
         work[fence.run_id] = {(crawler, *args.items()), asked or f"alone {n}"}
     resumed = chosen.choice([run_id for run_id, end in rows.items() if end == "FAILED"])
     row = world.store.runs.get_run(resumed)
-    assert row is not None
     world.resume(Fence(resumed, 1, row.owner_run_id or "", row.run_uid))
     rows[resumed] = "live"
     good = [run_id for run_id, end in rows.items() if end == "COMPLETED"]
@@ -209,8 +193,7 @@ def test_what_needs_attention(world: World) -> None:
 
 def test_work_is_what_is_crawled_and_not_who_asked(world: World) -> None:
     def failed(request_id: str, **fields: Any) -> None:
-        fence = world.deployed(request_id, **fields)
-        world.execute(fence)
+        fence = world.executing(request_id, **fields)
         world.finish(fence, failed=[0])
 
     for n, tasks in enumerate([None, 1, 2]):
@@ -245,13 +228,6 @@ def test_rows_that_changed_since_they_were_read(world: World) -> None:
 # --- deliveries -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_deliver(world: World) -> None:
-    fence = world.run()
-    world.store.deployment.note_waiting(fence, "quota")
-    assert world.store.events.deliveries(fence.run_id) == []
-    assert world.store.events.deliveries(fence.run_id + 1000) == []
-
-
 def test_deliveries_of_a_run(world: World) -> None:
     fence = world.deployed()
     other = world.deployed("r2")
@@ -278,24 +254,46 @@ def test_deliveries_of_a_run(world: World) -> None:
         end | done | {"sink": "events", "tries": 2},
         end | done | {"sink": "pusher", "tries": 1},
     ]
-    assert [one["status"] for one in world.store.events.deliveries(other.run_id)] == ["pending"]
+    again = world.resume(other, rerun=True)
+    world.deploy(again)
+    world.finish(again)
+    told = [(one["attempt"], one["status"]) for one in world.store.events.deliveries(other.run_id)]
+    assert told == [(1, "pending"), (2, "pending")]
 
 
 def test_a_change_that_was_pushed_is_shown(world: World) -> None:
     fence = world.run()
+    assert world.store.events.deliveries(fence.run_id) == world.store.events.deliveries(fence.run_id + 1000) == []
     [changed] = [event for event in world.store.events.events_after(0) if event.type == "run.changed"]
     world.store.events.record_delivery(changed.seq, "pusher", "hung")
     [shown] = world.store.events.deliveries(fence.run_id)
     assert (shown["type"], shown["status"], shown["error"]) == ("run.changed", "failed", "hung")
 
 
-def test_deliveries_of_every_attempt(world: World) -> None:
-    fence = world.deployed(owner=OWNER)
-    world.finish(fence, failed=[0])
-    second = world.resume(fence)
-    world.deploy(second)
-    world.finish(second)
-    assert [(one["attempt"], one["status"]) for one in world.store.events.deliveries(fence.run_id)] == [
-        (1, "pending"),
-        (2, "pending"),
+# --- events
+
+
+def test_the_events_of_one_run_are_found_among_all(world: World) -> None:
+    assert world.store.events.last_event_seq() == 0
+    one, two = world.deployed("r1"), world.deployed("r2")
+    for n in range(6):
+        world.store.events.append_event(one if n % 3 else two, "told", f"told-{n}", {"n": n})
+    told = world.store.events.events_after(0)
+    assert world.store.events.last_event_seq() == told[-1].seq == len(told)
+    for fence in (one, two):
+        mine = [event for event in told if event.run_id == fence.run_id]
+        assert world.store.events.events_after(0, run_id=fence.run_id) == mine
+        assert world.store.events.events_after(mine[0].seq, 1, fence.run_id) == mine[1:2]
+        assert world.store.events.events_after(told[-1].seq, run_id=fence.run_id) == []
+
+
+def test_deliveries_of_mere_news_can_be_left_out(world: World) -> None:
+    fence = world.deployed()
+    news = world.store.events.events_after(0)[-1]
+    assert news.type == "run.changed"
+    kept = world.store.events.append_event(fence, "told", "told", {})
+    world.store.events.record_delivery(news.seq, "pusher", "refused")
+    assert [row["seq"] for row in world.store.events.deliveries(fence.run_id)] == [news.seq, kept.seq]
+    assert [(row["seq"], row["status"]) for row in world.store.events.deliveries(fence.run_id, keyed=True)] == [
+        (kept.seq, "pending")
     ]

@@ -7,13 +7,12 @@ from datetime import timedelta
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import Fence
-from tests.contracts.store.world import World, request, seen
+from tests.contracts.store.world import OWNER, World, request, seen
 
 
 def executing(world: World, name: str) -> Fence:
     """A run that was looked at now; its next look is due in a minute."""
-    fence = world.deployed(name)
-    world.execute(fence)
+    fence = world.executing(name)
     tasks = world.store.looks.found_state(fence).tasks
     world.look(fence, [seen(t, Phase.EXECUTING, world.clock.now, uid=t.uid) for t in tasks])
     return fence
@@ -84,3 +83,28 @@ def test_pages_follow_each_other_oldest_first(world: World) -> None:
         paged += page
         after = (page[-1].due_at, page[-1].run_id)  # type: ignore[assignment]
     assert paged == every
+
+
+# --- whom to wake
+
+
+def test_a_run_tells_owner_state_and_last_look(world: World) -> None:
+    reserved, _ = world.store.initiation.reserve_run(request(), "reserved")
+    young = world.run("young")
+    running = world.executing("running")
+    looked_at = world.clock.now
+    world.clock.forward(60)
+    ended = world.executing("ended")
+    world.finish(ended)
+    stopping = world.deployed("stopping")
+    world.store.stops.record_stop(stopping.run_id, world.stop(), "s1")
+
+    asked = [running.run_id, ended.run_id, reserved.run_id, young.run_id, stopping.run_id, 999_999]
+    found = {t.run_id: t for t in world.store.wake_ups.wake_targets(asked)}
+    assert sorted(found) == sorted(asked[:-1])
+    assert [found[r].workflow_id for r in asked[:-1]] == [OWNER.workflow_id] * 2 + [None] + [OWNER.workflow_id] * 2
+    assert [found[r].ended for r in asked[:-1]] == [False, True, False, False, False]
+    assert found[running.run_id].verified_at == looked_at
+    assert found[ended.run_id].verified_at == looked_at + timedelta(seconds=60)
+    assert found[young.run_id].verified_at is None
+    assert world.store.wake_ups.wake_targets([]) == []

@@ -48,52 +48,37 @@ def test_reserve_twice_answers_the_stored_row(world: World) -> None:
     assert len(world.store.runs.transitions(first.run_id)) == 1
 
 
-@pytest.mark.parametrize(
-    "different",
-    [request(crawler="other"), request(args={"a": "1"}), request(2), request(limits=Limits(start_check_s=7))],
-)
-def test_another_request_under_the_same_id_is_refused(world: World, different: RunRequest) -> None:
+def test_another_request_under_the_same_id_is_refused(world: World) -> None:
     world.store.initiation.reserve_run(request(), "r1")
-    with pytest.raises(DuplicateRequest, match="'r1'"):
-        world.store.initiation.reserve_run(different, "r1")
-    with pytest.raises(DuplicateRequest, match="'r1'"):
-        world.store.initiation.create_run(different, "r1", OWNER)
+    limits = Limits(start_check_s=7)
+    for different in (request(crawler="other"), request(args={"a": "1"}), request(2), request(limits=limits)):
+        with pytest.raises(DuplicateRequest, match="'r1'"):
+            world.store.initiation.reserve_run(different, "r1")
+        with pytest.raises(DuplicateRequest, match="'r1'"):
+            world.store.initiation.create_run(different, "r1", OWNER)
 
 
-def test_tasks_given_apart_or_inline_are_the_same_request(world: World) -> None:
-    row, _ = world.store.initiation.reserve_run(request(), "r1", [{"part": "0"}, {"part": "1"}])
+def test_requests_that_mean_the_same_are_the_same(world: World) -> None:
+    reserve = world.store.initiation.reserve_run
+    row, _ = reserve(request(), "r1", [{"part": "0"}, {"part": "1"}])
     assert row.multi
-    assert world.store.initiation.reserve_run(request(2), "r1") == (row, False)
+    assert reserve(request(2), "r1") == (row, False), "tasks apart or inline"
+    six, _ = reserve(request(limits=Limits(start_check_s=6)), "r2")
+    assert reserve(request(limits=Limits(start_check_s=6.0)), "r2") == (six, False)
+    other, new = reserve(request(), "R2")
+    assert (new, other.run_id != six.run_id) == (True, True), "ids differ by case"
 
 
-def test_numbers_that_mean_the_same_are_the_same_request(world: World) -> None:
-    world.store.initiation.reserve_run(request(limits=Limits(start_check_s=6)), "r1")
-    _, new = world.store.initiation.reserve_run(request(limits=Limits(start_check_s=6.0)), "r1")
-    assert not new
-
-
-def test_request_ids_differ_by_case(world: World) -> None:
-    first, _ = world.store.initiation.reserve_run(request(), "run-a")
-    second, new = world.store.initiation.reserve_run(request(), "Run-A")
-    assert new
-    assert first.run_id != second.run_id
-
-
-@pytest.mark.parametrize(
-    ("wrong", "request_id", "tasks", "text"),
-    [
+def test_a_new_run_that_cannot_be(world: World) -> None:
+    for wrong, request_id, tasks, text in (
         (request(run_id=7), "r1", None, "run_id: 7"),
         (request(), "r1 ", None, "request_id: 'r1 '"),
         (request(), "r" * 121, None, "request_id: 'rrr"),
         (request(), "", None, "request_id: ''"),
         (request(), "r1", [], "tasks: "),
-    ],
-)
-def test_a_new_run_that_cannot_be(
-    world: World, wrong: RunRequest, request_id: str, tasks: list[dict[str, str]] | None, text: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=text):
-        world.store.initiation.reserve_run(wrong, request_id, tasks)
+    ):
+        with pytest.raises(InvalidRequest, match=text):
+            world.store.initiation.reserve_run(wrong, request_id, tasks)
     assert world.store.runs.list_runs() == []
 
 
@@ -103,7 +88,6 @@ def test_create_twice_by_the_same_owner(world: World) -> None:
     assert (first.attempt, first.resumed, first.rerun, first.stop, first.multi) == (1, False, False, None, False)
     assert first.request == replace(request(requested_by="ann"), request_id="r1")
     row = world.store.runs.find_run("r1")
-    assert row is not None
     assert (row.owner_workflow_id, row.owner_run_id) == (OWNER.workflow_id, OWNER.first_run_id)
 
 
@@ -120,37 +104,26 @@ def test_claim_of_a_reserved_run_keeps_its_attempt(world: World) -> None:
     wanted = RunRequest(run_id=row.run_id, requested_by="bob", poll_minutes=[0.1])
     handle = world.store.initiation.claim_run(wanted, OWNER, never_asked)
     assert (handle.attempt, handle.resumed, handle.multi) == (1, False, True)
-    assert (handle.request.requested_by, handle.request.poll_minutes, handle.request.crawler) == (
-        "bob",
-        [0.1],
-        "services",
-    )
+    expected = ("bob", [0.1], "services")
+    assert (handle.request.requested_by, handle.request.poll_minutes, handle.request.crawler) == expected
     assert world.store.initiation.claim_run(wanted, OWNER, never_asked) == handle
 
 
-def test_claim_of_nothing(world: World) -> None:
+def test_claims_that_are_refused(world: World) -> None:
+    claim, fence = world.store.initiation.claim_run, world.deployed()
     with pytest.raises(RunNotFound, match="no run 1000000000"):
-        world.store.initiation.claim_run(RunRequest(run_id=10**9), OWNER, never_asked)
+        claim(RunRequest(run_id=10**9), OWNER, never_asked)
     with pytest.raises(InvalidRequest, match="run_id: missing"):
-        world.store.initiation.claim_run(request(), OWNER, never_asked)
-
-
-def test_claim_for_another_crawler(world: World) -> None:
-    row, _ = world.store.initiation.reserve_run(request(), "r1")
+        claim(request(), OWNER, never_asked)
     with pytest.raises(InvalidRequest, match=r"crawler: 'other'.*'services'"):
-        world.store.initiation.claim_run(RunRequest(run_id=row.run_id, crawler="other"), OWNER, never_asked)
-
-
-def test_a_live_run_is_not_taken_over(world: World) -> None:
-    fence = world.deployed()
+        claim(RunRequest(run_id=fence.run_id, crawler="other"), OTHER, never_asked)
     with pytest.raises(RunIsLive, match=OWNER.workflow_id):
-        world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, still_open)
+        claim(RunRequest(run_id=fence.run_id), OTHER, still_open)
     assert world.row(fence).attempt == 1
 
 
 def test_a_run_whose_owner_is_gone_is_taken_over(world: World) -> None:
-    fence = world.deployed(tasks=2)
-    world.execute(fence)
+    fence = world.executing(tasks=2)
     asked: list[Owner] = []
     handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, lambda o: bool(asked.append(o)))
     assert asked == [OWNER]
@@ -236,17 +209,6 @@ def test_runs_that_nobody_claimed(world: World) -> None:
     later = world.clock.forward(60)
     assert [r.run_id for r in world.store.sweep.unowned_runs(later - timedelta(seconds=30))] == [row.run_id]
     assert world.store.sweep.unowned_runs(row.created_at) == []
-
-
-def test_lists_of_runs(world: World) -> None:
-    fences = [world.run(f"r{n}", crawler="a" if n % 2 else "b", flow_id=f"flow-{n % 3}") for n in range(6)]
-    ids = [fence.run_id for fence in fences]
-    assert [r.run_id for r in world.store.runs.list_runs()] == ids[::-1]
-    assert [r.run_id for r in world.store.runs.list_runs(limit=2, before_run_id=ids[4])] == [ids[3], ids[2]]
-    assert [r.run_id for r in world.store.runs.list_runs(crawler="a", flow_id="flow-0")] == [ids[3]]
-    world.store.deployment.mark_started(fences[1], None)
-    assert [r.run_id for r in world.store.runs.list_runs(status=["PROCESSING", "FAILED"])] == [ids[1]]
-    assert world.store.runs.list_runs(trigger="api") == world.store.runs.list_runs(outcome="finished") == []
 
 
 def test_a_request_with_texts_of_the_world(world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -40,16 +40,9 @@ AGE = timedelta(days=90)
 RESULT = ExportResult("s3://archive/1/1/supporting-files.zip", 100, 2, "0" * 64, None)
 
 
-@pytest.fixture
-def pruner(store_url: str, clock: Clock) -> Iterator[Pruner]:
-    with closing(open_pruner(store_url, clock=clock)) as pruner:
-        yield pruner
-
-
 def ended(world: World, *, tasks: int | None = None, pushed: str = "delivered", name: str | None = None) -> Fence:
     """A run with everything that a run leaves, which has just ended."""
-    fence = world.deployed(name or f"r{world.clock.now.timestamp()}", tasks)
-    world.execute(fence)
+    fence = world.executing(name or f"r{world.clock.now.timestamp()}", tasks)
     world.clock.forward(60)
     store = world.store
     store.events.append_event(fence, "run.started", event_key(fence.run, fence.attempt, "run.started"), {})
@@ -123,8 +116,7 @@ def test_what_goes_and_what_stays(world: World, store: Store, pruner: Pruner) ->
     old = ended(world, tasks=3)
     world.clock.forward(100 * DAY)
     recent = ended(world)
-    live = world.deployed("live", 2)
-    world.execute(live)
+    live = world.executing("live", 2)
     before = everything(store, *GOES, "history_property")
     kept = [e for e in store.events.events_after(0, 10_000) if e.run_id != old.run_id or e.type not in NEWS]
     logs = {task.task_id for task in store.tasks.list_tasks(recent.run_id)}
@@ -157,8 +149,7 @@ def test_nothing_of_the_ledger_is_in_any_statement(world: World, pruner: Pruner)
 
 
 def test_a_run_is_live_for_as_long_as_it_is(world: World, pruner: Pruner) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     world.clock.forward(400 * DAY)
     assert prune(pruner, world) == dict.fromkeys(GOES, 0)
     assert told(pruner, world, "outbox_event")[1].keys() == {Stays.LIVE}
@@ -168,8 +159,7 @@ def test_a_run_is_live_for_as_long_as_it_is(world: World, pruner: Pruner) -> Non
 
 def test_an_end_that_was_recorded_late_counts_from_its_record(world: World, pruner: Pruner) -> None:
     """Workers were away for half a year: the cluster says that the run ended then, and its events are new."""
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     long_ago = world.clock.now
     world.clock.forward(180 * DAY)
     [task] = world.store.looks.found_state(fence).tasks
@@ -381,8 +371,7 @@ def test_two_at_once_and_everything_goes_on(
     for thread in threads:
         thread.start()
     resumed = world.resume(runs[-1])
-    live = world.deployed("live", 2)
-    world.execute(live)
+    live = world.executing("live", 2)
     for seq in [event.seq for event in store.events.events_after(0, 10_000, live.run_id)]:
         store.events.record_delivery(seq, "pusher", None)
     world.finish(live)
@@ -448,7 +437,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, size=st.sampled_from([1, 4, 500]))
 def test_any_history(store: Store, pruner: Pruner, clock: Clock, steps: list[Any], size: int) -> None:
     """The record is the same with and without pruning, and what is gone is of runs that were old then."""
@@ -528,8 +517,7 @@ def test_old_due_times_go_and_what_they_began_is_found_again(world: World, store
     s, definition = store.schedules, {"run": {"crawler": "services"}, "every_s": 60, "overlap": "queue"}
     row, _ = s.put_schedule("nightly", definition, "ann")
     start = world.clock.now.replace(second=0, microsecond=0)
-    fence = world.deployed("begun")
-    world.execute(fence)
+    fence = world.executing("begun")
     for minute in (1, 2, 3):
         world.clock.now = start + timedelta(minutes=minute)
         assert s.decide_due("nightly", world.clock.now, row.revision) is not None

@@ -74,13 +74,6 @@ def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_ane
     assert (line.decision, line.reason, again.revision) == ("started", None, 2)
 
 
-def test_two_that_make_the_same_name_at_once_make_one(store: Store) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        rows = list(pool.map(lambda n: made(store, every_s=60 + n % 2), range(16)))
-    assert len({row.schedule_id for row in rows}) == 1
-    assert len(store.schedules.list_schedules(deleted=True)) == 1
-
-
 def test_a_due_time_is_decided_once_by_however_many(store: Store, clock: Clock) -> None:
     made(store)
     with ThreadPoolExecutor(8) as pool:
@@ -104,15 +97,13 @@ def test_what_overlaps_is_judged_by_the_verdict(
     s = store.schedules
     made(store, overlap=overlap)
     first = due(store, clock.now)
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     s.due_begun(first.due_id, TargetRef(TargetKind.RUN, fence.run_id))
     clock.forward(60)
     second = due(store, clock.now)
     assert second.decision is decision
     previous = s.previous_target(second.due_id)
     if decision is Decision.QUEUED:
-        assert previous is not None
         assert previous.live
         assert previous.target == TargetRef(TargetKind.RUN, fence.run_id)
         [left] = s.due_to_begin(clock.now + timedelta(seconds=1))
@@ -150,7 +141,6 @@ def test_stop_previous_begins_the_newest_of_those_that_came_together(store: Stor
     assert not s.give_way(later[0].due_id)
     assert s.get_due(second.due_id).decision is Decision.SKIPPED_OVERLAP
     waits_for = s.previous_target(later[0].due_id)
-    assert waits_for is not None
     assert (waits_for.live, waits_for.target) == (True, TargetRef(TargetKind.RUN, fence.run_id)), "still for its proof"
     asked = s.ask_due("nightly", [times[2]], "ann", "backfilled by ann")[0]
     clock.now = times[4]
@@ -206,7 +196,6 @@ def test_what_never_fired_gets_its_line(store: Store, clock: Clock) -> None:
     lines = {line.due_at: line.decision for line in s.list_due(row.schedule_id)}
     assert lines == dict(zip(times, [fired.decision, Decision.MISSED, *[Decision.PAUSED] * 4], strict=True))
     now = s.get_schedule("nightly")
-    assert now is not None
     assert now.checked_until == clock.now, "a pause ends when all it held back is on record"
     assert s.list_due(row.schedule_id, decision=Decision.PAUSED, limit=2)[0].due_at == times[5]
     assert due(store, times[1]).decision is Decision.SKIPPED_OVERLAP, "Temporal fired after all, behind the first"
@@ -222,13 +211,10 @@ def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: 
     changed = made(store, every_s=3600, overlap="allow")
     times = [start + timedelta(seconds=60 * n) for n in range(1, 4)]
     lines = s.list_due(row.schedule_id)
-    assert [(one.due_at, one.decision, one.revision) for one in lines] == [
-        (times[1], Decision.MISSED, 1),
-        (times[0], Decision.MISSED, 1),
-    ]
+    expected = [(times[1], Decision.MISSED, 1), (times[0], Decision.MISSED, 1)]
+    assert [(one.due_at, one.decision, one.revision) for one in lines] == expected
     clock.forward(60)
     late = s.decide_due("nightly", times[0], row.revision)
-    assert late is not None
     assert (late.due_id, late.decision, late.revision) == (lines[1].due_id, Decision.STARTED, 2)
     assert s.decide_due("nightly", times[2], row.revision) is None, "not due any more"
     assert s.decide_due("nightly", times[2]) is None, "whoever starts the workflow by hand"
@@ -251,7 +237,6 @@ def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: Store, wo
     assert line.decision is Decision.PAUSED
     assert "the last 2 failed" in str(line.reason)
     row = s.get_schedule("nightly")
-    assert row is not None
     assert row.paused_at == clock.now
     assert row.pause_reason == line.reason
     assert s.pause_schedule("nightly", None).paused_at is None
@@ -259,7 +244,6 @@ def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: Store, wo
     assert due(store, clock.now).decision is Decision.STARTED
     s.told_schedule(row.schedule_id, row.revision, trouble="it was deleted there", ended_at=clock.now)
     row = s.get_schedule("nightly")
-    assert row is not None
     assert row.told == row.revision
     assert row.ended_at == clock.now
 

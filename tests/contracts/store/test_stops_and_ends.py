@@ -7,13 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RunNotFound
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import WAITING_FOR_START
-from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunRequest, RunStatus, StopIntent, Verdict
+from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Counters, End, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Details
-from crawler_lifecycle.ports.runs import Fence, Owner
-from tests.contracts.store.world import START, World, good_end, seen
+from tests.contracts.store.world import START, World, seen
 
 # --- stops ------------------------------------------------------------------------------------------------------
 
@@ -62,11 +61,6 @@ def test_a_stop_after_the_end_writes_nothing(world: World) -> None:
     assert len(world.store.events.events_after(0)) == events
 
 
-def test_a_stop_of_nothing(world: World) -> None:
-    with pytest.raises(RunNotFound):
-        world.store.stops.record_stop(10**9, world.stop(), "s1")
-
-
 def test_queued_tasks_are_cancelled_when_a_look_proves_that_no_call_brought_them_to_the_cluster(world: World) -> None:
     fence = world.run(tasks=3)
     world.store.deployment.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
@@ -111,10 +105,8 @@ def test_tasks_that_are_being_stopped(world: World) -> None:
     for _ in range(2):
         world.store.stops.mark_stopping(fence, ids)
     assert list(world.statuses(fence).values()) == [TaskStatus.STOPPING, TaskStatus.STOPPING, TaskStatus.QUEUED]
-    assert [t.source for t in world.store.runs.transitions(fence.run_id) if t.to_status == "STOPPING"] == [
-        "stop",
-        "stop",
-    ]
+    expected = ["stop", "stop"]
+    assert [t.source for t in world.store.runs.transitions(fence.run_id) if t.to_status == "STOPPING"] == expected
 
 
 def test_stops_that_nobody_heard(world: World) -> None:
@@ -140,9 +132,7 @@ def test_a_stop_that_a_later_attempt_carries_out_was_acted_on(world: World) -> N
     fence = world.deployed()
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     later = world.clock.forward(30)
-    owner = Owner("crawl/books/other", "other")
-    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), owner, lambda former: False)
-    world.store.stops.acted_on_stop(Fence(fence.run_id, handle.attempt, owner.first_run_id, handle.run_uid), later)
+    world.store.stops.acted_on_stop(world.resume(fence), later)
     (logged,) = world.store.runs.cancellations(fence.run_id)
     assert (logged["attempt"], logged["acted_at"]) == (1, later)
 
@@ -160,19 +150,15 @@ def test_a_stop_that_a_later_attempt_is_told_of_again_is_logged_once(world: Worl
 
 
 def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(world: World) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     world.clock.forward(10)
     world.finish(fence)
     (logged,) = world.store.runs.cancellations(fence.run_id)
     assert logged["acted_at"] is not None
     # It belongs to that life of the run: a stop of the next one does not touch it, not even under the same id.
-    owner = Owner("crawl/books/other", "other")
-    request = RunRequest(run_id=fence.run_id, rerun=True)
-    handle = world.store.initiation.claim_run(request, owner, lambda former: False)
+    second = world.resume(fence, rerun=True)
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
-    second = Fence(fence.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
     world.store.stops.acted_on_stop(second, world.clock.forward(10))
     first, later = world.store.runs.cancellations(fence.run_id)
     assert (first, later["attempt"], later["acted_at"]) == (logged, 2, world.clock.now)
@@ -183,8 +169,7 @@ def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(world: Worl
 
 def test_what_is_counted_last_counts_for_the_run(world: World) -> None:
     """A task is gone; its log and counters were read once more, and no look comes after that."""
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     [task] = world.store.looks.found_state(fence).tasks
     world.clock.forward(60)
     gone = seen(task, Phase.GONE, world.clock.now, uid=task.uid)
@@ -199,8 +184,7 @@ def test_what_is_counted_last_counts_for_the_run(world: World) -> None:
 
 
 def test_the_verdict_is_passed_once(world: World) -> None:
-    fence = world.deployed(tasks=3)
-    world.execute(fence)
+    fence = world.executing(tasks=3)
     last_end = world.clock.forward(10)
     row = world.finish(fence, failed=[1])
     world.clock.forward(10)
@@ -233,17 +217,10 @@ def test_a_run_that_did_not_start_says_what_it_waited_for(world: World, waited: 
     assert row.cause == f"It did not start in time (start_timeout_s), exit code unknown{said}"
 
 
-def test_no_verdict_while_something_lives(world: World) -> None:
-    fence = world.deployed()
-    with pytest.raises(NotInThisState, match="1 of its tasks"):
-        world.end(fence)
-
-
 def test_a_judge_that_fails_changes_nothing(world: World) -> None:
     fence = world.deployed()
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
-    [task] = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=good_end(START))])
+    world.see_ends(fence)
     asked: list[StopIntent | None] = []
 
     def judge(groups: object, stop: StopIntent | None) -> Verdict:
@@ -291,16 +268,8 @@ def test_resume_runs_again_only_what_did_not_succeed(world: World) -> None:
     assert world.row(fence).pages == 40
 
 
-def test_rerun_runs_everything_again(world: World) -> None:
-    fence = world.deployed(tasks=2)
-    world.finish(fence)
-    world.resume(fence, rerun=True)
-    assert world.store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 2}
-
-
 def test_what_still_executes_is_adopted_and_not_run_again_when_it_ends(world: World) -> None:
-    fence = world.deployed(tasks=2)
-    world.execute(fence)
+    fence = world.executing(tasks=2)
     second = world.resume(fence)
     assert {t.attempt for t in world.store.looks.found_state(second).tasks} == {1}
     world.finish(second, failed=[0])
@@ -383,8 +352,7 @@ def test_an_event_with_a_key_happens_once(world: World) -> None:
 
 
 def test_nothing_new_is_no_event(world: World) -> None:
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     count = len(world.store.events.events_after(0))
     world.execute(fence)
     world.store.stops.cancel_queued(fence, START)
@@ -424,7 +392,6 @@ def test_the_verdict_and_its_event_are_one(world: World) -> None:
     assert world.store.events.find_event(key) is None
     row = world.finish(fence)
     event = world.store.events.find_event(key)
-    assert event is not None
     assert (event.body["status"], event.body["outcome"]) == (row.status, row.outcome)
     assert event.body["supporting_files"] == f"{fence.run}/1/supporting-files.zip"
     assert event.body["ended_at"] == row.ended_at.isoformat()

@@ -7,11 +7,9 @@ from datetime import timedelta
 
 from sqlalchemy import update
 
-from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_BLOCKED, EVENT_RUN_STALE, workflow_id
 from crawler_lifecycle.domain.task import End, Phase
-from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.runs.tables import run_history
 from tests.contracts.store.test_overdue import executing
@@ -23,8 +21,7 @@ def events(world: World, type: str) -> list[Event]:
 
 
 def test_what_a_look_found_untrue_is_one_event(world: World) -> None:
-    fence = world.deployed(tasks=30)
-    world.execute(fence)
+    fence = world.executing(tasks=30)
     world.clock.forward(3600)
     tasks = world.store.looks.found_state(fence).tasks
     killed = End(exit_code=137, signal=9, finished_at=START)
@@ -36,18 +33,8 @@ def test_what_a_look_found_untrue_is_one_event(world: World) -> None:
     assert (event.run_id, event.body["crawler"], event.body["count"]) == (fence.run_id, "services", len(written))
     assert len(written) == 30
     assert [one["id"] for one in shown] == [one.id for one in written[:20]]
-    assert (shown[0]["kind"], shown[0]["truth_since"]) == (
-        written[0].kind,
-        written[0].truth_since.isoformat() if written[0].truth_since else None,
-    )
-
-
-def test_what_an_audit_found_untrue_is_told_once(world: World) -> None:
-    fence = executing(world, "r1")
-    wrong = Correction(CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING")
-    world.store.corrections.record_corrections(fence.run_id, [wrong, replace(wrong, believed="LOST")])
-    world.store.corrections.record_corrections(fence.run_id, [wrong])
-    assert [one.body["count"] for one in events(world, EVENT_CORRECTION_MADE)] == [2]
+    expected = (written[0].kind, written[0].truth_since.isoformat() if written[0].truth_since else None)
+    assert (shown[0]["kind"], shown[0]["truth_since"]) == expected
 
 
 def test_an_overdue_look_is_told_once_and_the_next_one_again(world: World) -> None:

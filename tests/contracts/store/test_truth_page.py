@@ -35,8 +35,7 @@ def test_the_page_has_these_statements() -> None:
 
 
 def test_they_say_what_happened(world: World, store: Store) -> None:
-    fence = world.deployed(tasks=1)
-    world.execute(fence)
+    fence = world.executing(tasks=1)
     [task] = store.looks.found_state(fence).tasks
     when = world.clock.forward(40)
     found = world.clock.forward(20)

@@ -18,16 +18,15 @@ from tests.contracts.store.world import START, Clock, World, seen
 KILLED = End(exit_code=137, signal=9, reason="Error")
 
 
-def executing(world: World) -> Fence:
-    """A run of one task that a look saw executing at the present moment."""
-    fence = world.deployed(tasks=1)
-    world.execute(fence)
-    return fence
-
-
 def observed(world: World, fence: Fence, phase: Phase, **fields: object) -> Observation:
     [task] = world.store.looks.found_state(fence).tasks
     return seen(task, phase, world.clock.now, **fields)
+
+
+def looked(world: World, fence: Fence, after: float, phase: Phase, **fields: object) -> None:
+    """A look at the one task, so many seconds later."""
+    world.clock.forward(after)
+    world.look(fence, [observed(world, fence, phase, **fields)])
 
 
 def only(world: World, fence: Fence) -> CorrectionRow:
@@ -36,10 +35,9 @@ def only(world: World, fence: Fence) -> CorrectionRow:
 
 
 def test_an_end_with_a_time_is_untrue_from_then_on(world: World) -> None:
-    fence = executing(world)
+    fence = world.executing(tasks=1)
     when = world.clock.forward(40)
-    world.clock.forward(20)
-    world.look(fence, [observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))])
+    looked(world, fence, 20, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))
     row = only(world, fence)
     assert (row.believed, row.believed_since, row.truth, row.truth_since) == ("RUNNING", START, "FAILED", when)
     assert row.lag_ms == 20_000
@@ -48,7 +46,7 @@ def test_an_end_with_a_time_is_untrue_from_then_on(world: World) -> None:
 
 
 def test_a_clock_that_is_ahead_makes_no_negative_time(world: World) -> None:
-    fence = executing(world)
+    fence = world.executing(tasks=1)
     ahead = world.clock.forward(60) + timedelta(seconds=3)
     world.look(fence, [observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=ahead))])
     assert only(world, fence).lag_ms == 0
@@ -56,7 +54,7 @@ def test_a_clock_that_is_ahead_makes_no_negative_time(world: World) -> None:
 
 
 def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_on(world: World) -> None:
-    fence = executing(world)
+    fence = world.executing(tasks=1)
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1", fence)
     world.clock.forward(30)
     [task] = world.store.looks.found_state(fence).tasks
@@ -68,45 +66,30 @@ def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_
     assert (row.believed, row.truth_since, row.lag_ms) == ("STOPPING", early, 10_000)
 
 
-def test_what_vanished_was_untrue_since_a_look_last_saw_it(world: World) -> None:
-    fence = executing(world)
-    world.clock.forward(60)
-    world.look(fence, [observed(world, fence, Phase.EXECUTING, uid="uid-1-0")])
-    world.clock.forward(90)
-    world.look(fence, [observed(world, fence, Phase.GONE, uid="uid-1-0")])
+@pytest.mark.parametrize(
+    ("looks", "lag_ms"),
+    [
+        ([(60, Phase.EXECUTING), (90, Phase.GONE)], 90_000),
+        # Where the proof of an absence takes two looks, the first of them is no sight of the task.
+        ([(60, Phase.EXECUTING), (45, Phase.ABSENT), (45, Phase.ABSENT), (45, Phase.GONE)], 135_000),
+        # One that is seen again was never gone.
+        ([(60, Phase.ABSENT), (60, Phase.EXECUTING), (30, Phase.GONE)], 30_000),
+    ],
+)
+def test_what_vanished_was_untrue_since_a_look_last_saw_it(
+    world: World, looks: list[tuple[float, Phase]], lag_ms: int
+) -> None:
+    fence = world.executing(tasks=1)
+    for after, phase in looks:
+        looked(world, fence, after, phase, uid=None if phase is Phase.ABSENT else "uid-1-0")
     row = only(world, fence)
-    assert (row.kind, row.truth_since, row.lag_ms) == ("vanished", None, 90_000)
-
-
-def test_a_look_that_did_not_see_it_vouches_for_nothing(world: World) -> None:
-    """Where the proof of an absence takes two looks, the first of them is no sight of the task."""
-    fence = executing(world)
-    world.clock.forward(60)
-    world.look(fence, [observed(world, fence, Phase.EXECUTING, uid="uid-1-0")])
-    for _ in range(2):
-        world.clock.forward(45)
-        world.look(fence, [observed(world, fence, Phase.ABSENT)])
-    world.clock.forward(45)
-    world.look(fence, [observed(world, fence, Phase.GONE, uid="uid-1-0")])
-    assert only(world, fence).lag_ms == 135_000
-
-
-def test_one_that_is_seen_again_was_never_gone(world: World) -> None:
-    fence = executing(world)
-    world.clock.forward(60)
-    world.look(fence, [observed(world, fence, Phase.ABSENT)])
-    world.clock.forward(60)
-    world.look(fence, [observed(world, fence, Phase.EXECUTING, uid="uid-1-0")])
-    world.clock.forward(30)
-    world.look(fence, [observed(world, fence, Phase.GONE, uid="uid-1-0")])
-    assert only(world, fence).lag_ms == 30_000
+    assert (row.kind, row.truth_since, row.lag_ms) == ("vanished", None, lag_ms)
 
 
 @pytest.mark.parametrize("missed", [0, 1])
 def test_one_task_is_missed_by_the_look_that_counts_another(world: World, missed: int) -> None:
     """Both rows are written at once, and each value into its own column."""
-    fence = world.deployed(tasks=2)
-    world.execute(fence)
+    fence = world.executing(tasks=2)
     now = world.clock.forward(5)
     tasks = world.store.looks.found_state(fence).tasks
     gone = seen(tasks[missed], Phase.ABSENT, now, reason="It is not on the cluster any more")
@@ -123,7 +106,7 @@ def test_one_task_is_missed_by_the_look_that_counts_another(world: World, missed
 
 def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
     """Nothing is proved and no status changes; people read all the same what the matter is."""
-    fence = executing(world)
+    fence = world.executing(tasks=1)
     reasons = []
     for phase, uid, words in (
         (Phase.ABSENT, None, "It is not on the cluster any more"),
@@ -131,8 +114,7 @@ def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
         (Phase.ABSENT, None, None),
         (Phase.EXECUTING, "uid-1-0", None),
     ):
-        world.clock.forward(5)
-        world.look(fence, [observed(world, fence, phase, uid=uid, reason=words)])
+        looked(world, fence, 5, phase, uid=uid, reason=words)
         [task] = world.store.tasks.list_tasks(fence.run_id)
         reasons.append((str(task.status), task.reason))
     gone = "The namespace crawls does not exist any more"
@@ -144,19 +126,16 @@ def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
 def test_what_never_existed_was_untrue_from_the_first(world: World) -> None:
     fence = world.deployed(tasks=1)
     for _ in range(3):
-        world.clock.forward(60)
-        world.look(fence, [observed(world, fence, Phase.ABSENT)])
-    world.clock.forward(20)
-    world.look(fence, [observed(world, fence, Phase.GONE, uid="uid-1-0")])
+        looked(world, fence, 60, Phase.ABSENT)
+    looked(world, fence, 20, Phase.GONE, uid="uid-1-0")
     row = only(world, fence)
     assert (row.kind, row.believed, row.believed_since, row.lag_ms) == ("never_existed", "PENDING", START, 200_000)
 
 
 def test_another_object_does_not_date_the_end_of_ours(world: World) -> None:
-    fence = executing(world)
+    fence = world.executing(tasks=1)
     other = world.clock.forward(50)
-    world.clock.forward(10)
-    world.look(fence, [observed(world, fence, Phase.EXECUTING, uid="uid-other", changed_at=other)])
+    looked(world, fence, 10, Phase.EXECUTING, uid="uid-other", changed_at=other)
     row = only(world, fence)
     assert (row.kind, row.truth_since, row.lag_ms) == ("not_ours", None, 60_000)
     [task] = world.store.tasks.list_tasks(fence.run_id)
@@ -175,7 +154,7 @@ def staged(world: World, fence: Fence, observation: Observation, correction: str
 
 def test_lateness_survives_a_look_that_is_tried_again(world: World) -> None:
     """The first try moves the time of the next look, so the second one alone would take the change for punctual."""
-    fence = executing(world)
+    fence = world.executing(tasks=1)
     when = world.clock.forward(60)
     end = replace(KILLED, finished_at=when)
     world.clock.forward(100)
@@ -187,7 +166,7 @@ def test_lateness_survives_a_look_that_is_tried_again(world: World) -> None:
 
 
 def test_the_last_sight_survives_a_look_that_is_tried_again(world: World) -> None:
-    fence = executing(world)
+    fence = world.executing(tasks=1)
     for _ in range(3):
         world.clock.forward(50)
         staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "killed", None)
@@ -196,7 +175,7 @@ def test_the_last_sight_survives_a_look_that_is_tried_again(world: World) -> Non
 
 
 def test_another_finding_takes_nothing_over(world: World) -> None:
-    fence = executing(world)
+    fence = world.executing(tasks=1)
     world.clock.forward(50)
     staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "late", None)
     [task] = world.store.looks.found_state(fence).tasks
@@ -219,11 +198,9 @@ def told(store_url: str, clock: Clock) -> Iterator[tuple[World, list[Committed]]
 
 def test_what_is_committed_is_told_once(told: tuple[World, list[Committed]]) -> None:
     world, news = told
-    fence = executing(world)
-    assert [(c.status, c.source, c.lag_ms) for n in news for c in n.changes] == [
-        ("PENDING", "deploy", None),
-        ("RUNNING", "look", 0),
-    ]
+    fence = world.executing(tasks=1)
+    expected = [("PENDING", "deploy", None), ("RUNNING", "look", 0)]
+    assert [(c.status, c.source, c.lag_ms) for n in news for c in n.changes] == expected
     assert [n.corrections for n in news] == [[], []]
     when = world.clock.forward(10)
     world.clock.forward(5)
@@ -242,7 +219,7 @@ def test_what_is_committed_is_told_once(told: tuple[World, list[Committed]]) -> 
 
 def test_what_is_rolled_back_is_not_told(told: tuple[World, list[Committed]], monkeypatch: pytest.MonkeyPatch) -> None:
     world, news = told
-    fence = executing(world)
+    fence = world.executing(tasks=1)
     before = len(news)
     staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "killed", None)
     with monkeypatch.context() as cut:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from threading import Barrier
 from typing import Any
 
 import pytest
 from sqlalchemy import delete, update
 
-from crawler_lifecycle.domain.bounds import MOST
-from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState, RunNotFound, TooManyOpen
+from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, event_key
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
@@ -86,35 +82,6 @@ def test_a_definition_is_kept_changed_deleted_and_there_again(store: Store, cloc
     assert again.through_seq == store.events.last_event_seq(), "it is told what happens from now on"
     with pytest.raises(RunNotFound, match="crawlctl webhook list"):
         w.pause_webhook("other", "why not")
-
-
-def test_two_that_make_the_same_name_at_once_make_one(store: Store) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: store.webhooks.put_webhook("shop", spec().document(), "ann"), range(16)))
-    assert len({row.webhook_id for row, _ in found}) == 1
-    assert sum(fresh for _, fresh in found) == 1
-
-
-def test_there_is_a_most(store: Store) -> None:
-    def make(number: int) -> bool:
-        with suppress(TooManyOpen):
-            return store.webhooks.put_webhook(f"w{number}", spec().document(), None)[1]
-        return False
-
-    most = MOST["webhooks"]
-    assert all(make(number) for number in range(most - 3))
-    together = Barrier(8)
-
-    def make_together(number: int) -> bool:
-        store.webhooks.list_webhooks()  # has a connection ready
-        together.wait(60)
-        return make(number)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(make_together, range(most, most + 8))) == 3
-    with pytest.raises(TooManyOpen, match=r"100 webhooks are open, and 100 may be \(LIFECYCLE_LIMITS__WEBHOOKS\)"):
-        store.webhooks.put_webhook("one-more", spec().document(), None)
-    store.webhooks.put_webhook("w7", spec(events=["run.ended"]).document(), None)
 
 
 def test_events_come_in_pages_until_each_is_delivered(store: Store, clock: Clock) -> None:

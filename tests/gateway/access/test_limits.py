@@ -21,12 +21,14 @@ from crawler_lifecycle.gateway.access.operations import (
     AuthenticationMiddleware,
     Entrance,
     Operations,
+    _is_stream,
 )
-from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile, new_token
+from crawler_lifecycle.gateway.access.tokens import FRESH_S, TokenFile, new_token
 from crawler_lifecycle.web.origins import named_hosts
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import BodyLimit
 from tests.gateway.gateway_world import World
+from tests.gateway.keys import Keys
 
 QUOTA = Quota(reads_per_s=2, writes_per_s=1, requests_at_once=3, streams_at_once=2)
 
@@ -167,16 +169,9 @@ class Tight:
     """A gateway with a small quota, and headers for one caller of each role."""
 
     def __init__(self, world: World, folder: Path, quota: Quota) -> None:
-        self.headers: dict[str, dict[str, str]] = {}
-        lines = ""
-        for role in Role:
-            token, more = new_token(f"the-{role}", role)
-            self.headers[role] = {"Authorization": f"Bearer {token}"}
-            lines += more
-        file = folder / "tokens.toml"
-        file.write_text(lines)
-        entrance = Entrance(TokenFile.load(file), None, quota, named_hosts(()))
-        self.app = world.new_app(entrance=entrance)
+        keys = Keys(folder)
+        self.headers = {role: keys.headers(role) for role in keys.tokens}
+        self.app = world.new_app(entrance=keys.entrance(task_key=None, quota=quota))
 
 
 @pytest.fixture
@@ -200,9 +195,7 @@ def test_the_next_request_over_the_rate_is_429_and_changes_nothing(world: World,
             assert door.get("/healthz", headers=tight.headers["operate"]).status_code == 200
 
 
-def test_the_101st_start_at_once_is_refused_by_default(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_101st_start_at_once_is_refused(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped_clock = functools.partial(RateLimits, clock=lambda: 0.0)  # nothing flows back
     monkeypatch.setattr(gateway_app, "RateLimits", stopped_clock)
     tight = Tight(world, tmp_path, Quota(writes_per_s=20))
@@ -265,9 +258,8 @@ async def test_open_streams_take_no_places_of_requests(world: World, tmp_path: P
         assert ended[0]["status"] == 200
 
 
-@pytest.mark.parametrize(
-    ("path", "is_stream"),
-    [
+def test_what_counts_as_a_stream() -> None:
+    for path, is_stream in (
         ("/v1/events", True),
         ("/v1/runs/1/logs?follow=true", True),
         ("/v1/runs/1/logs?tail=5&follow=1", True),
@@ -277,22 +269,11 @@ async def test_open_streams_take_no_places_of_requests(world: World, tmp_path: P
         ("/v1/runs/1?wait=60", True),
         ("/v1/runs/1?wait=0", False),
         ("/v1/runs?wait=60", False),
-    ],
-)
-async def test_what_counts_as_a_stream(world: World, tmp_path: Path, path: str, is_stream: bool) -> None:
-    token, lines = new_token("viewer", "read")
-    file = tmp_path / "tokens.toml"
-    file.write_text(lines)
-    door, seen = _door(world, Entrance(TokenFile.load(file), check=named_hosts(()))), []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append((sum(door._limits._streams.values()), sum(door._limits._requests.values())))
-
-    door._app = app
-    await _call(door, path, {"Authorization": f"Bearer {token}"})
-    assert seen == [(1, 0) if is_stream else (0, 1)]
-    assert not door._limits._streams
-    assert not door._limits._requests
+    ):
+        name = {"events": "streamEvents", "logs": "getLog", "1": "getRun", "runs": "listRuns"}
+        where, _, query = path.partition("?")
+        access = ACCESS[name[where.rpartition("/")[2]]]
+        assert _is_stream(access, {"query_string": query.encode()}) is is_stream, path
 
 
 def _door(world: World, entrance: Entrance, monotonic: Callable[[], float] = lambda: 0.0) -> AuthenticationMiddleware:
@@ -325,7 +306,7 @@ async def test_a_token_that_is_taken_back_ends_what_it_opened(world: World, tmp_
         finally:
             ended = True
 
-    door._app = app
+    door.app = app
     async with asyncio.timeout(30):
         if begun:
             sent = await _call(door, "/v1/events", {"Authorization": f"Bearer {token}"})
@@ -334,7 +315,7 @@ async def test_a_token_that_is_taken_back_ends_what_it_opened(world: World, tmp_
             with pytest.raises(Problem, match="the token is unknown"):
                 await _call(door, "/v1/runs", {"Authorization": f"Bearer {token}"})
     assert ended
-    assert not door._limits._streams
+    assert not door.limits._streams
     assert CHECK_S + FRESH_S < 1, "docs/security.md promises it within a second"
 
 

@@ -60,9 +60,7 @@ def shown(client: TestClient, fence: Fence) -> dict[str, Any]:
     return run
 
 
-def test_a_failed_look_moves_nothing_and_says_since_when_and_why(
-    world: World, client: TestClient, fence: Fence
-) -> None:
+def test_a_failed_look_moves_nothing_and_says_since_when(world: World, client: TestClient, fence: Fence) -> None:
     before = shown(client, fence)
     world.clock.forward(60)
     world.store.looks.record_look_error(fence, "503 from the API")
@@ -171,7 +169,7 @@ def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) 
 NOT_LOST = {"lost": 0, "lost_since": None, "lost_what": None}
 
 
-def test_no_word_of_the_truth_without_the_looks_that_are_overdue(
+def test_overdue_looks_are_told_everywhere(
     world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
@@ -216,9 +214,7 @@ def figures(client: TestClient, name: str) -> dict[str, float]:
     }
 
 
-def test_figures_are_those_of_the_ledger(
-    world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_of_the_ledger(world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     assert figures(client, "lifecycle_week_corrections") == {kind.value: 0 for kind in CorrectionKind}
     world.clock.forward(12)
@@ -235,7 +231,7 @@ def test_figures_are_those_of_the_ledger(
     assert figures(client, "lifecycle_week_corrections")["vanished"] == 1
 
 
-def test_the_database_is_not_asked_for_every_scrape(
+def test_not_every_scrape_asks_the_database(
     world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []

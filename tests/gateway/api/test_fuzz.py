@@ -39,7 +39,7 @@ class Served:
         world.scheduler.catalogue.crawlers = {crawler.name: crawler for crawler in YamlCatalogue(CRAWLERS).all()}
         self.token, lines = new_token("fuzzer", "admin")
         (folder / "tokens.toml").write_text(lines)
-        callers = TokenFile.load(folder / "tokens.toml")
+        callers = TokenFile(folder / "tokens.toml")
         self._app = world.new_app(entrance=Entrance(callers, b"k" * 32, None, named_hosts(())))
         # The event stream leaves: then who waits for a run (``wait=60``) is answered at once.
         self._app.state.leaving[0]()

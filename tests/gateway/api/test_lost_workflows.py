@@ -52,12 +52,10 @@ def begun(client: TestClient, world: World) -> dict[str, str]:
             "webhook": webhook_workflow_id("w")}  # fmt: skip
 
 
-def test_a_terminated_workflow_is_told_of_each_kind_until_it_is_there_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     s, directory = world.store, FakeDirectory()
-    audit = ParentAudit(s.audits, s.findings, directory, s.schedules, s.webhooks, clock=world.clock)
+    audit = ParentAudit(s, directory, clock=world.clock)
     with world.client(world.new_app(blocked_s=0.02)) as client:
         ids = begun(client, world)
         assert set(ids) == set(OWNED)
@@ -104,7 +102,7 @@ def test_a_terminated_workflow_is_told_of_each_kind_until_it_is_there_again(
 
 def test_what_somebody_else_took_up_is_told_no_longer(world: World) -> None:
     s, directory = world.store, FakeDirectory()
-    audit = ParentAudit(s.audits, s.findings, directory, s.schedules, s.webhooks, clock=world.clock)
+    audit = ParentAudit(s, directory, clock=world.clock)
     with world.client() as client:
         ids = begun(client, world)
         directory.closed = dict.fromkeys(ids.values(), world.clock.now)

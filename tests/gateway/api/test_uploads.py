@@ -61,9 +61,7 @@ def _ask(world: World, client: TestClient, run_id: int, index: int = 0, attempt:
     return client.post(path, headers={"Authorization": f"Bearer {token}"}, json={**PART, **more})
 
 
-def test_a_task_gets_an_address_for_exactly_one_part_below_its_own_place(
-    world: World, client: TestClient, run_id: int
-) -> None:
+def test_a_task_gets_an_address_for_exactly_one_part(world: World, client: TestClient, run_id: int) -> None:
     answer = _ask(world, client, run_id, part=7)
     assert answer.status_code == 200, answer.text
     ticket = answer.json()
@@ -107,9 +105,7 @@ def test_an_address_is_of_the_region_that_containers_on_aws_are_told(monkeypatch
     assert "/eu-central-1/s3/" in credential
 
 
-def test_the_token_of_one_task_opens_no_other_task_and_nothing_else(
-    world: World, client: TestClient, run_id: int
-) -> None:
+def test_the_token_of_one_task_opens_nothing_else(world: World, client: TestClient, run_id: int) -> None:
     mine = {"Authorization": f"Bearer {task_tokens.sign_files(KEY, world.ref(run_id), 0, 1)}"}
     for method, path in [
         ("POST", f"/v1/runs/{run_id}/tasks/1/attempts/1/files"),
@@ -126,16 +122,18 @@ def test_the_token_of_one_task_opens_no_other_task_and_nothing_else(
     assert answer.status_code == 403
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("part", -1), ("part", 6400), ("bytes", 0), ("bytes", 8 * 2**20 + 1), ("md5", "x"), ("md5", "A" * 24)],
-)
-def test_a_part_that_can_never_be_taken_is_refused_by_name(
-    world: World, client: TestClient, run_id: int, field: str, value: Any
-) -> None:
-    answer = _ask(world, client, run_id, **{field: value})
-    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
-    assert answer.json()["errors"][0]["field"] == field
+def test_a_part_that_can_never_be_taken_is_refused_by_name(world: World, client: TestClient, run_id: int) -> None:
+    for field, value in [
+        ("part", -1),
+        ("part", 6400),
+        ("bytes", 0),
+        ("bytes", 8 * 2**20 + 1),
+        ("md5", "x"),
+        ("md5", "A" * 24),
+    ]:
+        answer = _ask(world, client, run_id, **{field: value})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), field
+        assert answer.json()["errors"][0]["field"] == field
 
 
 def test_a_task_that_has_ended_gets_no_more(world: World, client: TestClient, run_id: int) -> None:
@@ -158,9 +156,7 @@ def test_without_object_storage_the_answer_names_the_setting(world: World) -> No
     assert "LIFECYCLE_CLUSTER__FILES_URL" in answer.json()["detail"]
 
 
-def test_without_credentials_it_is_asked_again(
-    world: World, client: TestClient, run_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_credentials(world: World, client: TestClient, run_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     answer = _ask(world, client, run_id)
@@ -169,7 +165,7 @@ def test_without_credentials_it_is_asked_again(
     assert "credentials" in answer.json()["detail"]
 
 
-async def test_the_whole_way_from_a_crawlers_folder_to_the_archive(
+async def test_from_a_crawlers_folder_to_the_archive(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rclone_s3() as server, world.client() as client:

@@ -256,10 +256,8 @@ COLUMNS = (
 )
 WRITTEN = [*COLUMNS, *((t.name, c.name) for t in metadata.tables.values() for c in t.c if isinstance(c.type, Words))]
 DOCUMENTS = (
-    ("correction", "evidence"),
-    ("audit_finding", "evidence"),
-    ("task_stats", "stats"),
-    ("task_history", "args"),
+    *(("correction", "evidence"), ("audit_finding", "evidence")),
+    *(("task_stats", "stats"), ("task_history", "args")),
 )
 AT = "2026-11-20 12:00:00.000000"
 
@@ -339,13 +337,8 @@ def _skeletons(world: World, file: Path, client: TestClient, logs: FakeLogs, tex
     found = {where: Skeleton(client.get(path).text) for where, path in paths.items()}
     for name in ("crawler", "outcome", "flow_id", "tag", "status", "page_token", "nonsense"):
         found[f"/?{name}"] = Skeleton(client.get("/", params={name: f"x{text}"}).text)
-    form = {
-        "key": uuid.uuid4().hex,
-        "crawler": "plain",
-        "tags": text,
-        "settings": text.replace("=", ""),
-        "arg.nonsense": f"x{text}",
-    }
+    form = {"key": uuid.uuid4().hex, "crawler": "plain", "tags": text, "settings": text.replace("=", "")}
+    form["arg.nonsense"] = f"x{text}"
     found["start"] = Skeleton(client.post("/runs/new", data=form).text)
     found["press"] = Skeleton(client.post("/runs", data={"key": KEY, "do": f"x{text}", "run": "1.1"}).text)
     return found
@@ -353,7 +346,7 @@ def _skeletons(world: World, file: Path, client: TestClient, logs: FakeLogs, tex
 
 def test_no_text_is_ever_code(world: World, logs: FakeLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each text every page has the same tags, attributes and kinds of links as with a harmless one."""
-    monkeypatch.setattr(runs, "PATIENCE_S", 60.0)  # a slow machine has no other page
+    monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)  # a slow machine has no other page
     file = tmp_path / "runs.db"
     with world.client(world.new_app(logs=logs)) as client:
         as_browser(client)
@@ -371,18 +364,8 @@ def test_no_text_is_ever_code(world: World, logs: FakeLogs, tmp_path: Path, monk
 
 
 FIELDS = (
-    "status",
-    "page_token",
-    "page_size",
-    "search",
-    "kind",
-    "since",
-    "state",
-    "path",
-    "task",
-    "name",
-    "like",
-    "all",
+    *("status", "page_token", "page_size", "search", "kind", "since"),
+    *("state", "path", "task", "name", "like", "all"),
 )
 GARBAGE = ("", "\u202e<b>'\"", "9" * 30, "-1", "2026-11-20T00:00:00Z")
 

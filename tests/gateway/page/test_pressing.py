@@ -71,8 +71,7 @@ def test_what_changed_meanwhile_is_told_and_left_alone(world: World, browser: Te
     assert told(press(browser, "resume", "1.1")) == {1: ("yes", "Attempt 2 is accepted.")}
     for do in ("resume", "rerun", "stop", "look"):
         assert told(press(browser, do, "1.1"))[1][0] == "no", do
-    row = world.store.runs.get_run(1)
-    assert row is not None
+    row = world.run(1)
     assert (row.attempt, row.stop) == (2, None)
 
 
@@ -101,9 +100,8 @@ def test_all_that_fit_are_chosen_by_the_filter(browser: TestClient) -> None:
     assert set(told(press(browser, "stop", *chosen))) == {2, 4}
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
+def test_a_form_that_no_page_sends_is_refused(world: World, browser: TestClient) -> None:
+    for data, words in [
         ({"run": []}, "none was chosen"),
         ({"run": [f"{n}.1" for n in range(1, SELECTED_MAX + 2)]}, f"choose at most {SELECTED_MAX}"),
         ({"run": ["1"]}, "run[0]"),
@@ -114,16 +112,12 @@ def test_all_that_fit_are_chosen_by_the_filter(browser: TestClient) -> None:
         ({"run": ["1.1"], "reason": "x" * 2001}, "reason: "),
         ({"run": ["1.1"], "force": "true"}, "force: unknown field"),
         ({"run": ["1.1"], "do": ["stop", "look"]}, "do: given twice"),
-    ],
-)
-def test_a_form_that_no_page_sends_is_refused(
-    world: World, browser: TestClient, data: dict[str, Any], words: str
-) -> None:
-    start(browser)
-    answer = browser.post("/runs", data={"do": "stop", "key": uuid.uuid4().hex, **data})
-    assert answer.status_code == 422
-    assert words in html.unescape(answer.text)
-    assert world.store.runs.cancellations(1) == []
+    ]:
+        start(browser)
+        answer = browser.post("/runs", data={"do": "stop", "key": uuid.uuid4().hex, **data})
+        assert answer.status_code == 422, data
+        assert words in html.unescape(answer.text)
+        assert world.store.runs.cancellations(1) == []
 
 
 def test_only_forms_are_taken(browser: TestClient) -> None:
@@ -135,9 +129,7 @@ def test_only_forms_are_taken(browser: TestClient) -> None:
     assert (answer.status_code, "more than 2000 fields" in answer.text) == (422, True)
 
 
-def test_one_that_breaks_keeps_nobody_from_an_answer(
-    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_breaks_leaves_the_others(world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     start(browser)
     start(browser)
     world.workflows.down = True
@@ -195,9 +187,8 @@ def test_a_run_starts_once_for_each_form(world: World, browser: TestClient) -> N
     assert len(world.store.runs.list_runs()) == 1
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
+def test_a_form_that_is_wrong_comes_back_as_it_was(world: World, browser: TestClient) -> None:
+    for field, value, words in [
         ("arg.nonsense", "1", "nonsense"),
         ("limit.run_timeout_s", "soon", "limits.run_timeout_s: 'soon' is not allowed"),
         ("limit.run_timeout_s", "-1", "limits.run_timeout_s"),
@@ -211,20 +202,16 @@ def test_a_run_starts_once_for_each_form(world: World, browser: TestClient) -> N
         ("max_parallel_tasks", "x", "max_parallel_tasks"),
         ("colour", "red", "colour: unknown field"),
         ("key", "", "key: missing"),
-    ],
-)
-def test_a_form_that_is_wrong_comes_back_as_it_was(
-    world: World, browser: TestClient, field: str, value: str, words: str
-) -> None:
-    form = {"key": "0" * 32, "crawler": "plain", "arg.page": "<kept>", "tags": "mine", field: value}
-    answer = browser.post("/runs/new", data=form)
-    assert answer.status_code == 422
-    assert words in html.unescape(answer.text)
-    assert 'value="&lt;kept&gt;"' in answer.text
-    assert world.store.runs.list_runs() == []
+    ]:
+        form = {"key": "0" * 32, "crawler": "plain", "arg.page": "<kept>", "tags": "mine", field: value}
+        answer = browser.post("/runs/new", data=form)
+        assert answer.status_code == 422, field
+        assert words in html.unescape(answer.text)
+        assert 'value="&lt;kept&gt;"' in answer.text
+        assert world.store.runs.list_runs() == []
 
 
-def test_a_database_that_is_away_loses_nothing_that_was_typed(
+def test_without_the_database_what_was_typed_stays(
     world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:

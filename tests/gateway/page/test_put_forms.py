@@ -72,9 +72,7 @@ def wrong(answer: Any) -> dict[str, str]:
 
 
 def definition(world: World, name: str = "nightly") -> dict[str, Any]:
-    row = world.store.schedules.get_schedule(name)
-    assert row is not None
-    return dict(row.definition)
+    return dict(world.schedule(name).definition)
 
 
 DEFINITIONS: dict[str, dict[str, Any]] = {
@@ -117,14 +115,11 @@ def test_a_form_that_is_sent_as_it_was_filled_in_changes_nothing(world: World, b
     assert after.pop("catch_up_s") == 77
     before.pop("catch_up_s", None)
     assert after == before
-    row = world.store.schedules.get_schedule("nightly")
-    assert row is not None
-    assert row.revision == 2
+    assert world.schedule().revision == 2
 
 
-@pytest.mark.parametrize(
-    ("given", "field", "words"),
-    [
+def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(world: World, browser: TestClient) -> None:
+    for given, field, words in [
         ({"name": "a b"}, "name", "letters, digits"),
         ({"name": ""}, "name", "letters, digits"),
         ({"kind": ""}, "kind", "exactly one"),
@@ -157,21 +152,17 @@ def test_a_form_that_is_sent_as_it_was_filled_in_changes_nothing(world: World, b
         ({"kind": "manager", "target_name": "x"}, "plan", "give either plan"),
         ({"kind": "manager", "plan": "no.such:Class", "target_name": "a b"}, "target_name", "a b"),
         ({"kind": "graph", "request": '{"steps": [{"path": "a"}]}'}, "request", "kind"),
-    ],
-)
-def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(
-    world: World, browser: TestClient, given: dict[str, str], field: str, words: str
-) -> None:
-    sent = {**FORM, "tags": "<kept>, b", **given}
-    answer = browser.post("/schedules/new", data=sent)
-    assert answer.status_code in (400, 409, 422), answer.headers
-    assert words in wrong(answer).get(field, ""), html.unescape(answer.text.partition("<main")[2])[:600]
-    again = filled(answer)
-    assert {name: value for name, value in sent.items() if value and again.get(name) != value} in (
-        {},
-        {"paused": "yes"},
-    )
-    assert world.store.schedules.get_schedule("nightly") is None
+    ]:
+        sent = {**FORM, "tags": "<kept>, b", **given}
+        answer = browser.post("/schedules/new", data=sent)
+        assert answer.status_code in (400, 409, 422), answer.headers
+        assert words in wrong(answer).get(field, ""), html.unescape(answer.text.partition("<main")[2])[:600]
+        again = filled(answer)
+        assert {name: value for name, value in sent.items() if value and again.get(name) != value} in (
+            {},
+            {"paused": "yes"},
+        )
+        assert world.store.schedules.get_schedule("nightly") is None
 
 
 def test_nothing_has_the_name_of_the_form_that_makes_it(world: World, browser: TestClient) -> None:
@@ -204,18 +195,13 @@ def test_a_form_writes_over_nothing_that_it_did_not_show(world: World, browser: 
 
 def test_a_schedule_is_made_paused_and_goes_on_when_the_form_says_so(world: World, browser: TestClient) -> None:
     browser.post("/schedules/new", data=FORM | {"paused": "yes", "reason": "the shop moves"})
-    row = world.store.schedules.get_schedule("nightly")
-    assert row is not None
-    assert row.pause_reason == "paused over HTTP: the shop moves"
+    assert world.schedule().pause_reason == "paused over HTTP: the shop moves"
     shown = filled(browser.get("/schedules/new?name=nightly"))
     assert browser.post("/schedules/new", data=shown).status_code == 303
-    row = world.store.schedules.get_schedule("nightly")
-    assert row is not None
-    assert row.paused_at is not None
+    assert world.schedule().paused_at is not None
     del shown["paused"]
     browser.post("/schedules/new", data=shown)
-    row = world.store.schedules.get_schedule("nightly")
-    assert row is not None
+    row = world.schedule()
     assert (row.paused_at, row.revision) == (None, 1)
 
 
@@ -224,12 +210,10 @@ def test_a_pause_that_the_form_did_not_show_stays(world: World, browser: TestCli
     shown = filled(browser.get("/schedules/new?name=nightly"))
     browser.post("/v1/schedules/nightly/pause", json={})
     assert browser.post("/schedules/new", data=shown | {"catch_up_s": "30"}).status_code == 303
-    row = world.store.schedules.get_schedule("nightly")
-    assert row is not None
-    assert row.paused_at is not None
+    assert world.schedule().paused_at is not None
 
 
-def test_a_database_that_is_away_loses_nothing_that_was_typed(
+def test_without_the_database_what_was_typed_stays(
     world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -245,27 +229,22 @@ def test_a_webhook_is_made_changed_and_its_secret_rotated(world: World, browser:
     assert browser.post("/webhooks/new", data=HOOK).headers.get("location") == "/webhooks/shop"
     shown = filled(browser.get("/webhooks/new?name=shop"))
     assert browser.post("/webhooks/new", data=shown).status_code == 303
-    row = world.store.webhooks.get_webhook("shop")
-    assert row is not None
+    row = world.webhook("shop")
     assert (row.revision, sorted(row.definition["events"])) == (1, ["graph.*", "run.ended"])
     browser.post(
         "/webhooks/new", data=shown | {"next_secret": "env:CRAWL_HOOK_NEXT", "statuses": "FAILED\r\nCOMPLETED"}
     )
-    row = world.store.webhooks.get_webhook("shop")
-    assert row is not None
+    row = world.webhook("shop")
     assert row.definition["secrets"] == ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"]
     assert row.definition["statuses"] == ["FAILED", "COMPLETED"]
     stale = browser.post("/webhooks/new", data=shown | {"url": "https://other.example/x"})
     assert (stale.status_code, "somebody changed it" in stale.text) == (409, True)
     browser.post("/webhooks/new", data=filled(browser.get("/webhooks/new?name=shop")) | {"paused": "yes"})
-    row = world.store.webhooks.get_webhook("shop")
-    assert row is not None
-    assert row.state == "paused"
+    assert world.webhook("shop").state == "paused"
 
 
-@pytest.mark.parametrize(
-    ("given", "field", "words"),
-    [
+def test_a_webhook_that_is_wrong_is_told_beside_its_field(world: World, browser: TestClient) -> None:
+    for given, field, words in [
         ({"url": "http://169.254.169.254/"}, "url", "https"),
         ({"url": ""}, "url", "missing"),
         ({"secret": ""}, "secret", "at least 1"),
@@ -275,14 +254,10 @@ def test_a_webhook_is_made_changed_and_its_secret_rotated(world: World, browser:
         ({"tags": "x" * 201}, "tags", "1 to 200"),
         ({"name": "-"}, "name", "letters"),
         ({"name": "new"}, "name", "'new' is not allowed; /webhooks/new is the form"),
-    ],
-)
-def test_a_webhook_that_is_wrong_is_told_beside_its_field(
-    world: World, browser: TestClient, given: dict[str, str], field: str, words: str
-) -> None:
-    answer = browser.post("/webhooks/new", data={**HOOK, "flows": "<kept>", **given})
-    assert answer.status_code == 422
-    assert words in wrong(answer).get(field, ""), html.unescape(answer.text.partition("<main")[2])[:600]
-    assert filled(answer)["flows"] == "<kept>"
-    assert "whsec_verysecret" not in answer.text
-    assert world.store.webhooks.get_webhook("shop") is None
+    ]:
+        answer = browser.post("/webhooks/new", data={**HOOK, "flows": "<kept>", **given})
+        assert answer.status_code == 422, given
+        assert words in wrong(answer).get(field, ""), html.unescape(answer.text.partition("<main")[2])[:600]
+        assert filled(answer)["flows"] == "<kept>"
+        assert "whsec_verysecret" not in answer.text
+        assert world.store.webhooks.get_webhook("shop") is None

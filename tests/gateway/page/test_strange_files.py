@@ -25,9 +25,7 @@ def left(world: World, tmp_path: Path) -> Iterator[tuple[TestClient, str, Path]]
     with world.client(world.new_app(live_files=LocalFiles(tmp_path))) as browser:
         browser.headers.update(BROWSER)
         run_id = browser.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
-        row = world.store.runs.get_run(run_id)
-        assert row is not None
-        home = tmp_path / "tasks" / str(row.ref)
+        home = tmp_path / "tasks" / str(world.run(run_id).ref)
         files = home / "0" / "1" / "files"
         files.mkdir(parents=True)
         yield browser, f"/runs/{run_id}", files

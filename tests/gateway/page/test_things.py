@@ -54,24 +54,11 @@ def test_a_schedule_is_paused_with_a_reason_and_resumed(world: World, browser: T
     assert "There are none yet" in words(browser.get("/schedules"))
 
 
-def test_run_now_pressed_twice_is_due_once(world: World, browser: TestClient, nightly: str) -> None:
-    form = {"key": uuid.uuid4().hex, "do": "trigger"}
-    first = words(browser.post(nightly, data=form))
-    world.clock.forward(5)
-    assert words(browser.post(nightly, data=form)) == first
-    row = world.store.schedules.get_schedule("nightly")
-    assert row is not None
-    assert len(world.store.schedules.list_due(row.schedule_id)) == 1
-    press(browser, nightly, "trigger")
-    assert len(world.store.schedules.list_due(row.schedule_id)) == 2
-
-
 def test_a_backfill_is_counted_before_it_begins(world: World, browser: TestClient, nightly: str) -> None:
     window = {"after": "2026-11-19T00:30:00Z", "until": "2026-11-19T03:30:00Z"}
     asked = press(browser, nightly, "backfill", **window)
     assert "3 due times lie behind" in words(asked)
-    row = world.store.schedules.get_schedule("nightly")
-    assert row is not None
+    row = world.schedule()
     assert world.store.schedules.list_due(row.schedule_id) == []
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text.partition("<main")[2]))
     assert fields.pop("do") == "backfill"
@@ -92,7 +79,6 @@ def test_a_webhook_is_made_tested_paused_and_deleted(world: World, browser: Test
     assert "paused" in words(browser.get("/webhooks/portal"))
     assert "It goes on." in words(press(browser, "/webhooks/portal", "skip"))
     row, seq = world.store.webhooks.follow_webhook("portal", "f"), world.store.webhooks.test_webhook("portal", None).seq
-    assert row is not None
     world.store.webhooks.note_tries(row.webhook_id, "f", [Tried(seq, "it said <no>")], seq - 1, settled=False)
     failing = words(browser.get("/webhooks/portal"))
     assert f"Event {seq} is not taken: it said <no>" in failing
@@ -113,9 +99,7 @@ def test_a_manager_is_paused_capped_and_stopped(world: World, browser: TestClien
     assert "The cap is 3." in words(press(browser, path, "cap", cap="3", **seen))
     assert "0 live of at most 3" in words(browser.get(path))
     assert "attempt 1 by now" in words(press(browser, path, "stop", attempt="2"))
-    row = world.store.managers.get_manager(1)
-    assert row is not None
-    assert row.stop is None
+    assert world.manager(1).stop is None
     assert "The stop is recorded." in words(press(browser, path, "stop", reason="enough", **seen))
     assert "enough" in words(browser.get(path))
     assert press(browser, path, "cap", cap="-1", **seen).status_code == 422

@@ -65,17 +65,14 @@ def test_a_run_is_started_stopped_and_resumed_once(world: World, both: list[Test
     for do in ("resume", "rerun"):
         answers = send("/runs", do=do, run="1.1")
         assert "in attempt 2 by now" in answers[-1].text
-    row = world.store.runs.get_run(1)
-    assert row is not None
-    assert row.attempt == 2
+    assert world.run(1).attempt == 2
 
 
 def test_a_schedule_begins_once(world: World, both: list[TestClient], send: Send) -> None:
     form = {"name": "nightly", "kind": "run", "crawler": "plain", "every_s": "3600"}
     for client in (*both, *both):
         assert client.post("/schedules/new", data=form).headers["location"] == "/schedules/nightly"
-    row = world.store.schedules.get_schedule("nightly")
-    assert row is not None
+    row = world.schedule()
     assert row.revision == 1
     for n in (1, 2):
         answers = [

@@ -32,8 +32,7 @@ def test_the_attempt_is_on_record_before_temporal_hears_of_it(world: World, clie
     real = world.workflows.start
 
     async def watching(request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
-        row = world.store.runs.get_run(run_id)
-        assert row is not None
+        row = world.run(run_id)
         seen.append((row.status, row.attempt))
         return await real(request, workflow_id, run_uid, repair=repair)
 
@@ -67,8 +66,7 @@ def test_a_stop_before_the_claim_stops_what_is_about_to_execute(
 def lost(world: World, client: TestClient, run_id: int) -> None:
     """The gateway dies between its database and Temporal."""
     world.workflows.down = True
-    former = world.store.runs.get_run(run_id)
-    assert former is not None
+    former = world.run(run_id)
     world.store.initiation.resume_run(RunRequest(run_id=run_id), OWN, former.attempt)
     world.workflows.down = False
 
@@ -111,8 +109,7 @@ def test_a_start_that_was_lost_is_brought_by_the_sweep(
 
 
 def test_the_former_workflow_claims_no_accepted_attempt(world: World, client: TestClient, run_id: int) -> None:
-    former = world.store.runs.get_run(run_id)
-    assert former is not None
+    former = world.run(run_id)
     client.post(f"/v1/runs/{run_id}/resume")
     owner = Owner(former.owner_workflow_id or "", former.owner_run_id or "")
     with pytest.raises(Fenced, match="may not claim it again"):

@@ -29,8 +29,7 @@ def ended(world: World, client: TestClient) -> int:
 def archived(world: World, archive: FakeArchive, run_id: int, folder: Path, attempt: int = 1) -> bytes:
     folder.mkdir(exist_ok=True)
     (folder / "items.jsonl").write_text(f'{{"attempt": {attempt}}}\n')
-    row = world.store.runs.get_run(run_id)
-    assert row is not None
+    row = world.run(run_id)
     assert row.owner_run_id is not None
     key = archive_key(row.ref, attempt)
     result = archive.store(key, [FileSource("0", folder)], {"run_id": run_id}, lambda files, size: None)
@@ -42,8 +41,7 @@ def test_deliveries_are_asked_for_again(world: World, client: TestClient, ended:
     answer = client.post(f"/v1/runs/{ended}/export")
     assert answer.status_code == 202
     assert f"crawl-export/{world.ref(ended)}/1" in answer.json()["note"]
-    row = world.store.runs.get_run(ended)
-    assert row is not None
+    row = world.run(ended)
     assert world.workflows.exports == [(Fence(ended, 1, row.owner_run_id or "", row.run_uid), True, True)]
 
 

@@ -19,19 +19,19 @@ def recent(items: int | None, status: str = "COMPLETED") -> RecentRun:
     return RecentRun(7, "plain", status, None, NOW, NOW, NOW, None, items, None)
 
 
-@pytest.mark.parametrize(("items", "less"), [
-    ([100, 200, 190, 210], "run 7 brought 100 items, the 3 good runs before it 200 (median)"),
-    ([140, 200, 190, 210], None),
-    ([0, 1, 1, 1], "run 7 brought 0 items, the 3 good runs before it 1 (median)"),
-    ([0, 0, 0, 0], None),
-    ([100, 200, 200], None),
-    ([], None),
-    ([100, None, 200, 190, 210], "the 3 good runs"),
-])  # fmt: skip
-def test_less_than_its_runs_before(items: list[int | None], less: str | None) -> None:
-    said = brought_less([recent(count) for count in items])
-    assert (said is None) == (less is None)
-    assert less is None or less in str(said)
+def test_less_than_its_runs_before() -> None:
+    for items, less in [
+        ([100, 200, 190, 210], "run 7 brought 100 items, the 3 good runs before it 200 (median)"),
+        ([140, 200, 190, 210], None),
+        ([0, 1, 1, 1], "run 7 brought 0 items, the 3 good runs before it 1 (median)"),
+        ([0, 0, 0, 0], None),
+        ([100, 200, 200], None),
+        ([], None),
+        ([100, None, 200, 190, 210], "the 3 good runs"),
+    ]:
+        said = brought_less([recent(count) for count in items])
+        assert (said is None) == (less is None), items
+        assert less is None or less in str(said)
 
 
 def test_runs_that_failed_or_go_on_say_nothing_about_items() -> None:

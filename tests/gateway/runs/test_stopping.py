@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
 from fastapi.testclient import TestClient
@@ -34,10 +33,6 @@ def test_a_stop_is_recorded_and_told(world: World, client: TestClient, run_id: i
     assert world.workflows.signals == [(OWN, StopRequest("s1", "ada", "enough"))]
     [logged] = world.store.runs.cancellations(run_id)
     assert logged["request_id"] == "s1"
-
-
-def test_a_stop_needs_no_body(client: TestClient, run_id: int) -> None:
-    assert client.post(f"/v1/runs/{run_id}/stop").status_code == 202
 
 
 def test_the_row_exists_before_temporal_hears_of_the_stop(world: World, client: TestClient, run_id: int) -> None:
@@ -77,20 +72,18 @@ def test_whether_a_run_is_to_end_can_be_asked(client: TestClient, run_id: int) -
     assert told == [(False, False), (True, False), (True, True), (True, True)]
 
 
-def test_a_hundred_stops_under_one_id_make_one_log_row(world: World, client: TestClient, run_id: int) -> None:
+def test_many_stops_under_one_id_make_one_log_row(world: World, client: TestClient, run_id: int) -> None:
     def stop(_: int) -> int:
         return client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "same"}).status_code
 
     with ThreadPoolExecutor(10) as pool:
-        codes = list(pool.map(stop, range(100)))
+        codes = list(pool.map(stop, range(30)))
     assert set(codes) <= {200, 202}
     assert 202 in codes
     assert len(world.store.runs.cancellations(run_id)) == 1
 
 
-def test_a_stop_of_an_ended_run_is_200_with_its_state_and_writes_nothing(
-    world: World, client: TestClient, run_id: int
-) -> None:
+def test_a_stop_of_an_ended_run_is_200_and_writes_nothing(world: World, client: TestClient, run_id: int) -> None:
     world.end(run_id)
     answer = client.post(f"/v1/runs/{run_id}/stop", json={"reason": "too late"})
     assert (answer.status_code, answer.json()["status"]) == (200, "FAILED")
@@ -158,10 +151,10 @@ def test_a_limits_stop_is_not_told_to_the_workflow_that_set_it(world: World, run
     assert len(world.workflows.started) == 1
 
 
-@pytest.mark.parametrize("action", ["stop", "resume", "look"])
-def test_an_unknown_run_is_404(client: TestClient, action: str) -> None:
-    answer = client.post(f"/v1/runs/4711/{action}")
-    assert (answer.status_code, answer.json()["code"]) == (404, "run_not_found")
+def test_an_unknown_run_is_404(client: TestClient) -> None:
+    for action in ["stop", "resume", "look"]:
+        answer = client.post(f"/v1/runs/4711/{action}")
+        assert (answer.status_code, answer.json()["code"]) == (404, "run_not_found"), action
 
 
 @pytest.mark.parametrize(
@@ -176,7 +169,7 @@ def test_an_unknown_run_is_404(client: TestClient, action: str) -> None:
         ("resume", {"poll_minutes": []}, "poll_minutes"),
     ],
 )
-def test_wrong_bodies_name_the_field(
+def test_wrong_bodies(
     world: World, client: TestClient, run_id: int, action: str, body: dict[str, object], field: str
 ) -> None:
     if action == "resume":
@@ -197,12 +190,6 @@ def test_a_failed_run_is_resumed_under_its_own_id(world: World, client: TestClie
     handle = world.claim(run_id)
     assert handle.attempt == 2
     assert (handle.request.requested_by, handle.request.poll_minutes) == ("ada", [0.5])
-
-
-def test_resume_twice_starts_one_workflow(world: World, client: TestClient, run_id: int) -> None:
-    world.end(run_id)
-    assert [client.post(f"/v1/runs/{run_id}/resume").status_code for _ in range(2)] == [202, 202]
-    assert len(world.workflows.started) == 2
 
 
 def test_resume_while_the_former_workflow_still_exports(world: World, client: TestClient, run_id: int) -> None:
@@ -229,24 +216,16 @@ def test_resume_while_the_workflow_before_the_last_still_exports(world: World, c
     assert world.claim(run_id).attempt == 3
 
 
-def test_a_lost_run_is_stopped_by_a_new_workflow_while_an_early_one_still_exports(
-    world: World, client: TestClient, run_id: int
+@pytest.mark.parametrize("verb", ["stop", "resume"])
+def test_a_lost_run_gets_a_workflow_beside_one_that_exports(
+    world: World, client: TestClient, run_id: int, verb: str
 ) -> None:
     exporting_since_the_first_attempt(world, client, run_id)
     del world.workflows.open[f"{OWN}/2"]  # terminated by somebody
-    assert client.post(f"/v1/runs/{run_id}/stop").status_code == 202
+    assert client.post(f"/v1/runs/{run_id}/{verb}").status_code == 202
     assert world.workflows.signals == [], "the one that exports carries out no stop"
     assert world.workflows.started[-1][0] == f"{OWN}/3"
-    assert world.claim(run_id).stop is not None
-
-
-def test_a_lost_run_is_resumed_while_an_early_workflow_still_exports(
-    world: World, client: TestClient, run_id: int
-) -> None:
-    exporting_since_the_first_attempt(world, client, run_id)
-    del world.workflows.open[f"{OWN}/2"]
-    assert client.post(f"/v1/runs/{run_id}/resume").status_code == 202
-    assert world.workflows.started[-1][0] == f"{OWN}/3"
+    assert (world.claim(run_id).stop is not None) is (verb == "stop")
 
 
 def test_a_live_run_cannot_be_resumed(client: TestClient, run_id: int) -> None:
@@ -293,11 +272,3 @@ def test_nobody_looks_at_an_ended_run_or_without_a_workflow(world: World, client
     world.workflows.open[OWN] = "chain-1"
     world.end(run_id)
     assert client.post(f"/v1/runs/{run_id}/look").status_code == 409
-
-
-def test_staleness_is_told(world: World, client: TestClient, run_id: int) -> None:
-    world.deploy(run_id)
-    world.store.deployment.mark_started(world.fence(run_id), world.clock(), world.clock() + timedelta(seconds=60))
-    assert client.get(f"/v1/runs/{run_id}").json()["stale"] is False
-    world.clock.forward(121)
-    assert client.get(f"/v1/runs/{run_id}").json()["stale"] is True

@@ -24,9 +24,7 @@ def _spoil(world: World, run_id: int) -> None:
         assert conn.execute(text("UPDATE run_history SET request = :odd WHERE run_id = :run"), odd).rowcount
 
 
-def test_one_run_is_a_problem_and_the_list_goes_on(
-    world: World, client: TestClient, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_run_is_a_problem_of_its_own(world: World, client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     good, odd = _start(client), _start(client)
     _spoil(world, odd)
     asks: list[Callable[[], Any]] = [
@@ -51,8 +49,7 @@ def test_one_run_is_a_problem_and_the_list_goes_on(
 def test_a_stop_of_such_a_run_is_recorded_and_told(world: World, client: TestClient, force: bool) -> None:
     run = _start(client)
     world.claim(run)
-    owner = world.store.runs.get_run(run)
-    assert owner is not None
+    owner = world.run(run)
     _spoil(world, run)
     for _ in range(2):
         answer = client.post(f"/v1/runs/{run}/stop", json={"request_id": "s", "force": force, "reason": "enough"})

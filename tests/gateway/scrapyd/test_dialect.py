@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.access.limits import Quota
 from crawler_lifecycle.gateway.access.operations import Entrance
-from crawler_lifecycle.gateway.access.tokens import Role, TokenFile, new_token
-from crawler_lifecycle.gateway.scrapyd import forms
+from crawler_lifecycle.gateway.scrapyd import forms, jobs
 from crawler_lifecycle.gateway.scrapyd.routes import PATHS
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.task_tokens import sign
-from crawler_lifecycle.web.origins import named_hosts
 from tests.gateway.gateway_world import World
+from tests.gateway.keys import Keys
+from tests.support.examples import examples
 from tests.support.run_refs import run_ref
 
 PROJECT = "default"
@@ -144,14 +143,16 @@ def test_a_job_from_pending_to_finished(world: World, scrapyd: TestClient) -> No
     assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {"prevstate": None}
 
 
-def test_finished_jobs_are_the_newest_hundred(world: World, scrapyd: TestClient) -> None:
-    for n in range(103):
+def test_finished_jobs_are_the_newest(world: World, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jobs.FINISHED_MAX == 100
+    monkeypatch.setattr(jobs, "FINISHED_MAX", 4)
+    for n in range(7):
         scheduled(scrapyd, jobid=f"job-{n}")
         world.claim(run(world, f"job-{n}").run_id)
         world.end(run(world, f"job-{n}").run_id, RunStatus.COMPLETED if n % 2 else RunStatus.FAILED)
     finished = ok(scrapyd.get("/listjobs.json"))["finished"]
-    assert [job["id"] for job in finished] == [f"job-{n}" for n in range(102, 2, -1)]
-    assert ok(scrapyd.get("/daemonstatus.json"))["finished"] == 100
+    assert [job["id"] for job in finished] == [f"job-{n}" for n in (6, 5, 4, 3)]
+    assert ok(scrapyd.get("/daemonstatus.json"))["finished"] == 4
 
 
 def test_jobs_that_came_through_other_doors_are_jobs(world: World, scrapyd: TestClient) -> None:
@@ -177,12 +178,9 @@ def test_a_log_is_where_scrapyd_has_it(world: World, scrapyd: TestClient) -> Non
 # --- schedule ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "ours"),
-    [("0", 3), ("1", 2), ("2.0", 1), ("99", 1), ("-1", 4), ("-1e300", 5), ("0.4", 3), (" 1 ", 2)],
-)
-def test_a_higher_priority_is_a_lower_number(world: World, scrapyd: TestClient, given: str, ours: int) -> None:
-    assert run(world, scheduled(scrapyd, priority=given)).request["priority"] == ours
+def test_a_higher_priority_is_a_lower_number(world: World, scrapyd: TestClient) -> None:
+    for priority, ours in [("0", 3), ("1", 2), ("2.0", 1), ("99", 1), ("-1", 4), ("-1e300", 5), ("0.4", 3), (" 1 ", 2)]:
+        assert run(world, scheduled(scrapyd, priority=priority)).request["priority"] == ours, priority
 
 
 def test_fields_come_in_the_address_in_the_body_and_in_a_multipart_form(world: World, scrapyd: TestClient) -> None:
@@ -256,20 +254,18 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "told"), REFUSED, ids=lambda value: value[:30] if isinstance(value, str) else "")
-def test_what_cannot_be_scheduled_is_told_in_a_sentence(
-    world: World, scrapyd: TestClient, fields: dict[str, str], told: str
-) -> None:
-    assert error(scrapyd.post("/schedule.json", data=fields)).startswith(told)
-    assert count(world) == 0
+def test_what_cannot_be_scheduled_is_told_in_a_sentence(world: World, scrapyd: TestClient) -> None:
+    rows: list[tuple[dict[str, str], str]] = REFUSED
+    for fields, told in rows:
+        assert error(scrapyd.post("/schedule.json", data=fields)).startswith(told), fields
+        assert count(world) == 0
 
 
 FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"
 
 
-@pytest.mark.parametrize(
-    ("kind", "body", "told"),
-    [
+def test_what_is_no_form_is_told_in_a_sentence(world: World, scrapyd: TestClient) -> None:
+    for kind, body, told in [
         (FORM, b"project=default&spider=%ff", "spider is invalid: b'\\xff' is no UTF-8"),
         (FORM, b"project=default&spider=plain&page=\xe4", "page is invalid: b'\\xe4' is no UTF-8"),
         (FORM, b"%ff=1", "the name of a field is invalid"),
@@ -284,35 +280,30 @@ FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data; boundar
         (PARTS, b"--b--", "'project' parameter is required"),
         (PARTS, b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' * 1001 + b"--b--", "form: more than"),
         (PARTS, b'--b\r\nContent-Disposition: form-data; name="project"\r\n\r\n\xff\r\n--b--', "project is invalid"),
-    ],
-)
-def test_what_is_no_form_is_told_in_a_sentence(
-    world: World, scrapyd: TestClient, kind: str, body: bytes, told: str
-) -> None:
-    answer = scrapyd.post("/schedule.json", content=body, headers={"content-type": kind})
-    assert error(answer).startswith(told)
-    assert count(world) == 0
+    ]:
+        answer = scrapyd.post("/schedule.json", content=body, headers={"content-type": kind})
+        assert error(answer).startswith(told), kind
+        assert count(world) == 0
 
 
 # --- cancel -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("signal", "force"),
-    [(None, False), ("INT", False), ("TERM", False), ("15", False), ("KILL", True), ("9", True), ("sigkill", True)],
-)
-def test_cancel_stops_and_kill_forces(world: World, scrapyd: TestClient, signal: str | None, force: bool) -> None:
-    jobid = scheduled(scrapyd)
-    row = run(world, jobid)
-    world.claim(row.run_id)
-    world.deploy(row.run_id)
-    cancel = {"project": PROJECT, "job": jobid, **({} if signal is None else {"signal": signal})}
-    for before in ("pending", "running"):
-        assert ok(scrapyd.get("/status.json", params={"job": jobid})) == {"currstate": before}
-        assert ok(scrapyd.post("/cancel.json", data=cancel)) == {"prevstate": before}
-    stop = run(world, jobid).stop
-    assert stop is not None
-    assert stop.force is force
+def test_cancel_stops_and_kill_forces(world: World, scrapyd: TestClient) -> None:
+    for signal, force in (
+        *((None, False), ("INT", False), ("TERM", False), ("15", False)),
+        *(("KILL", True), ("9", True), ("sigkill", True)),
+    ):
+        jobid = scheduled(scrapyd)
+        row = run(world, jobid)
+        world.claim(row.run_id)
+        world.deploy(row.run_id)
+        cancel = {"project": PROJECT, "job": jobid, **({} if signal is None else {"signal": signal})}
+        for before in ("pending", "running"):
+            assert ok(scrapyd.get("/status.json", params={"job": jobid})) == {"currstate": before}, signal
+            assert ok(scrapyd.post("/cancel.json", data=cancel)) == {"prevstate": before}
+        stop = run(world, jobid).stop
+        assert stop.force is force
 
 
 def test_what_cannot_be_cancelled(world: World, scrapyd: TestClient) -> None:
@@ -345,11 +336,11 @@ def test_uploads_and_deletions_say_where_the_catalogue_is(world: World, scrapyd:
     assert "entries of the catalogue (crawlers.yaml, LIFECYCLE_CRAWLERS)" in one
 
 
-@pytest.mark.parametrize("path", sorted(PATHS))
-def test_another_method_is_an_error_as_with_scrapyd(scrapyd: TestClient, path: str) -> None:
-    taken = {"GET", "HEAD"} if "GET" in scrapyd.options(path).headers["allow"] else {"POST"}
-    for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"} - taken:
-        assert f"{method} is not allowed on {path}" in error(scrapyd.request(method, path))
+def test_another_method_is_an_error_as_with_scrapyd(scrapyd: TestClient) -> None:
+    for path in sorted(PATHS):
+        taken = {"GET", "HEAD"} if "GET" in scrapyd.options(path).headers["allow"] else {"POST"}
+        for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"} - taken:
+            assert f"{method} is not allowed on {path}" in error(scrapyd.request(method, path)), path
 
 
 def test_what_is_down_keeps_its_status(world: World, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,27 +367,22 @@ def basic(user: str, word: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def tokens(tmp_path: Path) -> dict[str, str]:
-    found, lines = {}, ""
-    for role in Role:
-        found[role.value], more = new_token(f"the-{role}", role)
-        lines += more
-    (tmp_path / "tokens.toml").write_text(lines)
-    return found
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path)
 
 
 @pytest.fixture
-def door(world: World, tokens: dict[str, str], tmp_path: Path) -> Iterator[TestClient]:
-    entrance = Entrance(TokenFile.load(tmp_path / "tokens.toml"), b"k" * 32, None, named_hosts(()))
-    with world.client(world.new_app(entrance=entrance, scrapyd=PROJECT)) as client:
+def door(world: World, keys: Keys) -> Iterator[TestClient]:
+    with world.client(world.new_app(entrance=keys.entrance(), scrapyd=PROJECT)) as client:
         yield client
 
 
-def test_the_token_is_the_password_under_any_name(world: World, door: TestClient, tokens: dict[str, str]) -> None:
-    for headers in (basic("", tokens["operate"]), basic("scrapyd", tokens["operate"]), bearer(tokens["operate"])):
+def test_the_token_is_the_password_under_any_name(world: World, door: TestClient, keys: Keys) -> None:
+    operate = keys.tokens["operate"]
+    for headers in (basic("", operate), basic("scrapyd", operate), keys.headers("operate")):
         jobid = str(ok(door.post("/schedule.json", data=PLAIN, headers=headers))["jobid"])
         assert run(world, jobid).request["requested_by"] == "the-operate"
-    read = basic("x", tokens["read"])
+    read = basic("x", keys.tokens["read"])
     assert "needs the role operate" in error(door.post("/schedule.json", data=PLAIN, headers=read), 403)
     assert ok(door.get("/listjobs.json", headers=read))
     assert "is not allowed" in error(door.put("/listjobs.json", headers=read))
@@ -405,52 +391,32 @@ def test_the_token_is_the_password_under_any_name(world: World, door: TestClient
     assert door.get("/logs/default/plain/nobody.log", headers=read).status_code == 404
 
 
-def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_nobody_else_is_let_in_and_learns_how_to_log_in(world: World, door: TestClient) -> None:
+    for shown in [
         *("Basic", "Basic ", "Basic ***", "Basic eDo=", "Basic eA==", "Basic /////w==", "Digest x", "", "basic eDp5"),
         "Basic " + base64.b64encode(b"crawl_x:").decode(),
-    ],
-)
-def test_nobody_else_is_let_in_and_learns_how_to_log_in(world: World, door: TestClient, given: str) -> None:
-    for path in sorted(PATHS):
-        for method in ("GET", "POST"):
-            answer = door.request(method, path, headers={"Authorization": given} if given else {})
-            if answer.status_code == 429:  # a guess, and too many of them
-                assert error(answer, 429).startswith("Too many wrong tokens")
-                continue
-            assert error(answer, 401).startswith("Authorization: ")
-            assert answer.headers["www-authenticate"] == 'Basic realm="crawler-lifecycle"'
-    assert door.get("/logs/default/plain/x.log", headers={"Authorization": given}).status_code in (401, 429)
-    assert count(world) == 0
+    ]:
+        for path in sorted(PATHS):
+            for method in ("GET", "POST"):
+                answer = door.request(method, path, headers={"Authorization": shown} if shown else {})
+                if answer.status_code == 429:  # a guess, and too many of them
+                    assert error(answer, 429).startswith("Too many wrong tokens"), shown
+                    continue
+                assert error(answer, 401).startswith("Authorization: ")
+                assert answer.headers["www-authenticate"] == 'Basic realm="crawler-lifecycle"'
+        assert door.get("/logs/default/plain/x.log", headers={"Authorization": shown}).status_code in (401, 429)
+        assert count(world) == 0
 
 
 def test_a_crawlers_own_token_may_nothing_of_this(world: World, door: TestClient, scrapyd: TestClient) -> None:
     own = sign(b"k" * 32, run_ref(1))
     with world.client(world.new_app(entrance=Entrance(task_key=b"k" * 32), scrapyd=PROJECT)) as is_open:
         for client in (door, is_open):
-            for headers in (basic("x", own), bearer(own)):
+            for headers in (basic("x", own), {"Authorization": f"Bearer {own}"}):
                 error(client.post("/schedule.json", data=PLAIN, headers=headers), 403)
                 error(client.get("/listjobs.json", headers=headers), 403)
         assert ok(is_open.get("/listjobs.json", headers=basic("who", "ever")))
     assert ok(scrapyd.get("/listjobs.json", headers={"Authorization": "Basic ***"})), "an open gateway asks nobody"
-
-
-def test_too_much_is_told_with_a_pause(world: World, tokens: dict[str, str], tmp_path: Path) -> None:
-    quota = Quota(reads_per_s=0.1, writes_per_s=0.1)
-    entrance = Entrance(TokenFile.load(tmp_path / "tokens.toml"), None, quota, named_hosts(()))
-    with world.client(world.new_app(entrance=entrance, scrapyd=PROJECT)) as door:
-        headers = basic("x", tokens["operate"])
-        for method, path in (("GET", "/listjobs.json"), ("POST", "/schedule.json")):
-            ok(door.request(method, path, params=PLAIN, headers=headers))
-            answer = door.request(method, path, params=PLAIN, headers=headers)
-            assert error(answer, 429).startswith("More than 0.1 requests")
-            assert int(answer.headers["retry-after"]) >= 1
-    assert count(world) == 1
 
 
 def test_a_foreign_page_schedules_nothing(world: World, scrapyd: TestClient) -> None:
@@ -474,7 +440,7 @@ RAW = st.binary(max_size=60) | FORMS.map(
 KINDS = st.sampled_from([FORM, PARTS, "multipart/form-data", "text/plain", ""])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(PATHS)), st.sampled_from(["GET", "POST", "HEAD", "PUT"]), RAW, RAW, KINDS)
 def test_whatever_comes_is_answered_as_scrapyd_answers(
     world: World, scrapyd: TestClient, path: str, method: str, query: bytes, body: bytes, kind: str

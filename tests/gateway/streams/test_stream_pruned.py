@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from crawler_lifecycle.ports.runs import Event, Fence
 from crawler_lifecycle.store import Pruner, open_pruner
 from tests.contracts.store import world as lives
 from tests.gateway.gateway_world import World
-from tests.gateway.served import Sse, listening, served
+from tests.gateway.served import Sse, listening, served, take
 
 DAY = 86_400.0
 
@@ -54,19 +54,12 @@ def kept(world: World, run_id: int | None = None) -> list[Event]:
     return world.store.events.events_after(0, 10_000, run_id)
 
 
-async def _take(stream: AsyncIterator[Sse], count: int) -> list[Sse]:
-    async with asyncio.timeout(20):
-        return [await anext(stream) for _ in range(count)]
-
-
 def numbers(found: list[Sse]) -> list[int]:
     return [one.data["seq"] for one in found]
 
 
 @pytest.mark.parametrize("run_id", [None, 1])
-async def test_a_place_behind_which_events_were_removed(
-    world: World, runs: lives.World, pruner: Pruner, run_id: int | None
-) -> None:
+async def test_a_place_in_a_gap(world: World, runs: lives.World, pruner: Pruner, run_id: int | None) -> None:
     """It is sent to the end, and told to read everything anew; what comes then is told as ever."""
     old = ended(runs, "old")
     place = kept(world)[1].seq
@@ -75,12 +68,12 @@ async def test_a_place_behind_which_events_were_removed(
     newest = world.store.events.last_event_seq()
     one = {} if run_id is None else {"run_id": run_id}
     async with served(world.app) as server, listening(server.url, last=str(place), **one) as stream:
-        [hello] = await _take(stream, 1)
+        [hello] = await take(stream, 1)
         assert (hello.event, hello.data["reset"], hello.data["seq"], hello.id) == ("hello", True, newest, str(newest))
         await asyncio.to_thread(world.store.events.append_event, old, "test.told", "k", {})
-        assert numbers(await _take(stream, 1)) == [newest + 1]
+        assert numbers(await take(stream, 1)) == [newest + 1]
     async with served(world.app) as server, listening(server.url, last=str(newest), **one) as stream:
-        [hello, told] = await _take(stream, 2)
+        [hello, told] = await take(stream, 2)
         assert (hello.data["reset"], told.data["seq"]) == (False, newest + 1), "it comes back as everybody does"
 
 
@@ -98,12 +91,12 @@ async def test_what_was_removed_further_on_is_told_when_it_is_reached(
     assert prune(pruner, world) > 3
     newest = world.store.events.last_event_seq()
     async with served(world.app) as server, listening(server.url, last=str(there[0])) as stream:
-        hello, *told = await _take(stream, len(there))
+        hello, *told = await take(stream, len(there))
         assert (hello.data["reset"], numbers(told)) == (False, there[1:])
-        [again] = await _take(stream, 1)
+        [again] = await take(stream, 1)
         assert (again.event, again.data["reset"], again.data["seq"]) == ("hello", True, newest)
         await asyncio.to_thread(world.store.events.append_event, live, "test.told", "k", {})
-        assert numbers(await _take(stream, 1)) == [newest + 1]
+        assert numbers(await take(stream, 1)) == [newest + 1]
 
 
 async def test_the_end_is_removed(world: World, runs: lives.World, pruner: Pruner) -> None:
@@ -115,7 +108,7 @@ async def test_the_end_is_removed(world: World, runs: lives.World, pruner: Prune
     newest = world.store.events.last_event_seq()
     assert kept(world)[-1].seq == place < newest
     async with served(world.app) as server, listening(server.url, last=str(place)) as stream:
-        [hello] = await _take(stream, 1)
+        [hello] = await take(stream, 1)
         assert (hello.data["reset"], hello.data["seq"]) == (True, newest)
 
 
@@ -130,7 +123,7 @@ async def test_a_reader_of_another_run_misses_nothing(world: World, runs: lives.
         served(world.app) as server,
         listening(server.url, last=str(mine[0]), run_id=live.run_id) as stream,
     ):
-        hello, *told = await _take(stream, len(mine))
+        hello, *told = await take(stream, len(mine))
         assert (hello.data["reset"], numbers(told)) == (False, mine[1:])
     assert old.run_id != live.run_id
 
@@ -143,11 +136,11 @@ async def test_after_0_begins_with_the_oldest_that_is_there(world: World, runs: 
         there = [event.seq for event in kept(world, run_id)]
         one: dict[str, Any] = {} if run_id is None else {"run_id": run_id}
         async with served(world.app) as server, listening(server.url, after=0, **one) as stream:
-            hello, *told = await _take(stream, len(there) + 1)
+            hello, *told = await take(stream, len(there) + 1)
             assert (hello.data["reset"], numbers(told)) == (False, there)
 
 
-async def test_removed_between_two_pages(
+async def test_removed_meanwhile(
     world: World, runs: lives.World, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader of one run, whose events go while it is fed from the database."""
@@ -169,7 +162,7 @@ async def test_removed_between_two_pages(
         served(world.app) as server,
         listening(server.url, last=str(there[0]), run_id=old.run_id) as stream,
     ):
-        hello, one, two, again = await _take(stream, 4)
+        hello, one, two, again = await take(stream, 4)
     assert hello.data["reset"] is False
     assert numbers([one, two]) == there[1:3]
     assert (again.event, again.data["reset"], again.data["seq"]) == ("hello", True, newest)
@@ -189,9 +182,7 @@ def test_a_log_that_was_removed_says_so(world: World, runs: lives.World, pruner:
     )
 
 
-def test_everything_else_is_answered_as_before(
-    world: World, runs: lives.World, pruner: Pruner, client: TestClient
-) -> None:
+def test_all_else_is_answered_as_before(world: World, runs: lives.World, pruner: Pruner, client: TestClient) -> None:
     """Describe, timeline, corrections, tasks, lists; and a resume and an export again are taken."""
     old = ended(runs, "old")
     paths = ["", "/timeline", "/corrections", "/tasks", "/transitions"]

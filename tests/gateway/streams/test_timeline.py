@@ -107,10 +107,10 @@ def test_everything_is_told_in_order_and_in_words(world: World, client: TestClie
     assert all(entry["committed_at"] == entry["at"] and entry["source"] for entry in statuses)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_pages_say_the_same_as_the_whole(world: World, client: TestClient, run: Run, size: int) -> None:
+def test_pages_say_the_same_as_the_whole(world: World, client: TestClient, run: Run) -> None:
     _play(world, client, run)
-    assert _timeline(client, run.run_id, size) == _timeline(client, run.run_id)
+    whole = _timeline(client, run.run_id)
+    assert [size for size in (1, 2, 3, 7) if _timeline(client, run.run_id, size) != whole] == []
 
 
 def test_what_comes_while_somebody_turns_pages_is_on_a_later_one(world: World, client: TestClient, run: Run) -> None:
@@ -124,10 +124,10 @@ def test_what_comes_while_somebody_turns_pages_is_on_a_later_one(world: World, c
     assert first["timeline"] + rest == _timeline(client, run.run_id)
 
 
-@pytest.mark.parametrize("token", ["dGltZWxpbmU6MQ", "dGltZWxpbmU6MS4yLjMuNC41LjY", "cnVuOjE", "x"])
-def test_tokens_of_other_lists_are_refused(client: TestClient, run: Run, token: str) -> None:
-    answer = client.get(f"/v1/runs/{run.run_id}/timeline", params={"page_token": token})
-    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "page_token")
+def test_tokens_of_other_lists_are_refused(client: TestClient, run: Run) -> None:
+    for token in ["dGltZWxpbmU6MQ", "dGltZWxpbmU6MS4yLjMuNC41LjY", "cnVuOjE", "x"]:
+        answer = client.get(f"/v1/runs/{run.run_id}/timeline", params={"page_token": token})
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "page_token"), token
 
 
 def test_a_sentence_is_one_short_line_whatever_a_crawler_says() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.ports.webhooks import Tried
 from tests.gateway.gateway_world import World
@@ -64,9 +62,8 @@ def test_deliveries_are_listed_the_latest_first(world: World) -> None:
         assert "no event of this number fails" in ok(client.post(f"{PATH}/resume", json={"skip_seq": 7}), 422)["detail"]
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
+def test_what_cannot_be_is_refused_by_name(world: World) -> None:
+    for change, word in [
         ({"url": "http://127.0.0.1/"}, "https"),
         ({"url": "file:///etc/passwd"}, "url"),
         ({"secrets": ["hunter2"]}, "env:NAME"),
@@ -74,15 +71,13 @@ def test_deliveries_are_listed_the_latest_first(world: World) -> None:
         ({"events": ["run.begun"]}, "run.ended"),
         ({"colour": "red"}, "colour"),
         ({"tags": ["x"] * 101}, "tags"),
-    ],
-)
-def test_what_cannot_be_is_refused_by_name(world: World, change: dict[str, Any], word: str) -> None:
-    with world.client() as client:
-        answer = client.put(PATH, json={**HOOK, **change})
-        assert answer.status_code == 422
-        assert word in answer.text
-        assert "hunter2" not in answer.text
-        assert ok(client.get("/v1/webhooks"))["webhooks"] == []
+    ]:
+        with world.client() as client:
+            answer = client.put(PATH, json={**HOOK, **change})
+            assert answer.status_code == 422, change
+            assert word in answer.text
+            assert "hunter2" not in answer.text
+            assert ok(client.get("/v1/webhooks"))["webhooks"] == []
 
 
 def test_where_none_may_lead_none_is_made_and_none_led_later(world: World) -> None:

@@ -6,16 +6,10 @@ annotations, or, where the manifest is not the test's to write, from variables o
 ======================  ===================  ===========================================================================
 annotation              variable             meaning (durations as Go spells them: ``200ms``, ``3s``)
 ======================  ===================  ===========================================================================
-crawl.test/start-after  KWOK_START_AFTER     Pending for so long; default 0
-crawl.test/waiting      KWOK_WAITING         stays Pending; the container waits for this reason (``ImagePullBackOff``)
-crawl.test/waiting-message                   with this message
 crawl.test/run-for      KWOK_RUN_FOR         ends by itself after so long; without it, it runs until it is stopped
 crawl.test/exit-code    KWOK_EXIT_CODE       of that end; default 0
 crawl.test/reason       KWOK_REASON          of that end (``OOMKilled``); default Completed or Error
 crawl.test/message      KWOK_MESSAGE         termination message, also of a stop
-crawl.test/pod-reason                        ``status.reason`` at that end (``Evicted``)
-crawl.test/pod-message                       ``status.message`` at that end
-crawl.test/disruption                        condition DisruptionTarget with this reason at that end
 crawl.test/stop-after   KWOK_STOP_AFTER      so long after it was deleted it ends; default 0
 crawl.test/stop-code    KWOK_STOP_CODE       with this exit code; default 143
 ======================  ===================  ===========================================================================
@@ -66,35 +60,15 @@ containerStatuses:
 {{ end }}
 """
 
-_WAITING = r"""
-{{ $reason := or (index $a "crawl.test/waiting") (index $e "KWOK_WAITING") }}
-startTime: {{ or .status.startTime $now | Quote }}
-containerStatuses:
-{{ range .spec.containers }}
-- name: {{ .name | Quote }}
-  image: {{ .image | Quote }}
-  imageID: ""
-  ready: false
-  started: false
-  restartCount: 0
-  state:
-    waiting:
-      reason: {{ $reason | Quote }}
-      message: {{ or (index $a "crawl.test/waiting-message") "" | Quote }}
-{{ end }}
-"""
-
 _ENDED = r"""
 {{ $code := int CODE }}
 {{ $default := "Error" }}{{ if eq $code 0 }}{{ $default = "Completed" }}{{ end }}
 {{ $reason := REASON }}
 phase: {{ if eq $code 0 }}Succeeded{{ else }}Failed{{ end }}
-POD
 conditions:
 {{ range (list "Ready" "ContainersReady") }}
 - {type: {{ . }}, status: "False", reason: PodCompleted, lastTransitionTime: {{ $now | Quote }}}
 {{ end }}
-DISRUPTION
 containerStatuses:
 {{ range $index, $item := .spec.containers }}
 {{ $began := $now }}
@@ -120,23 +94,11 @@ containerStatuses:
 {{ end }}
 """
 
-_POD = r"""
-{{ with index $a "crawl.test/pod-reason" }}reason: {{ . | Quote }}{{ end }}
-{{ with index $a "crawl.test/pod-message" }}message: {{ . | Quote }}{{ end }}
-"""
-_DISRUPTION = r"""
-{{ with index $a "crawl.test/disruption" }}
-- {type: DisruptionTarget, status: "True", reason: {{ . | Quote }}, lastTransitionTime: {{ $now | Quote }}}
-{{ end }}
-"""
-
 
 def _ended(annotation: str, variable: str, default: str, *, by_itself: bool) -> str:
     code = f'(or (index $a "{DOMAIN}/{annotation}") (index $e "{variable}") "{default}")'
     own = f'(or (index $a "{DOMAIN}/reason") (index $e "KWOK_REASON") $default)'
-    text = _ENDED.replace("CODE", code).replace("REASON", own if by_itself else "$default")
-    text = text.replace("POD\n", _POD if by_itself else "", 1)
-    return _HEAD + text.replace("DISRUPTION\n", _DISRUPTION if by_itself else "", 1)
+    return _HEAD + _ENDED.replace("CODE", code).replace("REASON", own if by_itself else "$default")
 
 
 def _said(annotation: str, variable: str) -> str:
@@ -164,22 +126,11 @@ def _stage(name: str, when: list[dict[str, Any]], then: dict[str, Any], delay: s
 def pod_stages() -> list[dict[str, Any]]:
     """What becomes of a pod on a kwok node."""
     deleted, kept = _there(".metadata.deletionTimestamp"), _there(".metadata.deletionTimestamp", is_=False)
-    waits = _said("waiting", "KWOK_WAITING")
     end = _ended("exit-code", "KWOK_EXIT_CODE", "0", by_itself=True)
     stop = _ended("stop-code", "KWOK_STOP_CODE", "143", by_itself=False)
     phase, run_for = ".status.phase", _said("run-for", "KWOK_RUN_FOR")
     return [
-        _stage(
-            "pod-start",
-            [kept, _is(phase, "Pending"), _there(waits, is_=False)],
-            {"statusTemplate": _HEAD + _RUNNING},
-            _said("start-after", "KWOK_START_AFTER"),
-        ),
-        _stage(
-            "pod-wait",
-            [kept, _is(phase, "Pending"), _there(waits), _there(".status.containerStatuses[]?", is_=False)],
-            {"statusTemplate": _HEAD + _WAITING},
-        ),
+        _stage("pod-start", [kept, _is(phase, "Pending")], {"statusTemplate": _HEAD + _RUNNING}),
         _stage("pod-end", [kept, _is(phase, "Running"), _there(run_for)], {"statusTemplate": end}, run_for),
         _stage(
             "pod-stop",

@@ -30,7 +30,7 @@ class Left:
 
     def __init__(self, cluster: Cluster) -> None:
         self.scene = Scene(cluster, cluster.namespace("left"))
-        self.api = Api.connect(kubeconfig=cluster.kubeconfig, namespace=self.scene.namespace)
+        self.api = Api(kubeconfig=cluster.kubeconfig, namespace=self.scene.namespace)
         self.cluster = KubernetesCluster(self.api, clock=later)
         self.finalizers = Finalizers(self.api, later)
 

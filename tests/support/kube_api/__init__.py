@@ -8,7 +8,6 @@ from tests.support.kube_api.driver import Driver
 from tests.support.kube_api.faults import (
     Answer,
     Cut,
-    Delay,
     Drip,
     Fault,
     Garbage,
@@ -27,7 +26,6 @@ from tests.support.kube_api.server import FakeApiServer, Seen
 __all__ = [
     "Answer",
     "Cut",
-    "Delay",
     "Drip",
     "Driver",
     "FakeApiServer",

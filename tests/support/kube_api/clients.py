@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from crawler_lifecycle.clusters.kubernetes.client import transport
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def patient(server: FakeApiServer, **more: Any) -> Api:
     options = {"kubeconfig": server.kubeconfig, "namespace": server.namespace, **more}
     if callable(options["kubeconfig"]):
         options["kubeconfig"] = options["kubeconfig"]()
-    return Api.connect(**{"connect_s": PATIENT_S, "read_s": PATIENT_S, **options})
+    return Api(**{"connect_s": PATIENT_S, "read_s": PATIENT_S, **options})
 
 
 @contextmanager
@@ -44,12 +43,12 @@ def hurried(api: Api, whole_s: float = 0.5) -> Iterator[None]:
 def _limits(api: Api, silence_s: float, whole_s: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api._wire, "_read_s", silence_s)
-        patch.setattr(transport, "WHOLE", whole_s / silence_s)
+        patch.setattr(api._wire, "whole_s", whole_s)
         yield
 
 
 def kept_are_dead(api: Api) -> bool:
     """Whether the end of every connection that the client keeps has arrived here."""
-    pools = api._access.current()[0].pools.pools
+    pools = api._wire._access.current()[0].pools.pools
     kept = [conn for key in pools.keys() for conn in list(pools[key].pool.queue) if conn is not None]  # noqa: SIM118
     return not any(conn.is_connected for conn in kept)

@@ -7,7 +7,7 @@ from typing import Any
 
 from crawler_lifecycle.background import CHANCE
 from tests.support.kube_api.problems import Problem
-from tests.support.kube_api.store import EVENTS, JOBS, NODES, PODS, Change, Key, Object, Store, stamp
+from tests.support.kube_api.store import EVENTS, JOBS, PODS, Change, Key, Object, Store, stamp
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 FOREGROUND = "foregroundDeletion"
@@ -240,8 +240,6 @@ class Controllers:
         self.lost_nodes.add(node)
         for pod in self.store.find(PODS, lambda p: p["spec"].get("nodeName") == node):
             self.store.update(PODS, key_of(pod), _unready)
-        for found in self.store.find(NODES, lambda n: n["metadata"]["name"] == node):
-            self.store.update(NODES, key_of(found), _unready)
 
 
 def _disown(pod: Object) -> None:
@@ -250,12 +248,7 @@ def _disown(pod: Object) -> None:
 
 def _unready(found: Object) -> None:
     kept = [c for c in found.setdefault("status", {}).get("conditions", []) if c["type"] != "Ready"]
-    node = found["kind"] == "Node"
-    ready = {
-        **{"type": "Ready", "status": "Unknown" if node else "False", "lastTransitionTime": stamp()},
-        **({"reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."} if node else {}),
-    }
-    found["status"]["conditions"] = [*kept, ready]
+    found["status"]["conditions"] = [*kept, {"type": "Ready", "status": "False", "lastTransitionTime": stamp()}]
 
 
 def _conclude(job: Object, succeeded: bool) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.support.kube_api.controllers import Controllers, finished, key_of
-from tests.support.kube_api.store import JOBS, NODES, PODS, Object, Store, stamp
+from tests.support.kube_api.store import JOBS, PODS, Object, Store, stamp
 
 
 class Driver:
@@ -103,17 +103,6 @@ class Driver:
         pod = self.pod(job)
         return self.controllers.end_pod(pod, exit_code, reason=reason, message=message, signal=signal)
 
-    def pod_evicted(self, job: str | Object, message: str = "The node was low on resource: memory.") -> Object:
-        """The kubelet put the pod out: no word about its containers."""
-
-        def evict(pod: Object) -> None:
-            target = {**_condition("DisruptionTarget", "True"), "reason": "TerminationByKubelet", "message": message}
-            pod["status"].update(phase="Failed", reason="Evicted", message=message)
-            pod["status"]["conditions"] = [*pod["status"].get("conditions", []), target]
-            pod["status"].pop("containerStatuses", None)
-
-        return self.change_pod(job, evict)
-
     def pod_marked(self, job: str | Object, reason: str, message: str = "") -> Object:
         """The pod gets a ``DisruptionTarget`` with this reason."""
         target = {**_condition("DisruptionTarget", "True"), "reason": reason, "message": message}
@@ -180,18 +169,6 @@ class Driver:
     def node_lost(self, node: str = "node-1") -> None:
         """The node stops answering: its pods stay Running and not ready, and no kubelet ends them."""
         self.controllers.lose_node(node)
-
-    def node_back(self, node: str = "node-1") -> None:
-        """Its kubelet works again, and ends what is being deleted."""
-        self.controllers.lost_nodes.discard(node)
-        for pod in self.store.find(PODS, lambda p: p["spec"].get("nodeName") == node):
-            self.store.update(PODS, key_of(pod), lambda p: p["metadata"].setdefault("annotations", {}).update(back="1"))
-
-    def node(self, name: str = "node-1") -> Object:
-        """A node object, ready."""
-        return self.store.create(
-            NODES, ("", name), {"metadata": {}, "spec": {}, "status": {"conditions": [_condition("Ready", "True")]}}
-        )
 
     def _job_status(self, job: str | Object, **status: Any) -> None:
         self.store.update(JOBS, self._key(job), lambda found: found.setdefault("status", {}).update(status))

@@ -55,13 +55,6 @@ class Silence(Fault):
 
 
 @dataclass(frozen=True)
-class Delay(Fault):
-    """The right answer, late."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Drip(Fault):
     """The right answer, ``size`` bytes at a time with a pause between them; ``head``: the head drips as well."""
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from tests.support.kube_api import patches, problems, selectors
@@ -93,8 +93,6 @@ class Routes:
         """Raises ``Problem``."""
         if wanted.path == "/version":
             return Reply(200, self.version)
-        if wanted.path in ("/readyz", "/livez", "/healthz"):
-            return Reply(200, b"ok", "text/plain; charset=utf-8")
         if wanted.path.startswith("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"):
             return self._may(wanted)
         place = self._place(wanted.path)
@@ -379,9 +377,6 @@ def _cut(lines: list[tuple[datetime, bytes]], query: dict[str, str]) -> bytes:
     """A log as the kubelet cuts it: lines after a time, the last of them, and of those the first bytes."""
     if since := query.get("sinceTime"):
         from_ = datetime.fromisoformat(since.replace("Z", "+00:00"))
-        lines = [line for line in lines if line[0] >= from_]
-    if seconds := query.get("sinceSeconds"):
-        from_ = datetime.now(UTC) - timedelta(seconds=int(seconds))
         lines = [line for line in lines if line[0] >= from_]
     if (tail := query.get("tailLines")) is not None:
         lines = lines[-int(tail) :] if int(tail) else []

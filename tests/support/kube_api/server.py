@@ -244,9 +244,6 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _Over
             case f.Reset(after_effect=False):
                 self._reset()
-            case f.Delay():
-                api.over.wait(fault.seconds)
-                return
             case _:
                 return
         raise _Answered
@@ -321,18 +318,11 @@ class _Streaming:
         self.bookmark_at = time.monotonic() + api.bookmark_s
         api._streams.add(self)  # before the head: whoever has seen that may end the watch
         try:
-            self._begin(api, handler._head())
+            handler.wfile.write(handler._head())
             self._events(api)
         finally:
             api._streams.discard(self)
         handler.wfile.write(b"0\r\n\r\n")
-
-    def _begin(self, api: FakeApiServer, head: bytes) -> None:
-        drips = isinstance(self.fault, f.Drip) and self.fault.head
-        if drips:
-            self.handler._drip(self.fault, api, head, b"")  # type: ignore[arg-type]
-        else:
-            self.handler.wfile.write(head)
 
     def _events(self, api: FakeApiServer) -> None:
         store, stream = api.store, self.stream

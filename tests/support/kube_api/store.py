@@ -37,10 +37,9 @@ class Kind:
 PODS = Kind("", "v1", "pods", "Pod")
 EVENTS = Kind("", "v1", "events", "Event")
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
-NODES = Kind("", "v1", "nodes", "Node", namespaced=False)
 JOBS = Kind("batch", "v1", "jobs", "Job")
 KINDS = (
-    *(PODS, EVENTS, NAMESPACES, NODES, JOBS),
+    *(PODS, EVENTS, NAMESPACES, JOBS),
     *(Kind("", "v1", plural, kind) for plural, kind in (("configmaps", "ConfigMap"), ("secrets", "Secret"))),
     Kind("", "v1", "serviceaccounts", "ServiceAccount"),
     Kind("", "v1", "resourcequotas", "ResourceQuota"),

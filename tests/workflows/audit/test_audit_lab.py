@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -34,7 +35,7 @@ ENDLESS = Behaviour(executes=None)
 FAILS = Behaviour(end=End(exit_code=1, reason="Error"))
 
 
-async def audit(lab: Lab, repair: bool = True, unknown: str = "leave") -> AuditReport:
+async def audit(lab: Lab, repair: bool = True, unknown: str = "leave", troubles: Sequence[str] = ()) -> AuditReport:
     """One audit from its start to its report."""
     handle: WorkflowHandle[Any, AuditReport] = await lab.client.start_workflow(
         names.AUDIT_WORKFLOW,
@@ -45,7 +46,7 @@ async def audit(lab: Lab, repair: bool = True, unknown: str = "leave") -> AuditR
     )
     lab.handles.append(handle)
     report = await handle.result()
-    assert not report.troubles
+    assert report.troubles == list(troubles)
     return report
 
 
@@ -125,6 +126,9 @@ async def test_a_failed_run_is_not_executed_again(lab: Lab) -> None:
     handle = await running(lab, {"crawler": "books"})
     await handle.terminate("by an operator")
     lab.cluster.end_now(1, end=End(exit_code=1, reason="Error"))
+    told = await audit(lab, repair=False)
+    assert (told.found, told.repaired) == ({"no_workflow": 1}, {}), "without repair it only reports"
+    assert (lab.store.runs.get_run(1).attempt, lab.store.corrections.list_corrections(1)) == (1, [])
     await audit(lab)
     await ended(lab, 1, "FAILED")
     assert [(t.attempt, str(t.status)) for t in lab.store.tasks.list_tasks(1, superseded=True)] == [(1, "FAILED")]
@@ -178,16 +182,6 @@ async def test_before_its_grace_nothing_is_repaired_and_the_report_says_when_it_
         assert lab.store.runs.get_run(1).attempt == 1
         assert (77, 0, 1) in lab.cluster.alive()
         assert {row.kind for row in lab.store.findings.audit_findings()} == {"orphan", "no_workflow"}
-
-
-async def test_without_repair_it_only_tells(lab: Lab) -> None:
-    lab.cluster.behaviour = ENDLESS
-    handle = await running(lab, {"crawler": "books"})
-    await handle.terminate("by an operator")
-    report = await audit(lab, repair=False)
-    assert (report.found, report.repaired) == ({"no_workflow": 1}, {})
-    assert lab.store.runs.get_run(1).attempt == 1
-    assert lab.store.corrections.list_corrections(1) == []
 
 
 async def test_a_manager_whose_workflow_was_terminated_goes_on_and_counts_its_runs(lab: Lab) -> None:
@@ -257,7 +251,7 @@ async def test_a_workflow_that_has_not_recorded_its_run_is_told_and_left_alone(i
     handle = await lab.start({"crawler": "books"})
     async with AsyncExitStack() as stack:
         await start_workers(stack, lab, roles=["audit"])
-        await until_listed(lab, handle.id)
+        await listed(lab, workflow_id=handle.id)
         report = await audit(lab)
         assert (report.found, report.repaired) == ({"unrecorded": 1}, {})
         assert report.findings[0].workflow_id == handle.id
@@ -357,22 +351,6 @@ async def test_a_killed_orphan_gets_a_moment_to_be_gone(
     kill(lab.cluster._tasks[99, 0, 1].run, TaskRef(0, 0, 1))
 
 
-async def test_a_task_of_an_ended_run_that_executes_is_a_correction_and_is_ended(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(executes=0)
-    assert (await lab.run({"crawler": "books", **QUICK})).status == "COMPLETED"
-    lab.cluster._tasks[1, 0, 1].ended = None
-    lab.cluster._tasks[1, 0, 1].behaviour = ENDLESS
-    report = await audit(lab)
-    assert (report.found, report.repaired) == ({"still_alive": 1}, {"still_alive": 1})
-    (correction,) = lab.store.corrections.list_corrections(1)
-    assert (correction.kind, correction.believed, correction.truth) == ("still_alive", "SUCCEEDED", "RUNNING")
-    assert correction.found_by == "sweep"
-    assert lab.store.runs.get_run(1).status == "COMPLETED"
-    assert lab.tasks(1) == {0: "SUCCEEDED"}, "the recorded end stays"
-    await settled(lab)
-    assert len(lab.store.corrections.list_corrections(1)) == 1
-
-
 async def test_a_settled_task_of_a_live_run_that_executes_is_ended_and_its_run_goes_on(lab: Lab) -> None:
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=0) if index == 0 else ENDLESS
     handle = await running(lab, {"crawler": "books", "tasks": [{}, {}]})
@@ -423,15 +401,11 @@ async def test_what_cannot_be_delivered_is_not_ordered_again_at_every_audit(idle
         assert report.left == 1
 
 
-@pytest.mark.parametrize("live", [False, True])
-async def test_evidence_that_comes_after_a_loss_is_a_correction_and_the_status_stays(lab: Lab, live: bool) -> None:
+async def test_evidence_that_comes_after_a_loss_is_a_correction_also_while_the_run_is_live(lab: Lab) -> None:
     lab.cluster.behaviour = ENDLESS
     handle = await running(lab, {"crawler": "books", "tasks": [{}, {}]})
     lab.cluster.vanish(1, 0)
     await lab.until(lambda: lab.tasks(1)[0] == "LOST")
-    if not live:
-        lab.cluster.end_now(1, 1, end=FINISHED)
-        await handle.result()
     lab.cluster._tasks[1, 0, 1].gone = False
     lab.cluster.end_now(1, 0, end=FINISHED)
     report = await audit(lab)
@@ -439,9 +413,8 @@ async def test_evidence_that_comes_after_a_loss_is_a_correction_and_the_status_s
     corrections = [c for c in lab.store.corrections.list_corrections(1) if c.kind == "late_evidence"]
     assert [(c.believed, c.truth, c.found_by) for c in corrections] == [("LOST", "SUCCEEDED", "sweep")]
     assert lab.tasks(1)[0] == "LOST"
-    if live:
-        await handle.signal("stop")
-        await handle.result()
+    await handle.signal("stop")
+    await handle.result()
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
@@ -457,27 +430,10 @@ async def test_a_source_that_cannot_be_read_is_told_and_the_others_are_compared(
     )
     lab.cluster.fail_with(ClusterUnavailable("503"), "inventory")
     row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books", **limits()), "r1")
-    handle = await lab.client.start_workflow(
-        names.AUDIT_WORKFLOW,
-        {"repair": True},
-        id=f"audit/{uuid.uuid4()}",
-        task_queue=names.QUEUE_AUDIT,
-        result_type=AuditReport,
-    )
-    report = await handle.result()
-    assert report.troubles == ["cluster tasks could not be compared: 503"]
+    report = await audit(lab, troubles=["cluster tasks could not be compared: 503"])
     assert report.repaired == {"not_started": 1}
     assert "cluster_tasks" not in report.looked
     await ended(lab, row.run_id, "COMPLETED")
-
-
-async def test_an_order_that_cannot_be_read_fails_at_once(lab: Lab) -> None:
-    with pytest.raises(Exception, match="Workflow execution failed") as caught:
-        await lab.client.execute_workflow(
-            names.AUDIT_WORKFLOW, {"repare": True}, id=f"audit/{uuid.uuid4()}", task_queue=names.QUEUE_AUDIT
-        )
-    cause: Any = caught.value.__cause__
-    assert "repare" in cause.message
 
 
 # --- at once ----------------------------------------------------------------------------------------------------------
@@ -588,19 +544,13 @@ async def until_refused(lab: Lab, run_id: int) -> None:
     await lab.until(lambda: any(d["status"] == "failed" for d in lab.store.events.deliveries(run_id, keyed=True)))
 
 
-async def until_listed(lab: Lab, workflow_id: str) -> None:
+async def listed(lab: Lab, run_id: int | None = None, workflow_id: str = "") -> None:
+    """The visibility store knows the workflow, or that of the run."""
+    which = (
+        f"WorkflowId = '{workflow_id}'" if run_id is None else f"CrawlRunId = {run_id} AND ExecutionStatus = 'Running'"
+    )
     for _ in range(1200):
-        async for row in lab.client.list_workflows(f"WorkflowId = '{workflow_id}'"):
-            assert row.id == workflow_id
+        async for _row in lab.client.list_workflows(which):
             return
         await asyncio.sleep(0.05)
-    raise AssertionError(f"{workflow_id} did not come into the list, not within a minute")
-
-
-async def listed(lab: Lab, run_id: int) -> None:
-    """The visibility store knows the workflow of the run."""
-    for _ in range(1200):
-        async for _row in lab.client.list_workflows(f"CrawlRunId = {run_id} AND ExecutionStatus = 'Running'"):
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"run {run_id} did not come into the list, not within a minute")
+    raise AssertionError(f"{which} is not listed, not within a minute")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -179,7 +179,7 @@ async def test_what_went_on_since_it_was_judged_is_not_given_up(idle_lab: Lab, w
         begin(1, o.ids[what]) if resumed else other.search(what, repair=True)
         seen.append(row())
 
-    audit.findings = Meanwhile(audit.findings, happens)
+    audit.store = replace(audit.store, findings=Meanwhile(audit.store.findings, happens))
     await asyncio.to_thread(audit.search, what, repair=True)
     assert (await o.is_open(what), o.ended(what) is None) == (resumed, resumed)
     assert row() == seen[0]

@@ -56,7 +56,7 @@ async def test_a_chain_takes_one_call(real_lab: Lab) -> None:
 
 async def test_many_at_once_then_one(real_lab: Lab) -> None:
     g = graph_lab(real_lab)
-    many = [step(f"many/{n}") for n in range(450)]
+    many = [step(f"many/{n}") for n in range(150)]
     async with g.working():
         result = await g.ended(await g.start([group("many"), *many, step("last", "many"), group("none", "last")]))
     assert result.state == "completed"

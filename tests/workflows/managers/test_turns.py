@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder
+from crawler_lifecycle.activities.managers.managing import ManagerEnded
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.managers.manager import Job, ManagerResult
@@ -22,7 +23,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import lifecycle
 from crawler_lifecycle.workflows.plans import manager
 from crawler_lifecycle.workflows.plans.manager import CrawlManagerWorkflow
-from crawler_lifecycle.workflows.plans.manager_state import ManagerState, Verdict
+from crawler_lifecycle.workflows.plans.manager_state import ManagerState
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.managing import manager_lab, quick
@@ -32,6 +33,25 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 INSTANT = Behaviour(executes=0)
 FAILS = Behaviour(executes=0, end=End(exit_code=1, reason="Error"))
+
+
+async def test_a_window_of_three_over_six_jobs(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = INSTANT
+    m = manager_lab(real_lab, source=[quick(n) for n in range(6)])
+    async with m.plans():
+        handle = await m.start(parent="nobody")
+        result = await real_lab.ended(handle)
+    assert (result.status, result.outcome, result.attempt) == ("COMPLETED", "finished", 1)
+    row, runs = m.row(), m.runs()
+    assert (row.status, row.outcome, row.counts.scheduled, row.counts.good) == ("COMPLETED", "finished", 6, 6)
+    assert [run.request_id for run in runs] == [f"manager/1/{n}" for n in range(1, 7)]
+    assert {run.parent for run in runs} == {"manager/stream/f1"}
+    assert {run.request["args"]["n"] for run in runs} == set("012345")
+    assert sorted(m.plan.ends) == [(n, 0, 1, False) for n in range(1, 7)]
+    at = sorted((moment, one) for run in runs for moment, one in ((run.created_at, 1), (run.ended_at, -1)))
+    assert max(m.plan.lives) == max(accumulate(one for _, one in at)) == 3
+    events = sum(len(history.events) for history in await real_lab.chain(handle))
+    assert events <= 6 * 20, "at most as many for a job as where jobs end one at a time"
 
 
 async def test_bad_ends_are_tried_again_under_the_number_of_their_job(real_lab: Lab) -> None:
@@ -243,7 +263,10 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
     assert m.row().counts.scheduled == 3
 
 
-@pytest.mark.parametrize("ends", [{"outcome": "finished"}, {"over": Verdict(RunStatus.COMPLETED, "finished", "")}, {}])
+ENDED = ManagerEnded(RunStatus.COMPLETED, "finished", "")
+
+
+@pytest.mark.parametrize("ends", [{"outcome": "finished"}, {"over": ENDED}, {}])
 async def test_a_manager_that_ends_takes_no_more_jobs(ends: dict[str, Any]) -> None:
     """It is refused before anything of it is in the history; ``{}``: it was told to stop."""
     flow, page = object.__new__(CrawlManagerWorkflow), {"jobs": [{"spider": "quick"}]}

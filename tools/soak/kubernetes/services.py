@@ -43,7 +43,8 @@ from crawler_lifecycle.worker.wake_ups import Waker
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 from tests.kubernetes.cluster.processes import Part
 from tests.kubernetes.kube_lab import KubeScheduler
-from tests.support.lab import DictCatalogue, Outside
+from tests.support.fakes.services import FakeCatalogue
+from tests.support.lab import Outside
 from tools.soak.kubernetes.plan import CRAWLERS
 
 ROOT = Path(__file__).parents[3]
@@ -75,7 +76,7 @@ async def worker(place: Place, client: Client, api: Api, store: Store, over: asy
     cluster = KubernetesCluster(api)
     settings = ClusterSettings(kind="kubernetes", namespace=place.namespace, service_account=place.service_account)
     scheduler = KubeScheduler(KubernetesDeployer(api, settings), dict(CRAWLERS))
-    outside, catalogue = Outside(), DictCatalogue(dict(CRAWLERS))
+    outside, catalogue = Outside(), FakeCatalogue(CRAWLERS.values())
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     files = task_files(None, None, None)
     parts = Parts(store, cluster, files, catalogue, scheduler, outside, outside, outside, directory, RULES)
@@ -104,7 +105,7 @@ async def serve(place: Place, kind: str) -> None:
     client = await Client.connect(place.temporal, plugins=[plugin()])
     store = open_store(place.database, clock=utc_now, told=meters.committed)
     kubeconfig = Path(place.kubeconfig)
-    api = Api.connect(kubeconfig=kubeconfig, namespace=place.namespace, connect_s=2, read_s=5)
+    api = Api(kubeconfig=kubeconfig, namespace=place.namespace, connect_s=2, read_s=5)
     if kind == "worker":
         await worker(place, client, api, store, over)
     else:

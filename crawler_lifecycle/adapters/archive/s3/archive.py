@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from crawler_lifecycle.adapters.archive.limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
+from crawler_lifecycle.adapters.archive.limits import ArchiveLimits, checked_key
 from crawler_lifecycle.adapters.archive.zip.packing import Pace, Progress, pack
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.retention import UPLOADS
@@ -29,15 +29,13 @@ _READING = "the archive cannot be read"
 class S3Archive:
     """The port ``FileArchive`` below ``s3://bucket/prefix``. May be used by several threads.
 
-    ``files_max`` and ``bytes_max`` bound one archive; what does not fit is left out and named in its manifest.
+    What does not fit into the limits of one archive is left out and named in its manifest.
     Connects at the first use and not before.
     """
 
-    def __init__(
-        self, url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX, quiet_s: float = QUIET_S
-    ) -> None:
+    def __init__(self, url: str, *, quiet_s: float = QUIET_S) -> None:
         self.bucket = Bucket(url, SETTING)
-        self.limits = ArchiveLimits(files_max, bytes_max)
+        self.limits = ArchiveLimits()
         self._quiet_s = quiet_s
 
     def store(
@@ -58,7 +56,7 @@ class S3Archive:
         name = self.bucket.prefix + checked_key(key)
         url, pace = self.bucket.url(name), Pace(progress)
         try:
-            with self.bucket.telling("the archive cannot be written", url):
+            with self.bucket.reporting("the archive cannot be written", url):
                 client = self.bucket.client
                 leftovers = Leftovers(client, self.bucket.name, name, self._quiet_s, pace)
                 leftovers.remove_quiet()
@@ -100,7 +98,7 @@ class S3Archive:
         s3, where = bucket.client, {"Bucket": bucket.name, "Key": f"{bucket.prefix}probe-{uuid.uuid4().hex}"}
 
         def call(what: str, operation: Callable[..., Any], **options: Any) -> Any:
-            with bucket.telling(what):
+            with bucket.reporting(what):
                 return operation(**options)
 
         call("writing an object", s3.put_object, **where, Body=b"probe", ContentType="text/plain")

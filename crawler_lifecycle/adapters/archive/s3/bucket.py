@@ -48,8 +48,8 @@ class Bucket:
             return self._client
 
     @contextmanager
-    def telling(self, what: str, where: str | None = None) -> Iterator[None]:
-        """Around calls of S3: their errors become ``NotDelivered`` with the place, what was tried, and the cure."""
+    def reporting(self, what: str, where: str | None = None) -> Iterator[None]:
+        """Turn errors of S3 into ``NotDelivered`` with the place, what was tried, and the cure."""
         from .errors import S3_ERRORS, not_delivered
 
         try:
@@ -63,12 +63,12 @@ class Bucket:
 
     def get(self, key: str, what: str, **options: str) -> Any:
         """The answer to a request for an object. Raises ``NotDelivered``."""
-        with self.telling(what, self.url(key)):
+        with self.reporting(what, self.url(key)):
             return self.client.get_object(Bucket=self.name, Key=key, **options)
 
     def chunks(self, body: Any, key: str, what: str) -> Iterator[bytes]:
         """The bytes of such an answer. Raises ``NotDelivered``."""
-        with self.telling(what, self.url(key)):
+        with self.reporting(what, self.url(key)):
             try:
                 yield from body.iter_chunks(_CHUNK)
             finally:
@@ -76,14 +76,8 @@ class Bucket:
 
     def pages(self, what: str, **options: str) -> Iterator[dict[str, Any]]:
         """The names in the bucket, page by page. Raises ``NotDelivered``."""
-        with self.telling(what):
+        with self.reporting(what):
             yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, **options)
-
-    def runs(self, what: str) -> Iterator[str]:
-        """The names directly below the prefix, whatever they are: of runs, if only we write here."""
-        for page in self.pages(what, Prefix=self.prefix, Delimiter="/"):
-            for one in page.get("CommonPrefixes", ()):
-                yield one["Prefix"].removeprefix(self.prefix).rstrip("/")
 
     def _connect(self) -> BaseClient:
         import boto3.session
@@ -103,7 +97,7 @@ class Bucket:
             response_checksum_validation="when_required",
             user_agent_extra="crawler-lifecycle",
         )
-        with self.telling("no connection can be made"):
+        with self.reporting("no connection can be made"):
             try:
                 session = boto3.session.Session()
                 # boto3 itself knows only AWS_DEFAULT_REGION; containers on AWS are given AWS_REGION. An address that is

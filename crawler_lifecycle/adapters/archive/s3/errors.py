@@ -18,52 +18,48 @@ _TEXT_MAX = 300
 _CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of this machine"
 _EXPIRED = "the credentials have expired; renew them (the next try reads them again when they come from a role)"
 _REGION = "set AWS_REGION (AWS_DEFAULT_REGION) to the region of the bucket"
-_LATER = "the service has no capacity now; it is tried again by itself"
 
-_CURES: dict[str, str] = {
-    "NoSuchBucket": "create the bucket or correct {setting}",
-    "AccessDenied": "give the credentials the permissions that {page} lists",
-    "403": "give the credentials the permissions that {page} lists",
-    "AllAccessDisabled": "the bucket is closed; ask its owner, or set {setting} to another one",
-    "InvalidAccessKeyId": _CREDENTIALS,
-    "SignatureDoesNotMatch": _CREDENTIALS,
-    "InvalidToken": _CREDENTIALS,
-    "ExpiredToken": _EXPIRED,
-    "ExpiredTokenException": _EXPIRED,
-    "TokenRefreshRequired": _EXPIRED,
-    "RequestTimeTooSkewed": "the clock of this machine is wrong; set it",
-    "RequestExpired": "the clock of this machine is wrong; set it",
-    "PermanentRedirect": _REGION,
-    "AuthorizationHeaderMalformed": _REGION,
-    "IllegalLocationConstraintException": _REGION,
-    "SlowDown": _LATER,
-    "503": _LATER,
-    "404": "it was sent and is not there; check the bucket, AWS_ENDPOINT_URL, and rules that remove objects",
-    "ServiceUnavailable": _LATER,
-    "InternalError": _LATER,
-    "500": _LATER,
-    "BadDigest": "the bytes were damaged on their way; they are sent again",
-    "InvalidPart": "a part was lost or damaged; all are sent again",
-    "NoSuchUpload": "the upload was aborted by somebody else, or by a lifecycle rule; it starts again",
-    "EntityTooLarge": "the archive is larger than this service takes; lower bytes_max",
-    "QuotaExceeded": "the bucket is full; make room",
-    "XMinioStorageFull": "the storage is full; make room",
-    "KMS.DisabledException": "the bucket's encryption key is disabled; enable it",
-    "NotImplemented": "this service lacks an operation that uploads need; see {page}",
+#: Codes of S3 -> the cure.
+_CURES = {
+    code: cure
+    for codes, cure in (
+        ("NoSuchBucket", "create the bucket or correct {setting}"),
+        ("AccessDenied 403", "give the credentials the permissions that {page} lists"),
+        ("AllAccessDisabled", "the bucket is closed; ask its owner, or set {setting} to another one"),
+        ("InvalidAccessKeyId SignatureDoesNotMatch InvalidToken", _CREDENTIALS),
+        ("ExpiredToken ExpiredTokenException TokenRefreshRequired", _EXPIRED),
+        ("RequestTimeTooSkewed RequestExpired", "the clock of this machine is wrong; set it"),
+        ("PermanentRedirect AuthorizationHeaderMalformed IllegalLocationConstraintException", _REGION),
+        (
+            "SlowDown ServiceUnavailable InternalError 500 503",
+            "the service has no capacity now; it is tried again by itself",
+        ),
+        ("404", "it was sent and is not there; check the bucket, AWS_ENDPOINT_URL, and rules that remove objects"),
+        ("BadDigest", "the bytes were damaged on their way; they are sent again"),
+        ("InvalidPart", "a part was lost or damaged; all are sent again"),
+        ("NoSuchUpload", "the upload was aborted by somebody else, or by a lifecycle rule; it starts again"),
+        ("EntityTooLarge", "the archive is larger than this service takes; lower bytes_max"),
+        ("QuotaExceeded", "the bucket is full; make room"),
+        ("XMinioStorageFull", "the storage is full; make room"),
+        ("KMS.DisabledException", "the bucket's encryption key is disabled; enable it"),
+        ("NotImplemented", "this service lacks an operation that uploads need; see {page}"),
+    )
+    for code in codes.split()
 }
 
-#: Class of a client-side error -> its cure; the first that fits.
-_LOCAL_CURES: tuple[tuple[type[Exception], str], ...] = (
+#: Classes of a client-side error -> the cure; the first that fits.
+_LOCAL_CURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (exceptions.NoCredentialsError, f"no AWS credentials were found; {_CREDENTIALS}"),
-    (exceptions.PartialCredentialsError, _CREDENTIALS),
-    (exceptions.CredentialRetrievalError, _CREDENTIALS),
+    ((exceptions.PartialCredentialsError, exceptions.CredentialRetrievalError), _CREDENTIALS),
     (exceptions.TokenRetrievalError, _EXPIRED),
     (exceptions.ProfileNotFound, "correct AWS_PROFILE"),
     (exceptions.NoRegionError, _REGION),
     (exceptions.SSLError, "check the certificate of the endpoint, and AWS_CA_BUNDLE"),
     (exceptions.ProxyConnectionError, "check HTTPS_PROXY and NO_PROXY"),
-    (exceptions.EndpointConnectionError, "check AWS_ENDPOINT_URL, AWS_REGION and the network"),
-    (exceptions.ConnectTimeoutError, "check AWS_ENDPOINT_URL, AWS_REGION and the network"),
+    (
+        (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError),
+        "check AWS_ENDPOINT_URL, AWS_REGION and the network",
+    ),
     (ResponseParserError, "this is no answer of S3; check AWS_ENDPOINT_URL"),
     (exceptions.HTTPClientError, "the connection broke; it is tried again by itself"),
 )

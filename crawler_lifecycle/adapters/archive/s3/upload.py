@@ -9,8 +9,9 @@ import re
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -31,7 +32,7 @@ IN_FLIGHT = 2
 EXPORT_ID = "export-id"
 
 _WAIT_S = 0.5
-_LOOK_EVERY_S = 1.0
+_POLL_EVERY_S = 1.0
 #: Of a part or an object sent at once; with a number behind it, of an object in parts.
 _DIGEST_ETAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
 _GONE = frozenset(("404", "NoSuchKey", "NotFound"))
@@ -61,7 +62,7 @@ class Upload:
     """Takes the bytes of one object from first to last. One thread writes; calls to S3 are made by others.
 
     So a call is never cut in its middle by what is raised in the writing thread (the cancellation of an activity).
-    Memory: ``IN_FLIGHT`` + 1 buffers of one part. What fits into one part goes by a single ``PutObject``.
+    Memory: ``IN_FLIGHT`` + 1 parts. What fits into one part goes by a single ``PutObject``.
     An error inside of ``with`` removes what was sent.
     """
 
@@ -75,12 +76,10 @@ class Upload:
         self._beat = beat
         self._part_bytes = size
         self._pool = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="s3-upload")
-        self._idle: list[bytearray] = []
-        self._buffer = bytearray(size)
-        self._filled = 0
-        self._flying: set[Future[bytearray]] = set()
-        self._etags: list[str] = []
-        self._digests: list[bytes] = []
+        self._buffer = bytearray()
+        self._flying = deque[Future[tuple[str, bytes]]]()
+        self._parts: list[tuple[str, bytes]] = []
+        """ETag and digest of each part that arrived."""
         self._upload_id: str | None = None
         self._size = 0
         self._crc = 0
@@ -101,27 +100,24 @@ class Upload:
 
     def write(self, data: bytes) -> None:
         """Take the next bytes; waits while two parts are on their way. Raises what the upload of a part raised."""
-        view = memoryview(data)
-        while view:
-            if self._filled == self._part_bytes:
-                self._send_full()
-            taken = min(len(view), self._part_bytes - self._filled)
-            self._buffer[self._filled : self._filled + taken] = view[:taken]
-            self._filled += taken
-            view = view[taken:]
+        self._buffer += data
         self._size += len(data)
         self._crc = isal_zlib.crc32(data, self._crc)
+        while len(self._buffer) > self._part_bytes:
+            if self._upload_id is None:
+                self._call(self._create)
+            self._drain(IN_FLIGHT - 1)
+            part = self._buffer[: self._part_bytes]
+            del self._buffer[: self._part_bytes]
+            self._send(part)
 
     def finish(self, sha256: str, files: int) -> None:
         """Make the object appear, and make sure that it is ours and whole. Raises ``NotDelivered`` or S3's error."""
-        rest = bytes(memoryview(self._buffer)[: self._filled])
         try:
             if self._upload_id is None:
-                self._call(lambda: self._put(rest, {"sha256": sha256, "files": str(files)}))
+                self._call(lambda: self._put({"sha256": sha256, "files": str(files)}))
             else:
-                self._etags.append("")
-                self._digests.append(b"")
-                self._call(lambda: self._put_part(len(self._etags), rest))
+                self._send(self._buffer)
                 self._drain(0)
                 self._call(self._complete)
         except S3_ERRORS as error:
@@ -133,25 +129,16 @@ class Upload:
 
     # --- parts
 
-    def _send_full(self) -> None:
-        if self._upload_id is None:
-            self._call(self._create)
-        self._drain(IN_FLIGHT - 1)
-        number, buffer = len(self._etags) + 1, self._buffer
+    def _send(self, part: bytearray) -> None:
+        number = len(self._parts) + len(self._flying) + 1
         if number > PARTS_MAX:
             raise NotDelivered(f"{self._url}: more than {PARTS_MAX} parts; lower bytes_max")
-        self._etags.append("")
-        self._digests.append(b"")
-        self._flying.add(self._pool.submit(self._put_part, number, buffer))
-        self._buffer = self._idle.pop() if self._idle else bytearray(self._part_bytes)
-        self._filled = 0
+        self._flying.append(self._pool.submit(self._put_part, number, part))
 
     def _drain(self, left: int) -> None:
         """Wait until no more than ``left`` parts are on their way."""
         while len(self._flying) > left:
-            done, self._flying = wait(self._flying, _WAIT_S, FIRST_COMPLETED)
-            self._idle += [future.result() for future in done]
-            self._beat()
+            self._parts.append(_awaited(self._flying.popleft(), self._beat))
 
     def _call(self, call: Callable[[], _Answer]) -> _Answer:
         return _awaited(self._pool.submit(call), self._beat)
@@ -163,41 +150,38 @@ class Upload:
         if self._upload_id is None:
             raise NotDelivered(f"{self._url}: this is no answer of S3; check AWS_ENDPOINT_URL")
 
-    def _put_part(self, number: int, body: bytearray | bytes) -> Any:
+    def _put_part(self, number: int, body: bytearray) -> tuple[str, bytes]:
         digest = hashlib.md5(body, usedforsecurity=False)
         answer = self._client.upload_part(
             **self._where, UploadId=self._upload_id, PartNumber=number, Body=body, ContentMD5=_base64(digest.digest())
         )
         if "ETag" not in answer or not _fits(answer, digest.hexdigest()):
             raise NotDelivered(f"{self._url}: part {number} was damaged on its way; all are sent again")
-        self._etags[number - 1] = answer["ETag"]
-        self._digests[number - 1] = digest.digest()
-        return body
+        return answer["ETag"], digest.digest()
 
-    def _put(self, body: bytes, metadata: Mapping[str, str]) -> None:
-        digest = hashlib.md5(body, usedforsecurity=False)
+    def _put(self, metadata: Mapping[str, str]) -> None:
+        digest = hashlib.md5(self._buffer, usedforsecurity=False)
         self._whole_etag = digest.hexdigest()
         self._answered = self._client.put_object(
             **self._where,
             **self._headers,
-            Body=body,
+            Body=self._buffer,
             ContentMD5=_base64(digest.digest()),
             Metadata={**self._metadata, **metadata},
         )
 
     def _complete(self) -> None:
-        whole = hashlib.md5(b"".join(self._digests), usedforsecurity=False).hexdigest()
-        self._whole_etag = f"{whole}-{len(self._digests)}"
-        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(self._etags, 1)]
+        whole = hashlib.md5(b"".join(digest for _, digest in self._parts), usedforsecurity=False).hexdigest()
+        self._whole_etag = f"{whole}-{len(self._parts)}"
+        parts = [{"PartNumber": number, "ETag": etag} for number, (etag, _) in enumerate(self._parts, 1)]
         self._answered = self._client.complete_multipart_upload(
             **self._where, UploadId=self._upload_id, MultipartUpload={"Parts": parts}
         )
 
     # --- what became of it
 
-    def _head(self) -> Mapping[str, Any]:
-        head: Mapping[str, Any] = self._call(lambda: self._client.head_object(**self._where, ChecksumMode="ENABLED"))
-        return head
+    def _head(self) -> Any:
+        return self._call(lambda: self._client.head_object(**self._where, ChecksumMode="ENABLED"))
 
     def _is_ours(self, head: Mapping[str, Any]) -> bool:
         metadata = {str(name).lower(): value for name, value in head.get("Metadata", {}).items()}
@@ -211,7 +195,7 @@ class Upload:
             return self._is_ours(self._head())
         except S3_ERRORS as error:
             if code_of(error) not in _GONE:
-                logger.warning("%s: cannot be looked at (%s)", self._url, code_of(error))
+                logger.warning("%s: cannot be read (%s)", self._url, code_of(error))
             return False
 
     def _verify(self, head: Mapping[str, Any], sha256: str) -> None:
@@ -303,7 +287,7 @@ class Leftovers:
 
     def remove_quiet(self) -> None:
         """Abort what is quiet already. A right that is missing is no reason to fail: see ``docs/archive.md``."""
-        self._guarded(self._patient_look)
+        self._guarded(self._poll)
 
     def remove(self) -> None:
         """Abort all but those of living exporters; waits up to ``quiet_s`` when there are any. After our own upload."""
@@ -313,68 +297,49 @@ class Leftovers:
         try:
             work()
         except S3_ERRORS as error:
-            if code_of(error) == "NoSuchUpload":
-                return  # what rclone's server answers when the bucket never had one
-            logger.warning("%s: unfinished uploads cannot be looked for (%s)", self._key, code_of(error))
+            if code_of(error) != "NoSuchUpload":  # what rclone's server answers when the bucket never had one
+                logger.warning("%s: unfinished uploads cannot be looked for (%s)", self._key, code_of(error))
 
     def _watch(self) -> None:
-        first = self._patient_look()
-        watched = first
-        every = min(_LOOK_EVERY_S, self._quiet_s / 4)
-        until = time.monotonic() + self._quiet_s + 2 * _LOOK_EVERY_S
+        first = watched = self._poll()
+        every = min(_POLL_EVERY_S, self._quiet_s / 4)
+        until = time.monotonic() + self._quiet_s + 2 * _POLL_EVERY_S
         over = False
         while watched and not over:
-            over = time.monotonic() >= until  # asked before the look: a process that stood still looks once more
+            over = time.monotonic() >= until  # asked before the poll: a process that stood still polls once more
             wake = time.monotonic() + every
             while time.monotonic() < wake:
                 self._beat()
                 time.sleep(min(every, 0.1))
-            now = self._patient_look()
-            # Whatever moved since the first look lives, and is left to its exporter.
+            now = self._poll()
+            # Whatever moved since the first poll lives, and is left to its exporter.
             watched = {upload: newest for upload, newest in now.items() if first.get(upload) == newest}
 
-    def _patient_look(self) -> dict[str, datetime]:
-        with ThreadPoolExecutor(1, thread_name_prefix="s3-patience") as pool:
-            return _awaited(pool.submit(self._look), self._beat)
+    def _poll(self) -> dict[str, datetime]:
+        with ThreadPoolExecutor(1, thread_name_prefix="s3-leftovers") as pool:
+            return _awaited(pool.submit(self._abort_quiet), self._beat)
 
-    def _look(self) -> dict[str, datetime]:
+    def _abort_quiet(self) -> dict[str, datetime]:
         """Abort quiet uploads; when something last arrived for the others."""
         young: dict[str, datetime] = {}
         pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=self._key)
         for page in pages:
-            now = _server_time(page)
             for upload in page.get("Uploads", ()):
+                where = {"Bucket": self._bucket, "Key": self._key, "UploadId": upload["UploadId"]}
                 if upload["Key"] != self._key:
                     continue
-                newest = self._newest(upload)
-                if newest is None:
-                    continue
-                if upload_goes(newest, now, self._quiet_s):
-                    self._abort(upload["UploadId"])
-                else:
-                    young[upload["UploadId"]] = newest
+                try:
+                    parts = self._client.get_paginator("list_parts").paginate(**where).search("Parts[].LastModified")
+                    newest = max([upload["Initiated"], *(at for at in parts if at is not None)])
+                    if not upload_goes(newest, _server_time(page), self._quiet_s):
+                        young[upload["UploadId"]] = newest
+                        continue
+                    self._client.abort_multipart_upload(**where)
+                    logger.info("%s: aborted an upload that was left behind", self._key)
+                except S3_ERRORS as error:
+                    if code_of(error) != "NoSuchUpload":  # it ended meanwhile
+                        raise
         return young
-
-    def _newest(self, upload: Mapping[str, Any]) -> datetime | None:
-        """Time at which the last part arrived, or the upload began; ``None`` when it ended meanwhile."""
-        newest: datetime = upload["Initiated"]
-        where = {"Bucket": self._bucket, "Key": self._key, "UploadId": upload["UploadId"]}
-        try:
-            for page in self._client.get_paginator("list_parts").paginate(**where):
-                newest = max([newest, *(part["LastModified"] for part in page.get("Parts", ()))])
-        except S3_ERRORS as error:
-            if code_of(error) != "NoSuchUpload":
-                raise
-            return None
-        return newest
-
-    def _abort(self, upload_id: str) -> None:
-        try:
-            self._client.abort_multipart_upload(Bucket=self._bucket, Key=self._key, UploadId=upload_id)
-            logger.info("%s: aborted an upload that was left behind", self._key)
-        except S3_ERRORS as error:
-            if code_of(error) != "NoSuchUpload":
-                raise
 
 
 def _server_time(answer: Mapping[str, Any]) -> datetime:

@@ -12,10 +12,10 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from isal import isal_zlib
 
@@ -77,17 +77,12 @@ class ManifestFile:
 
     def __init__(self, skipped_named_max: int) -> None:
         self._skipped_named_max = skipped_named_max
-        self._file = tempfile.TemporaryFile(prefix="manifest-")  # noqa: SIM115 closed by __exit__
+        self._file = tempfile.TemporaryFile(prefix="manifest-")  # noqa: SIM115 closed by close()
         self._entries = 0
         self._skipped: list[dict[str, str]] = []
         self._reasons: Counter[str] = Counter()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._file.close()
 
     @property
@@ -122,25 +117,13 @@ class ManifestFile:
         yield b"\n ]\n}\n" if self._entries else b"]\n}\n"
 
 
-class Lacking:
-    """Sources whose files are missing: all are counted, the first few are named."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._named: list[str] = []
-
-    def add(self, prefix: str, why: str) -> None:
-        self._count += 1
-        if len(self._named) < _NAMED_MAX:
-            self._named.append(f"{prefix or '.'}: {why}")
-
-    def note(self) -> str | None:
-        """One sentence, or ``None`` when nothing is missing."""
-        if not self._count:
-            return None
-        more = f"; and {self._count - len(self._named)} more" if self._count > len(self._named) else ""
-        which = "one task are" if self._count == 1 else f"{self._count} tasks are"
-        return f"files of {which} missing or not whole: {'; '.join(self._named)}{more}"
+def _note(lacking: Sequence[str]) -> str | None:
+    """One sentence about the sources whose files are missing, of which the first few are named."""
+    if not lacking:
+        return None
+    more = f"; and {len(lacking) - _NAMED_MAX} more" if len(lacking) > _NAMED_MAX else ""
+    which = "one task are" if len(lacking) == 1 else f"{len(lacking)} tasks are"
+    return f"files of {which} missing or not whole: {'; '.join(lacking[:_NAMED_MAX])}{more}"
 
 
 def pack(
@@ -151,7 +134,7 @@ def pack(
     Whatever is wrong with a source is left out and named in the manifest. Errors of the target are raised as they are.
     """
     stream = Digesting(target)
-    with ManifestFile(limits.skipped_named_max) as notes:
+    with closing(ManifestFile(limits.skipped_named_max)) as notes:
         names = Names(MANIFEST)
 
         def skip(path: str, reason: str) -> None:
@@ -161,19 +144,21 @@ def pack(
         walk, bundles = Walk(limits, names, skip, pace), Unbundled(limits, names, skip, pace)
         with StreamedZip(stream) as archive:
             packer = _Packer(archive, limits, names, notes, pace)
-            lacking = Lacking()
+            lacking: list[str] = []
             for source in sources:
-                if source.missing is not None:
-                    skip(source.prefix or ".", source.missing)
-                    lacking.add(source.prefix, source.missing)
-                elif why := packer.add_all((bundles if source.bundle else walk).files(source)):
-                    lacking.add(source.prefix, why)
+                why = source.missing
+                if why is not None:
+                    skip(source.prefix or ".", why)
+                else:
+                    why = packer.add_all((bundles if source.bundle else walk).files(source))
+                if why:
+                    lacking.append(f"{source.prefix or '.'}: {why}")
             with archive.member(MANIFEST, notes.size + 2**20, _deflater(packed=True)) as member:
                 for text in notes.document({**manifest, "file_count": pace.files, "bytes": pace.size}):
                     member.write(text)
                     pace()
         pace.now()
-    return Packed(stream.size, stream.sha256, lacking.note())
+    return Packed(stream.size, stream.sha256, _note(lacking))
 
 
 @dataclass

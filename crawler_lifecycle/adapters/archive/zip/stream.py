@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import IO, Any, Protocol, Self, cast
+from typing import IO, Any, Protocol, cast
 
 #: Above this a member needs zip64 headers, which have to be announced before its size is known.
 _ZIP64_FROM = 2**31 - 2**24
@@ -120,9 +120,6 @@ class StreamedZip(zipfile.ZipFile):
             except BaseException:
                 self._stream.stop()
                 raise
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

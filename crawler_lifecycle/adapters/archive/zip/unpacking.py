@@ -105,11 +105,16 @@ class _Stream:
     """The unpacked bytes of a gzip stream, read forwards. Raises ``FilesMissing`` where it ends too early."""
 
     def __init__(self, chunks: Iterator[bytes], beat: Callable[[], None]) -> None:
-        self._chunks = chunks
+        self._pieces = self._cut(chunks)
         self._beat = beat
         self._inflate = zlib.decompressobj(wbits=31)
-        self._chunk, self._at = b"", 0
         self._out, self._given = b"", 0
+
+    def _cut(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._beat()
+            for at in range(0, len(chunk), _INPUT):
+                yield chunk[at : at + _INPUT]
 
     def some(self, most: int) -> bytes:
         """At least one byte and at most ``most``."""
@@ -121,26 +126,15 @@ class _Stream:
 
     def _more(self) -> bytes:
         while True:
-            if self._inflate.eof:
+            piece = None if self._inflate.eof else self._inflate.unconsumed_tail or next(self._pieces, None)
+            if piece is None:
                 raise FilesMissing("its bundle ends too early: only the beginning is here")
-            give = self._inflate.unconsumed_tail or self._input()
             try:
-                data = self._inflate.decompress(give, _OUTPUT)
+                data = self._inflate.decompress(piece, _OUTPUT)
             except zlib.error:
                 raise FilesMissing("its bundle is damaged: only the beginning is here") from None
             if data:
                 return data
-
-    def _input(self) -> bytes:
-        while self._at == len(self._chunk):
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                raise FilesMissing("its bundle ends too early: only the beginning is here")
-            self._chunk, self._at = chunk, 0
-            self._beat()
-        data = self._chunk[self._at : self._at + _INPUT]
-        self._at += len(data)
-        return data
 
     def exactly(self, size: int) -> bytes:
         """``size`` bytes; only for sizes that we chose."""
@@ -152,9 +146,8 @@ class _Stream:
     def end(self) -> None:
         """Read what comes after the last member, packed: only at its end does a bundle say whether it is whole."""
         left = _REST_MAX
-        while left > 0 and (chunk := next(self._chunks, None)) is not None:
-            left -= len(chunk)
-            self._beat()
+        while left > 0 and (piece := next(self._pieces, None)) is not None:
+            left -= len(piece)
 
     def skip(self, size: int) -> None:
         while size > 0:

@@ -167,7 +167,7 @@ class Walk:
                 yield from self._entry(fd, name, here, depth)
             except Unreadable as error:
                 # Vanished, replaced by a link, or unreadable: all of that is the crawler's business and never ours.
-                self.skip(here, error.why)
+                self.skip(here, str(error))
 
     def _listed(self, fd: int, path: str) -> list[bytes]:
         names: list[bytes] = []
@@ -215,11 +215,7 @@ class Walk:
 
 
 class Unreadable(Exception):
-    """Something in a source cannot be read; an error of the target stays an ``OSError``."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
+    """Something in a source cannot be read; the text says why. An error of the target stays an ``OSError``."""
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ def _of(api: Api, settings: Settings) -> list[Line]:
         return [*lines, *objects.left_over(api)]
     checks: Sequence[Callable[[], Sequence[Line]]] = (
         lambda: _rights(api),
-        lambda: objects.room(api),
+        lambda: objects.quotas(api),
         lambda: objects.account(api, settings.cluster.service_account),
         lambda: objects.pull_secrets(api, settings),
         lambda: objects.priority(api, settings),

@@ -37,20 +37,20 @@ ASK_AGAIN = "try again; kubectl get --raw /readyz says how the API server is"
 Found = Mapping[str, Any]
 
 
-# --- room ----------------------------------------------------------------------------------------------------------
+# --- quotas --------------------------------------------------------------------------------------------------------
 
 
-def room(api: Api) -> list[Line]:
-    """Check whether the quotas of the namespace have room."""
+def quotas(api: Api) -> list[Line]:
+    """Check the capacity that the quotas of the namespace leave."""
     answer = _read(api, api.path("resourcequotas"))
     if answer is None:
         return [ok("quota", "quotas are not ours to read; a full one is told as the reason why tasks wait")]
-    quotas = answer.get("items") or []
-    if not quotas:
+    found = answer.get("items") or []
+    if not found:
         cure = f"{APPLY} (base/crawls/quota.yaml has one)"
         return [warn("quota", f"{api.namespace} has no quota: crawls may take the whole cluster", cure)]
-    lines = [line for quota in quotas for line in quota_lines(quota)]
-    return lines or [ok("quota", f"there is room in {counted(len(quotas), 'quota')}")]
+    lines = [line for quota in found for line in quota_lines(quota)]
+    return lines or [ok("quota", f"there is room in {counted(len(found), 'quota')}")]
 
 
 def quota_lines(quota: Found) -> list[Line]:

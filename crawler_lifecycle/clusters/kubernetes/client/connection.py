@@ -38,11 +38,7 @@ LIST_STARTS, PAGES_MAX = 3, 4000
 #: A page with less than this part of the longest answer is short: twice as many objects will fit.
 SHORT = 4
 
-_PATCHES = {
-    "merge": "application/merge-patch+json",
-    "json": "application/json-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
-}
+_PATCH = "application/strategic-merge-patch+json"
 
 
 @dataclass(slots=True)
@@ -66,41 +62,31 @@ class Which(TypedDict, total=False):
 
 
 class Api:
-    """The Kubernetes API. Thread-safe, one for a process. All methods but ``connect`` and ``close`` raise ``ApiError``,
-    and so does a watch while it is read."""
+    """The Kubernetes API. Thread-safe, one for a process. All methods but ``close`` raise ``ApiError``, and so does a
+    watch while it is read."""
 
-    def __init__(self, source: credentials.Source, namespace: str, connect_s: float, read_s: float) -> None:
-        self.namespace = namespace
-        self._access = credentials.Access(source, CONNECTIONS)
-        self._wire = Wire(self._access, connect_s, read_s)
-        self._fitted: dict[str, int] = {}
-        """Objects that fitted into one answer lately, by path; without an entry: as many as one asks for."""
-
-    @classmethod
-    def connect(
-        cls,
+    def __init__(
+        self,
         *,
         kubeconfig: Path | None = None,
         context: str | None = None,
         namespace: str,
         connect_s: float = 3.0,
         read_s: float = 10.0,
-    ) -> Api:
-        """By a kubeconfig (see ``access.find``) or as our own pod. Contacts nobody yet.
+    ) -> None:
+        """By a kubeconfig (see ``credentials.find``) or as our own pod. Contacts nobody yet.
 
         Raises ``InvalidRequest``, naming the kubeconfig and what is wrong with it.
         """
-        return cls(credentials.find(kubeconfig, context), namespace, connect_s, read_s)
-
-    @property
-    def host(self) -> str:
+        access = credentials.Access(credentials.find(kubeconfig, context), CONNECTIONS)
+        self.namespace = namespace
+        self.host = access.host
         """The server's address."""
-        return self._access.host
-
-    @property
-    def source(self) -> str:
+        self.source = access.source.words
         """The place that address and credentials came from, in words."""
-        return self._access.source.words
+        self._wire = Wire(access, connect_s, read_s)
+        self._fitted: dict[str, int] = {}
+        """Objects that fitted into one answer lately, by path; without an entry: as many as one asks for."""
 
     @property
     def skew_s(self) -> float | None:
@@ -156,10 +142,10 @@ class Api:
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
         return _checked(asked, self._wire.call(asked, query, body=body, left_s=left_s))
 
-    def patch(self, path: str, body: Mapping[str, Any] | list[Any], *, kind: str = "merge", **query: object) -> bytes:
-        """Change a part; ``kind`` is ``merge``, ``json`` or ``strategic``."""
+    def patch(self, path: str, body: Mapping[str, Any], **query: object) -> bytes:
+        """Change a part, by a strategic merge patch."""
         asked = Asked("PATCH", path)
-        return _checked(asked, self._wire.call(asked, query, body=body, content=_PATCHES[kind]))
+        return _checked(asked, self._wire.call(asked, query, body=body, content=_PATCH))
 
     def delete(self, path: str, options: Mapping[str, Any]) -> bytes:
         """Ask for a deletion. ``options`` are DeleteOptions; say the propagation policy and the uid, always."""
@@ -252,7 +238,6 @@ class Api:
         path: str,
         *,
         labels: str | None = None,
-        fields: str | None = None,
         resource_version: str,
         timeout_s: float,
         silence_s: float | None = None,
@@ -265,7 +250,7 @@ class Api:
         asked = Asked("GET", path, watching=True)
         query = {
             **{"watch": True, "allowWatchBookmarks": True, "resourceVersion": resource_version},
-            **{"timeoutSeconds": max(1, round(timeout_s)), "labelSelector": labels, "fieldSelector": fields},
+            **{"timeoutSeconds": max(1, round(timeout_s)), "labelSelector": labels},
         }
         silence = silence_s if silence_s is not None else timeout_s + 30
         call, response = self._wire.stream(asked, query, silence, timeout_s + 60)

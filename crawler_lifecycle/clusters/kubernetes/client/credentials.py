@@ -94,10 +94,7 @@ class Access:
         self._lock = threading.Lock()
         self._renewed_at = 0.0
         self._identity = load(source, connections)
-
-    @property
-    def host(self) -> str:
-        return self._identity.host
+        self.host = self._identity.host
 
     def current(self) -> tuple[Identity, str | None]:
         """The identity to speak as, and the ``Authorization`` header. Renews what is known to have expired.
@@ -117,10 +114,10 @@ class Access:
         with self._lock:
             if self._renewed_at < asked_at:
                 found = load(self.source, self._connections)
-                if found.host != self._identity.host:
+                if found.host != self.host:
                     raise InvalidRequest(
                         f"{self.source.words}: names the server {found.host} now, and this process began with "
-                        f"{self._identity.host}; start it again, or set LIFECYCLE_CLUSTER__CONTEXT"
+                        f"{self.host}; start it again, or set LIFECYCLE_CLUSTER__CONTEXT"
                     )
                 self._identity, self._renewed_at = found, time.monotonic()
             return self._identity.certificates != who.certificates or _authorization(self._identity) != refused
@@ -139,7 +136,7 @@ def _authorization(identity: Identity) -> str | None:
 def load(source: Source, connections: int) -> Identity:
     """Read the source and make the connections' pools; nothing is connected yet. Raises ``InvalidRequest``."""
     from kubernetes import client, config
-    from kubernetes.config.config_exception import ConfigException
+    from urllib3.exceptions import InsecureRequestWarning
 
     configuration = client.Configuration()
     proxy = None
@@ -154,16 +151,17 @@ def load(source: Source, connections: int) -> Identity:
                 persist_config=False,
             )
             proxy = _proxy(source)
-    except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequest(f"{source.words}: cannot be used; {error or type(error).__name__}") from error
-    except Exception as error:  # yaml's and a plugin's own: they are what the file says, whatever their class
+    except Exception as error:  # the loader's, yaml's and a plugin's own: they are what the file says
         raise InvalidRequest(f"{source.words}: cannot be used; {type(error).__name__}: {error}") from error
     configuration.proxy, configuration.no_proxy = proxy, None
     configuration.retries = False
     configuration.socket_options = KEEPALIVE
     configuration.connection_pool_maxsize = connections
     if not configuration.verify_ssl:
-        _unverified(source)
+        log.warning(
+            "%s: insecure-skip-tls-verify is set, so nobody checks that the server is the right one", source.words
+        )
+        warnings.filterwarnings("ignore", category=InsecureRequestWarning)  # said once; not again at each request
     pools = client.ApiClient(configuration).rest_client.pool_manager
     host = str(configuration.host).rstrip("/")
     pool = pools.connection_from_url(host)
@@ -185,10 +183,3 @@ def _certificates(configuration: Any) -> tuple[bytes, ...]:
     """The client's certificate and key as they are now: the loader's copies have the same names after a rotation."""
     files = (configuration.cert_file, configuration.key_file, configuration.ssl_ca_cert)
     return tuple(Path(file).read_bytes() for file in files if file and Path(file).is_file())
-
-
-def _unverified(source: Source) -> None:
-    log.warning("%s: insecure-skip-tls-verify is set, so nobody checks that the server is the right one", source.words)
-    from urllib3.exceptions import InsecureRequestWarning
-
-    warnings.filterwarnings("ignore", category=InsecureRequestWarning)  # said once, above; not again at each request

@@ -6,7 +6,6 @@ Every one of them is a ``ClusterUnavailable``: whoever does not know better lear
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -165,11 +164,6 @@ _FAILED = (ApiError, "the Kubernetes API cannot {} now")
 _UNKNOWN = (ApiError, "the Kubernetes API gives no known answer: {}")
 
 
-def from_answer(asked: Asked, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error that an answer with a status other than 2xx is."""
-    return from_status(asked, status, decode_status(body), retry_after(headers.get("Retry-After")))
-
-
 def decode_status(data: bytes | msgspec.Raw) -> Status:
     """The API's error object; of anything else (a proxy's page, something cut) the beginning is its message."""
     try:
@@ -180,7 +174,7 @@ def decode_status(data: bytes | msgspec.Raw) -> Status:
 
 
 def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | None = None) -> ApiError:
-    """The same from the API's error object, which a watch sends without a status of its own."""
+    """The error that an answer with a status other than 2xx is, by its body; a watch sends that within its stream."""
     words = (told.message or told.reason or "no reason given")[:WORDS_MAX]
     details = told.details or _Details()
     if retry_after_s is None and details.retryAfterSeconds:
@@ -208,11 +202,6 @@ def no_answer(asked: Asked, what: str, *, effect_unknown: bool) -> NoAnswer:
     return NoAnswer(
         f"the Kubernetes API did not answer: {asked.gesture}: {what}", effect_unknown=effect_unknown and asked.writes
     )
-
-
-def too_large(asked: Asked, limit: int) -> Unreadable:
-    """The error for an answer that is longer than ``limit`` bytes."""
-    return unreadable(asked, f"it has more than {limit} bytes", TooLarge)
 
 
 def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:

@@ -242,9 +242,23 @@ class Pod(_Struct, frozen=True):
         return next((status for status in self.status.container_statuses if status.name == name), None)
 
 
+class NamespaceStatus(_Struct, frozen=True):
+    phase: str | None = None
+
+
+class Namespace(_Struct, frozen=True):
+    """A core/v1 namespace."""
+
+    metadata: ObjectMeta
+    status: NamespaceStatus = NamespaceStatus()
+
+    @property
+    def leaving(self) -> bool:
+        """True when it is being deleted."""
+        return self.status.phase == "Terminating" or self.metadata.deletion_timestamp is not None
+
+
 class Involved(_Struct, frozen=True):
-    kind: str | None = None
-    name: str | None = None
     uid: str | None = None
 
 
@@ -314,12 +328,14 @@ class _Typed(_Struct, frozen=True):
     object: msgspec.Raw
 
 
-_ONE: dict[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in (Job, Pod, Event, Named)}
+_ONE: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (Job, Pod, Event, Namespace, Named)
+}
 _PAGE: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(ListPage[kind])  # type: ignore[valid-type]
     for kind in (Job, Pod, Event, Named)
 }
-_KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event"}
+_KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event", Namespace: "Namespace"}
 _RAW_PAGE = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _KIND = msgspec.json.Decoder(_Kind)
 _TYPED = msgspec.json.Decoder(_Typed)
@@ -327,7 +343,7 @@ _NO_OBJECT = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
-    """One object of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``). Raises ``Unreadable``."""
+    """One object of ``kind``, any of ``_ONE``. Raises ``Unreadable``."""
     try:
         if kind in _KINDS and (told := _KIND.decode(data).kind) != _KINDS[kind]:
             raise unreadable(None, f"it is a {told[:60]}, not a {_KINDS[kind]}")

@@ -56,16 +56,13 @@ class Wire:
     def __init__(self, identity: credentials.Access, connect_s: float, read_s: float) -> None:
         self._access = identity
         self._connect_s, self._read_s = connect_s, read_s
+        self.whole_s = WHOLE * read_s
+        """Seconds that the whole of an answer may take."""
         self._calls = Calls()
         self.answer_max = ANSWER_MAX
         self._agent = {"User-Agent": f"crawler-lifecycle/{_version()}"}
         self.skew_s: float | None = None
         """The server's clock minus ours at the last answer, in seconds; the server tells whole ones."""
-
-    @property
-    def whole_s(self) -> float:
-        """Seconds that the whole of an answer may take."""
-        return WHOLE * self._read_s
 
     def close(self) -> None:
         """End what goes on, and close the connections."""
@@ -117,8 +114,9 @@ class Wire:
             call, response = self._send(sent, who, authorization)
             if 200 <= response.status < 300:
                 return call, response
-            told = self._body(sent.asked, call, response, limit=1024 * 1024)
-            error = errors.from_answer(sent.asked, response.status, response.headers, told)
+            status = errors.decode_status(self._body(sent.asked, call, response, limit=1024 * 1024))
+            wait_s = errors.retry_after(response.headers.get("Retry-After"))
+            error = errors.from_status(sent.asked, response.status, status, wait_s)
             if not isinstance(error, Unauthorised):
                 raise error
             if renewed or not self._renewed(error, who, authorization, asked_at):
@@ -136,8 +134,8 @@ class Wire:
     def _renewed(self, error: ApiError, who: credentials.Identity, authorization: str | None, asked_at: float) -> bool:
         try:
             return self._access.renew(who, authorization, asked_at)
-        except InvalidRequest as trouble:
-            raise Unauthorised(f"{error}; reading the credentials again: {trouble}", status=401) from error
+        except InvalidRequest as again:
+            raise Unauthorised(f"{error}; reading the credentials again: {again}", status=401) from error
 
     def _send(
         self, sent: _Request, who: credentials.Identity, authorization: str | None
@@ -156,7 +154,7 @@ class Wire:
             )
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
             self._calls.end(call)
-            raise errors.no_answer(sent.asked, self._trouble(call, error), effect_unknown=call.sent) from error
+            raise errors.no_answer(sent.asked, self._cause(call, error), effect_unknown=call.sent) from error
         except BaseException:
             self._calls.end(call)
             raise
@@ -171,11 +169,11 @@ class Wire:
                 parts.append(part)
                 size += len(part)
                 if size > most:
-                    raise errors.too_large(asked, most)
+                    raise errors.unreadable(asked, f"it has more than {most} bytes", errors.TooLarge)
             if call.overdue:  # cut at the seam of an answer that has no length: it looks like an end
-                raise errors.no_answer(asked, self._trouble(call, None), effect_unknown=True)
+                raise errors.no_answer(asked, self._cause(call, None), effect_unknown=True)
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
-            raise errors.no_answer(asked, self._trouble(call, error), effect_unknown=True) from error
+            raise errors.no_answer(asked, self._cause(call, error), effect_unknown=True) from error
         finally:
             self._calls.end(call)
             if response.closed:  # read to its end
@@ -184,7 +182,7 @@ class Wire:
                 response.close()
         return b"".join(parts)
 
-    def _trouble(self, call: Call, error: Exception | None) -> str:
+    def _cause(self, call: Call, error: Exception | None) -> str:
         where = self._access.host
         if call.overdue or time.monotonic() >= call.until:  # by the clock: the cutting thread may be late
             return f"no whole answer of {where} within the time allowed, though some of it came"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Callable, Generator, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -70,7 +69,7 @@ class Watch:
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -21,9 +21,15 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
-from crawler_lifecycle.clusters.kubernetes.looks.details import began, is_no_log
+from crawler_lifecycle.clusters.kubernetes.looks.details import is_no_log
 from crawler_lifecycle.clusters.kubernetes.looks.listing import is_of, key_of, list_pods, of_tasks
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, deciding_pod, ended, owner_of
+from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
+    began,
+    crawler_container,
+    deciding_pod,
+    ended,
+    owner_of,
+)
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef
@@ -71,8 +77,8 @@ class PodLogs:
         pod = self._pod(run, task)
         if pod is None:
             return None
-        over, main = ended(pod), crawler_container(pod)
-        if main is None or not began(main):
+        over = ended(pod)
+        if not began(crawler_container(pod)):
             return LogPart(b"", 0, True) if over else None
         try:
             return self._part(pod, after, limit, over)
@@ -90,7 +96,7 @@ class PodLogs:
         if after is None:
             piece = self._piece(pod, _Line(), ASK_MAX)
             place = max(0, len(piece.data) - limit)
-            return self._told(pod, _Line(), piece, place, limit, over)
+            return self._answer(pod, _Line(), piece, place, limit, over)
         begin = self._remembered(pod, after)
         piece = self._piece(pod, begin, after - begin.place + limit)
         if begin.stamp and (not piece.lines or piece.lines[0] != begin):
@@ -99,9 +105,9 @@ class PodLogs:
         if after > begin.place + len(piece.data):
             begin, after = _Line(), 0
             piece = self._piece(pod, begin, limit)
-        return self._told(pod, begin, piece, after, limit, over)
+        return self._answer(pod, begin, piece, after, limit, over)
 
-    def _told(self, pod: Pod, begin: _Line, piece: _Piece, place: int, limit: int, over: bool) -> LogPart:
+    def _answer(self, pod: Pod, begin: _Line, piece: _Piece, place: int, limit: int, over: bool) -> LogPart:
         data = piece.data[place - begin.place : place - begin.place + limit]
         end = place + len(data)
         last = next((line for line in reversed(piece.lines) if line.place <= end), None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
@@ -96,13 +96,11 @@ class BundleFiles:
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """A bundle for each task that was deployed."""
+        read = self._bundles.read
         return [
-            FileSource(
-                files_prefix(task.index, task.attempt),
-                bundle=functools.partial(self._bundles.read, run, task.index, task.attempt),
-            )
-            for task in tasks
-            if task.uid is not None
+            FileSource(files_prefix(one.index, one.attempt), bundle=partial(read, run, one.index, one.attempt))
+            for one in tasks
+            if one.uid is not None
         ]
 
 
@@ -111,8 +109,5 @@ class NoFiles:
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """Tell for each task that there is nothing, and why."""
-        return [
-            FileSource(files_prefix(task.index, task.attempt), missing=NOWHERE)
-            for task in tasks
-            if task.uid is not None
-        ]
+        deployed = [task for task in tasks if task.uid is not None]
+        return [FileSource(files_prefix(task.index, task.attempt), missing=NOWHERE) for task in deployed]

@@ -37,11 +37,8 @@ class VolumePlace:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-
-    @property
-    def where(self) -> str:
+        self.where = str(root)
         """The folder where it is mounted."""
-        return str(self._root)
 
     def runs(self) -> set[str]:
         """The names of folders where those of runs should be, whatever they are."""
@@ -49,7 +46,7 @@ class VolumePlace:
         try:
             found = {folder.name for top in (_TASKS, _STATE) for folder in _folders(self._root / top)}
         except OSError as error:
-            raise _trouble(self._root, error) from error
+            raise _cannot_clear(self._root, error) from error
         check_mounted(self._root)
         return found
 
@@ -61,7 +58,7 @@ class VolumePlace:
                 while _is_folder(folder) and not self._moved(folder, top):
                     continue  # another one was faster, or somebody removed the trash itself: is it still there?
             except OSError as error:
-                raise _trouble(folder, error) from error
+                raise _cannot_clear(folder, error) from error
         check_mounted(self._root)  # only now: without the volume everything looks as if another one had taken it
 
     def _moved(self, folder: Path, top: str) -> bool:
@@ -98,7 +95,7 @@ class VolumePlace:
             states = list(_folders(self._root / _STATE / str(run)))
             aside += [one for state in states for one in _folders(state) if one.name.startswith(ASIDE)]
         except OSError as error:
-            raise _trouble(self._root, error) from error
+            raise _cannot_clear(self._root, error) from error
         for folder in (*aside, *over):
             _remove(folder)
         for folder in over:
@@ -109,17 +106,17 @@ class VolumePlace:
 
     def finish(self) -> list[str]:
         """Remove what calls that were killed had put aside; what could not be removed, and why."""
-        troubles = []
+        incidents = []
         try:
             left = list(_folders(self._root / TRASH))
         except OSError as error:
-            return [str(_trouble(self._root, error))]
+            return [str(_cannot_clear(self._root, error))]
         for folder in left:
             try:
                 _remove(folder)
             except ClusterUnavailable as error:
-                troubles.append(str(error))
-        return troubles
+                incidents.append(str(error))
+        return incidents
 
 
 def _is_folder(path: Path) -> bool:
@@ -173,24 +170,24 @@ def _remove(folder: Path) -> None:
     ``ClusterUnavailable``."""
     if _removed(folder):
         _open_up(folder)
-        troubles = _removed(folder)
-        if troubles:
-            path, error = troubles[0]
-            raise _trouble(path, error)
+        incidents = _removed(folder)
+        if incidents:
+            path, error = incidents[0]
+            raise _cannot_clear(path, error)
 
 
 def _removed(folder: Path) -> list[tuple[Path, OSError]]:
     """Remove what can be; what hides more than an empty folder."""
-    troubles: list[tuple[Path, OSError]] = []
+    incidents: list[tuple[Path, OSError]] = []
 
     def failed(what: object, path: str, about: tuple[type, BaseException, object]) -> None:
         error = about[1]
         harmless = what is os.rmdir or isinstance(error, FileNotFoundError)
         if isinstance(error, OSError) and not harmless:
-            troubles.append((Path(path), error))
+            incidents.append((Path(path), error))
 
     shutil.rmtree(folder, onerror=failed)
-    return troubles
+    return incidents
 
 
 def _open_up(folder: Path) -> None:
@@ -221,8 +218,8 @@ def _rmdir(folder: Path) -> None:
         folder.rmdir()
     except OSError as error:
         if error.errno not in _LEFT:
-            raise _trouble(folder, error) from error
+            raise _cannot_clear(folder, error) from error
 
 
-def _trouble(path: Path, error: OSError) -> ClusterUnavailable:
+def _cannot_clear(path: Path, error: OSError) -> ClusterUnavailable:
     return ClusterUnavailable(f"{str(path)!r} cannot be cleared: {error.strerror or error}; {_CURE}")

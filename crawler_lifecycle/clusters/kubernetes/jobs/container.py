@@ -15,8 +15,6 @@ from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
 
-#: Seconds that a pod and the runner can count.
-SECONDS_MAX = 2**31
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,1023}")
 
 STATS_FILE = f"{layout.TMP_MOUNT}/crawl-stats.json"
@@ -59,9 +57,7 @@ def contract(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, end_grace_s: int
 ) -> Mapping[str, str]:
     """The variables of the process contract (docs/crawlers.md). Raises ``InvalidRequest`` for wrong arguments."""
-    limits = deployment.limits
-    if limits.stop_grace_s >= SECONDS_MAX:
-        raise InvalidRequest(f"limits.stop_grace_s: {limits.stop_grace_s:g} is too much; give less than {SECONDS_MAX}")
+    run_timeout_s = deployment.limits.run_timeout_s
     found = contract_of(deployment, crawler, task) | {
         "CRAWL_FILES_DIR": layout.FILES_MOUNT,
         "CRAWL_STATE_DIR": layout.STATE_MOUNT,
@@ -71,9 +67,9 @@ def contract(
     if crawler.kubernetes.runner:
         # The kubelet kills runner and crawler together, so the runner itself keeps the crawler's grace.
         found["CRAWL_END_GRACE_S"] = str(end_grace_s)
-        if limits.run_timeout_s is not None and limits.run_timeout_s < SECONDS_MAX:
+        if run_timeout_s is not None:
             # When it starts nobody knows yet: the runner makes CRAWL_DEADLINE of it.
-            found["CRAWL_RUN_TIMEOUT_S"] = f"{limits.run_timeout_s:.15g}"
+            found["CRAWL_RUN_TIMEOUT_S"] = f"{run_timeout_s:.15g}"
     memory = memory_limit(deployment, crawler)
     if memory is not None:
         found["CRAWL_MEMORY_LIMIT"] = str(memory)
@@ -111,7 +107,7 @@ CPU_REQUEST, MEMORY_REQUEST = "50m", "128Mi"
 CPU_SHARE, CPU_LEAST = 0.25, 10
 #: Below this no container starts.
 MEMORY_LEAST = 4 * 2**20
-#: Room for the container's log beside the pod's own folders.
+#: Capacity for the container's log beside the pod's own folders.
 LOGS = 256 * 2**20
 _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?")
 
@@ -129,10 +125,10 @@ def memory_limit(deployment: Deployment, crawler: CrawlerDefinition) -> int | No
     """Bytes. Raises ``InvalidRequest`` for a limit that no container can have."""
     text = limits_of(deployment, crawler).memory
     size = parse_memory(text)
-    if size is not None and not MEMORY_LEAST <= size < 2**63:
+    if size is not None and size < MEMORY_LEAST:
         said = deployment.resources.over(crawler.resources).memory is not None
         key = "resources.memory" if said else "kubernetes.requests.memory"
-        raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give at least 4Mi, and less than 8Ei")
+        raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give at least 4Mi")
     return size
 
 
@@ -143,62 +139,36 @@ def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: 
     idles. Memory is reserved in full: it cannot be taken back, and a node that runs out of it evicts.
     """
     asked, wished = limits_of(deployment, crawler), crawler.kubernetes.requests
-    cpu, memory = _milli(asked.cpu, "resources.cpu"), memory_limit(deployment, crawler)
+    cpu, memory = _milli(asked.cpu), memory_limit(deployment, crawler)
     disk = (parse_memory(scratch_of(crawler)) or 0) * (1 if shared else 2) + LOGS
-    limits = {
-        "cpu": None if cpu is None else _processors(cpu),
-        "memory": _memory_text(asked.memory),
-        "ephemeral-storage": str(disk),
-    }
-    requests = {
-        "cpu": _cpu_request(wished.cpu, cpu),
-        "memory": _memory_request(wished.memory, memory, asked.memory),
-        "ephemeral-storage": "0",
-    }
-    return {"limits": {k: v for k, v in limits.items() if v is not None}, "requests": requests}
+    limits, requests = dict[str, str](), {"cpu": CPU_REQUEST, "memory": MEMORY_REQUEST, "ephemeral-storage": "0"}
+    least = _milli(wished.cpu) or (None if cpu is None else max(CPU_LEAST, round(cpu * CPU_SHARE)))
+    if cpu is not None:
+        limits["cpu"] = _processors(cpu)
+    if least is not None:
+        requests["cpu"] = _processors(least if cpu is None else min(least, cpu))
+    if asked.memory is not None and memory is not None:
+        limits["memory"] = requests["memory"] = _memory_text(asked.memory)
+        if wished.memory is not None and (parse_memory(wished.memory) or 0) <= memory:
+            requests["memory"] = _memory_text(wished.memory)
+    return {"limits": {**limits, "ephemeral-storage": str(disk)}, "requests": requests}
 
 
 def scratch_of(crawler: CrawlerDefinition) -> str:
     """The size limit of each of the pod's own folders."""
-    return _memory_text(crawler.kubernetes.scratch) or "0"
+    return _memory_text(crawler.kubernetes.scratch)
 
 
-def _milli(text: str | None, key: str) -> int | None:
-    """Thousandths of a processor, rounded up as Kubernetes rounds. Raises ``InvalidRequest``."""
+def _milli(text: str | None) -> int | None:
+    """Thousandths of a processor, rounded up as Kubernetes rounds."""
     value = parse_cpu(text)
-    if value is None:
-        return None
-    milli = math.ceil(value * 1000 - 1e-6)
-    if not 1 <= milli < 2**53:
-        raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give a quantity such as 500m or 2")
-    return milli
+    return None if value is None else max(1, math.ceil(value * 1000 - 1e-6))
 
 
 def _processors(milli: int) -> str:
     return f"{milli}m" if milli % 1000 else str(milli // 1000)
 
 
-def _memory_text(text: str | None) -> str | None:
-    """As it was written where Kubernetes reads it so, because people will be told of this limit; else bytes."""
-    if text is None or _QUANTITY.fullmatch(text):
-        return text
-    return str(parse_memory(text))
-
-
-def _cpu_request(wished: str | None, limit: int | None) -> str:
-    if wished is not None:
-        milli = _milli(wished, "kubernetes.requests.cpu") or 0
-        return _processors(milli if limit is None else min(milli, limit))
-    if limit is None:
-        return CPU_REQUEST
-    return _processors(min(limit, max(CPU_LEAST, round(limit * CPU_SHARE))))
-
-
-def _memory_request(wished: str | None, limit: int | None, limit_text: str | None) -> str:
-    whole = _memory_text(limit_text)
-    if wished is not None:
-        size = parse_memory(wished) or 0
-        if not 1 <= size < 2**63:
-            raise InvalidRequest(f"kubernetes.requests.memory: {wished!r:.80} is not allowed; give one such as 256Mi")
-        return str(_memory_text(wished) if limit is None or size <= limit else whole)
-    return MEMORY_REQUEST if whole is None else whole
+def _memory_text(text: str) -> str:
+    """As it was written where Kubernetes reads it so, because people see this limit; else bytes."""
+    return text if _QUANTITY.fullmatch(text) else str(parse_memory(text))

@@ -44,15 +44,13 @@ class Deletion:
         job = self._job(run, task)
         if job is not None:
             self._delete_job(job)
-        elif task.uid is not None:
-            # The Job was deleted so that its pods stayed behind: they are the task now.
-            pods = self._pods(task.uid)
-            self._check_place(task, pods)
-            for pod in pods:
-                if pod.metadata.deletion_timestamp is None and not ended(pod):
-                    self._delete_pod(pod, None)
-        else:
-            self._check_place(task, ())
+            return
+        # The Job was deleted so that its pods stayed behind: they are the task now.
+        pods = self._pods(task.uid)
+        self._check_place(task, pods)
+        for pod in pods:
+            if pod.metadata.deletion_timestamp is None and not ended(pod):
+                self._delete_pod(pod)
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
         """Delete its pods with a grace of a second. What that does is for looks to find out.
@@ -77,10 +75,10 @@ class Deletion:
 
     def _kill_pods(self, uid: str | None, known: Collection[str] = ()) -> list[Pod]:
         """Shorten the grace of those pods of a Job that have not ended and are not ``known``; all that it has."""
-        pods = self._pods(uid) if uid is not None else []
+        pods = self._pods(uid)
         for pod in pods:
             if pod.metadata.uid not in known and not ended(pod):
-                self._delete_pod(pod, KILL_GRACE_S)
+                self._delete_pod(pod, gracePeriodSeconds=KILL_GRACE_S)
         return pods
 
     def _check_place(self, task: TaskRef, pods: Sequence[Pod]) -> None:
@@ -101,24 +99,18 @@ class Deletion:
         """Delete the Job if it can make pods, and tell whether it could: it was neither over nor being deleted."""
         if job.metadata.deletion_timestamp is not None or job_is_over(job):
             return False
-        self._delete(
-            self._api.jobs_path(job.metadata.name),
-            {"propagationPolicy": "Foreground", "preconditions": {"uid": job.metadata.uid}},
-        )
+        self._delete(self._api.jobs_path(job.metadata.name), job, propagationPolicy="Foreground")
         return True
 
-    def _pods(self, uid: str) -> list[Pod]:
-        return pods_of_jobs(self._api, [uid]).get(uid, [])
+    def _pods(self, uid: str | None) -> list[Pod]:
+        return pods_of_jobs(self._api, [uid]).get(uid, []) if uid is not None else []
 
-    def _delete_pod(self, pod: Pod, grace_s: int | None) -> None:
-        options: dict[str, object] = {"propagationPolicy": "Background", "preconditions": {"uid": pod.metadata.uid}}
-        if grace_s is not None:
-            options["gracePeriodSeconds"] = grace_s
-        self._delete(self._api.pods_path(pod.metadata.name), options)
+    def _delete_pod(self, pod: Pod, **options: object) -> None:
+        self._delete(self._api.pods_path(pod.metadata.name), pod, propagationPolicy="Background", **options)
 
-    def _delete(self, path: str, options: dict[str, object]) -> None:
+    def _delete(self, path: str, one: Job | Pod, **options: object) -> None:
         try:
-            self._api.delete(path, options)
+            self._api.delete(path, {"preconditions": {"uid": one.metadata.uid}, **options})
         except NotFound:
             return
         except Conflict as error:  # the object that was meant is gone, and another one is there

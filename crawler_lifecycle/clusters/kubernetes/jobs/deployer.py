@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -25,7 +24,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
-from .manifest import identity_of, job_for, name_of, secret_for, spec_hash
+from .manifest import identity_of, job_for, secret_for, spec_hash
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +58,6 @@ class _Answered(Exception):
         self.state = state
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class KubernetesDeployer:
     """Puts tasks onto a cluster as Jobs of one namespace. Implements ``Deployer``; thread-safe.
 
@@ -78,7 +73,7 @@ class KubernetesDeployer:
         settings: ClusterSettings,
         *,
         task_environment: TaskEnvironment | None = None,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api = api
         self._settings = settings
@@ -102,9 +97,24 @@ class KubernetesDeployer:
         if len(deployment.tasks) == 1:
             # Not behind the pages of other runs.
             return [self._deploy(deployment, crawler, deployment.tasks[0])]
-        known = self._known(deployment)
-        page = _Page(lambda task: self._deploy(deployment, crawler, task, known.get(str(task.index))))
-        return page.answers([self._pool.submit(page.work, task) for task in deployment.tasks])
+        known, errors = self._known(deployment), list[LifecycleError]()
+
+        def work(task: QueuedTask) -> Deployed | None:
+            """Deploy one task; ``None`` when it failed, or was not begun because going on is pointless."""
+            if len(errors) >= PATIENCE or not all(map(_of_one_task, errors)):
+                return None
+            try:
+                return self._deploy(deployment, crawler, task, known.get(str(task.index)))
+            except (ClusterUnavailable, DeploymentExpired) as error:
+                errors.append(error)
+                return None
+
+        found = [future.result() for future in [self._pool.submit(work, task) for task in deployment.tasks]]
+        answers = [answer for answer in found if answer is not None]
+        if errors:  # an outage before an expiry
+            logger.warning("of %d tasks %d were answered for: %s", len(found), len(answers), errors[0])
+            raise next((error for error in errors if isinstance(error, ClusterUnavailable)), errors[0])
+        return answers
 
     def _known(self, deployment: Deployment) -> dict[str, Job]:
         """The Jobs of these tasks that exist, by index: to find a page by name would take two calls for each.
@@ -128,15 +138,7 @@ class KubernetesDeployer:
         given = {} if self._task_environment is None else dict(self._task_environment(deployment, task))
         secret = {key: value for key, value in given.items() if key not in PUBLIC}
         public = {key: value for key, value in given.items() if key in PUBLIC}
-        try:
-            ours = _Ours(
-                deployment.run,
-                name_of(deployment, task),
-                identity_of(deployment, crawler, task),
-                spec_hash(deployment, crawler, task),
-            )
-        except InvalidRequest as why:  # no Job of any try can have this name or these labels
-            return Deployed(task.index, "refused", name, reason=str(why))
+        ours = _Ours(deployment.run, name, identity_of(deployment, crawler, task), spec_hash(deployment, crawler, task))
 
         def wanted() -> Mapping[str, Any]:
             return job_for(deployment, crawler, task, self._settings, public=public, secret_names=sorted(secret))
@@ -183,8 +185,8 @@ class KubernetesDeployer:
                 # The server refuses before it looks whether the name is taken: by a Job of ours that an earlier try
                 # created, and that may even be what uses the quota up. While that try has no answer, the Job may
                 # come later than this look.
-                told = self._refused(error)
-                return self._found(ours, unanswered or told), "existing"
+                answered = self._refused(error)
+                return self._found(ours, unanswered or answered), "existing"
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
@@ -250,9 +252,7 @@ class KubernetesDeployer:
             if "exceeded quota" in words:
                 return _Answered("deferred", f"the namespace's quota is used up: {words}")
             if "NamespaceTerminating" in error.causes or "is being terminated" in words:
-                namespace = self._api.namespace
-                text = f"the namespace {namespace} is being deleted: {words}"
-                return _Answered("deferred", text)
+                return _Answered("deferred", f"the namespace {self._api.namespace} is being deleted: {words}")
         if error.status in (413, 422) or (error.status in (400, 403) and _DENIED.search(words)):
             return _Answered("refused", f"the cluster does not take this Job: {words}")
         if error.status == 400 and error.reason == "BadRequest":
@@ -285,10 +285,10 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
     Asked of the server, without making it. ``None`` for a Job without a queue, and where the server would not make it
     at all. Raises ``ApiError``.
     """
-    queue = job["metadata"]["labels"].get(labels.QUEUE)
+    if (queue := job["metadata"]["labels"].get(labels.QUEUE)) is None:
+        return None
     try:
-        answer = api.post(api.jobs_path(), job, dry_run=True) if queue is not None else None
-        other = decode(Job, answer).other_controller if answer is not None else None
+        other = decode(Job, api.post(api.jobs_path(), job, dry_run=True)).other_controller
     except Refused:
         return None
     if other is None:
@@ -297,37 +297,6 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
         f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where nobody here can "
         "follow them; give the crawler a queue without MultiKueue (kubernetes.queue)"
     )
-
-
-class _Page:
-    """Many tasks at once, and an end of it as soon as going on is pointless."""
-
-    def __init__(self, deploy: Callable[[QueuedTask], Deployed]) -> None:
-        self._deploy = deploy
-        self._lock = threading.Lock()
-        self._errors: list[LifecycleError] = []
-        self._over = False
-
-    def work(self, task: QueuedTask) -> Deployed | None:
-        """Deploy one task; ``None`` when it failed, or was not begun because others did."""
-        if self._over:
-            return None
-        try:
-            return self._deploy(task)
-        except (ClusterUnavailable, DeploymentExpired) as error:
-            with self._lock:
-                self._errors.append(error)
-                self._over = self._over or not _of_one_task(error) or len(self._errors) >= PATIENCE
-            return None
-
-    def answers(self, futures: list[Future[Deployed | None]]) -> list[Deployed]:
-        """Every task's answer. Raises what went wrong, an outage before an expiry."""
-        found = [future.result() for future in futures]
-        if self._errors:
-            done = sum(answer is not None for answer in found)
-            logger.warning("of %d tasks %d were answered for: %s", len(found), done, self._errors[0])
-            raise next((e for e in self._errors if isinstance(e, ClusterUnavailable)), self._errors[0])
-        return [answer for answer in found if answer is not None]
 
 
 def _started(job: Job) -> bool:

@@ -69,7 +69,7 @@ class Finalizers:
         self._api = api
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")
-        self._outlived = _Seldom(RUNNING_S, self._list_outlived)
+        self._outlived = _Seldom(RUNNING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Running")))
         self._strays = _Seldom(STRAYS_S, self._list_strays)
 
     def kept(self) -> list[KeptEnd]:
@@ -81,19 +81,13 @@ class Finalizers:
         found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running"))
         return sorted([*found, *self._outlived.ends(), *self._strays.ends()], key=lambda end: end.key)
 
-    def _list_outlived(self) -> list[KeptEnd]:
-        """List the pods that run although their crawler has ended."""
-        return self._over(list_pods(self._api, labels.ours(), "status.phase=Running"))
-
     def _list_strays(self) -> list[KeptEnd]:
-        """List pods that another hand took out of our lists, by our finalizer. If that list fails, the others go on."""
-        others = f"{labels.MANAGED_BY}!={labels.MANAGER}"
+        """List pods that lost our label by a manual edit, by our finalizer. If that list fails, the others go on."""
         try:
-            found = self._api.listing(self._api.pods_path(), Pod, labels=others, keep=_ours_or_none).items
+            return self._over(_held(self._api, f"{labels.MANAGED_BY}!={labels.MANAGER}"))
         except ApiError as error:
             logger.info("pods that lost our label are not looked for: %s", error)
             return []
-        return self._over([pod for pod in found if pod is not None])
 
     def _over(self, pods: Sequence[Pod]) -> list[KeptEnd]:
         """The ends among them that we keep, once what is beside their crawler had its time."""
@@ -112,7 +106,7 @@ class Finalizers:
         job = find_job(self._api, name) if name else None
         if job is None or job.metadata.uid != owner_of(pod) or not suspended_before_scheduling(job, pod):
             return False
-        self._patch(self._api.pods_path(pod.metadata.name), removal_patch(pod.metadata.uid))
+        _patched(self._api, self._api.pods_path(pod.metadata.name), removal_patch(pod.metadata.uid))
         return True
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
@@ -133,34 +127,32 @@ class Finalizers:
     def _release(self, name: str, pods: Sequence[Pod]) -> None:
         mark = {labels.SETTLED: "true"}
         for uid in sorted({uid for pod in pods if (uid := owner_of(pod)) is not None}):
-            answer = self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid, "labels": mark}})
-            job = decode(Job, answer) if answer is not None else None
-            if job is not None and job.spec.suspend and not job_is_over(job):
-                self._finish(name, uid)
+            self._settle(self._api.jobs_path(name), uid, mark)
         for pod in pods:
             patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod), labels=mark)
-            self._patch(self._api.pods_path(pod.metadata.name), patch)
+            _patched(self._api, self._api.pods_path(pod.metadata.name), patch)
 
-    def _patch(self, path: str, body: dict[str, object]) -> bytes | None:
-        """The object as it is now; ``None`` when it is gone or another one."""
-        try:
-            return self._api.patch(path, body, kind="strategic")
-        except NotFound:
-            return None
-        except Conflict as error:  # by the uid: another object is there, which is none of ours
-            logger.info("left alone: %s", error)
-            return None
-
-    def _finish(self, name: str, uid: str) -> None:
-        """Have a suspended Job end by itself without a pod. Out of its queue first: that is fixed once it goes on."""
-        alone = {"metadata": {"uid": uid, "labels": {labels.QUEUE: None}}, "spec": {"parallelism": 0}}
-        self._patch(self._api.jobs_path(name), alone)
-        over = {"metadata": {"uid": uid}, "spec": {"suspend": False, "activeDeadlineSeconds": 1}}
-        self._patch(self._api.jobs_path(name), over)
+    def _settle(self, path: str, uid: str, mark: dict[str, str]) -> None:
+        """Mark the Job, and have a suspended one end by itself without a pod."""
+        answer = _patched(self._api, path, {"metadata": {"uid": uid, "labels": mark}})
+        job = decode(Job, answer) if answer is not None else None
+        if job is not None and job.spec.suspend and not job_is_over(job):
+            # Out of its queue first: that is fixed once it goes on.
+            alone = {"metadata": {"uid": uid, "labels": {labels.QUEUE: None}}, "spec": {"parallelism": 0}}
+            _patched(self._api, path, alone)
+            _patched(
+                self._api, path, {"metadata": {"uid": uid}, "spec": {"suspend": False, "activeDeadlineSeconds": 1}}
+            )
 
 
 def _ours_or_none(pod: Pod) -> Pod | None:
     return pod if labels.FINALIZER in pod.metadata.finalizers else None
+
+
+def _held(api: Api, selector: str | None) -> list[Pod]:
+    """The selected pods that have our finalizer. Raises ``ApiError``."""
+    found = api.listing(api.pods_path(), Pod, labels=selector, keep=_ours_or_none).items
+    return [pod for pod in found if pod is not None]
 
 
 class _Seldom:
@@ -202,9 +194,7 @@ def list_held(api: Api, *, run_id: int | None = None) -> list[Pod]:
     Without ``run_id`` no label is asked for: a pod whose labels somebody took away is held all the same. Raises
     ``ApiError``.
     """
-    selector = None if run_id is None else labels.of_run(run_id, settled=None)
-    found = api.listing(api.pods_path(), Pod, labels=selector, keep=_ours_or_none).items
-    held = [pod for pod in found if pod is not None]
+    held = _held(api, None if run_id is None else labels.of_run(run_id, settled=None))
     return sorted(held, key=lambda pod: ([one or 0 for one in numbers_of(pod.metadata)], pod.metadata.name))
 
 
@@ -219,12 +209,19 @@ def remove_finalizer(api: Api, pod: Pod) -> bool:
 
     Another pod under the name is left alone. Raises ``ApiError``.
     """
+    patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod))
+    return _patched(api, api.pods_path(pod.metadata.name), patch) is not None
+
+
+def _patched(api: Api, path: str, body: dict[str, object]) -> bytes | None:
+    """The object as it is now; ``None`` when it is gone or another one."""
     try:
-        patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod))
-        api.patch(api.pods_path(pod.metadata.name), patch, kind="strategic")
-    except (NotFound, Conflict):
-        return False
-    return True
+        return api.patch(path, body)
+    except NotFound:
+        return None
+    except Conflict as error:  # by the uid: another object is there, which is none of ours
+        logger.info("left alone: %s", error)
+        return None
 
 
 def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:

@@ -15,22 +15,19 @@ from crawler_lifecycle.clusters.kubernetes.files import layout
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.names import CRAWLER_NAME, cluster_name
+from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
 from .container import Given, escaped, resources_of, scratch_of, variables
 
-#: Kubernetes adds six characters for the pod, whose name is also a label (63 in all).
-NAME_MAX = 52
 #: A page of 500 Jobs fits into the longest answer that we read (``transport.ANSWER_MAX``: 131 KiB each), with all that
 #: the server writes into them itself. Each pod repeats its Job's template.
 MANIFEST_MAX = 112 * 1024
 #: The cluster's own limits stand so far behind ours that they count only when nobody of us is alive.
 BACKSTOP_S = 3600
-#: The Job's limit also counts the time that it waits for room, which ours does not.
+#: The Job's limit also counts the time that it waits for capacity, which ours does not.
 WAIT_S = 7 * 86_400
-_INT32 = 2**31 - 1
 
 #: Annotation: when a scheduled run was due.
 DUE_AT = f"{labels.DOMAIN}/due-at"
@@ -58,7 +55,7 @@ def job_for(
     owned = Owned(settings.volume_claim, frozenset(settings.pull_secrets), env_prefix="")
     owned.check(crawler.kubernetes, crawler.secrets)
     identity = identity_of(deployment, crawler, task)
-    options, name = crawler.kubernetes, name_of(deployment, task)
+    options, name = crawler.kubernetes, cluster_name(deployment.run_id, task.index, deployment.attempt)
     told = {} if options.runner else {labels.RUNNER: "false"}
     annotations = {labels.SPEC_HASH: spec_hash(deployment, crawler, task)}
     if deployment.record:
@@ -104,23 +101,8 @@ def _rules(deployment: Deployment, settings: ClusterSettings) -> dict[str, objec
     longest_s = _longest(deployment)
     if longest_s is not None:
         wait_s = deployment.limits.start_timeout_s or WAIT_S
-        found["activeDeadlineSeconds"] = min(_INT32, math.ceil(longest_s + wait_s))
+        found["activeDeadlineSeconds"] = math.ceil(longest_s + wait_s)
     return found
-
-
-def name_of(deployment: Deployment, task: QueuedTask) -> str:
-    """The name of the task's Job, and of its Secret. Raises ``InvalidRequest`` for numbers that no task has."""
-    for field, value, least in (
-        ("run_id", deployment.run_id, 1),
-        ("attempt", deployment.attempt, 1),
-        ("index", task.index, 0),
-    ):
-        if value < least:
-            raise InvalidRequest(f"{field}: {value} is not allowed; give {least} or more")
-    name = cluster_name(deployment.run_id, task.index, deployment.attempt)
-    if len(name) > NAME_MAX:
-        raise InvalidRequest(f"run_id: the name {name!r:.80} is longer than the {NAME_MAX} characters of a Job's name")
-    return name
 
 
 def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> dict[str, object]:
@@ -162,12 +144,7 @@ def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTa
 
 
 def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> dict[str, str]:
-    """The labels that Job and pod share. Raises ``InvalidRequest`` for a crawler that no label can name."""
-    if not CRAWLER_NAME.fullmatch(crawler.name):
-        raise InvalidRequest(
-            f"crawler: {crawler.name!r:.80} is not allowed; give 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and "
-            "end in a letter or digit"
-        )
+    """The labels that Job and pod share."""
     return {
         labels.MANAGED_BY: labels.MANAGER,
         labels.RUN: str(deployment.run_id),
@@ -187,7 +164,6 @@ def _pod(
     options = crawler.kubernetes
     volumes, mounts = _volumes(deployment, crawler, task, settings)
     end_grace_s = layout.end_grace_s(uploads=bool(settings.files_url)) if options.runner else 0
-    grace_s = max(1, math.ceil(deployment.limits.stop_grace_s) + end_grace_s)
     container: dict[str, object] = {
         **_program(crawler, settings),
         "env": variables(deployment, crawler, task, given, end_grace_s),
@@ -208,7 +184,7 @@ def _pod(
         "serviceAccountName": settings.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": min(_INT32, grace_s),
+        "terminationGracePeriodSeconds": max(1, math.ceil(deployment.limits.stop_grace_s) + end_grace_s),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": options.user,
@@ -223,7 +199,7 @@ def _pod(
     }
     longest_s = _longest(deployment)
     if longest_s is not None:
-        pod["activeDeadlineSeconds"] = min(_INT32, math.ceil(longest_s))
+        pod["activeDeadlineSeconds"] = math.ceil(longest_s)
     return pod
 
 
@@ -262,7 +238,7 @@ def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: Clu
 
 
 def _command(crawler: CrawlerDefinition) -> list[str]:
-    """Return what the container executes: the around the crawler, or the crawler alone where there is no runner."""
+    """Return the words of the container's command: our runner around the crawler, or the crawler alone."""
     options = crawler.kubernetes
     folder = options.project or "."
     if not options.runner:

@@ -22,7 +22,7 @@ from crawler_lifecycle.background import CHANCE
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, NotFound
-from crawler_lifecycle.clusters.kubernetes.client.objects import ContainerStatus, Pod
+from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import amount
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -31,7 +31,7 @@ from crawler_lifecycle.ports.looks import Details
 from crawler_lifecycle.ports.runs import TaskRef
 
 from .listing import of_tasks, pods_of_tasks
-from .predicates import crawler_container, deciding_pod, ended
+from .predicates import began, crawler_container, deciding_pod, ended
 from .termination_message import Progress, last_progress, read_summary, split_statistics
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class LogTails:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="pod-logs")
         self._lock = threading.Lock()
         self._next: OrderedDict[int, int] = OrderedDict()
-        self._trouble: str | None = None
+        self._incident: str | None = None
 
     def progress(self, run_id: int, pods: Mapping[int, Pod]) -> dict[int, Progress]:
         """Return what crawlers have counted, by task index, of those whose turn it is and whose log tells it.
@@ -143,8 +143,8 @@ class LogTails:
         return tail
 
     def _read(self, pod: Pod, lines: int, limit: int) -> bytes | None:
-        container = pod.container(labels.CONTAINER)
-        if container is None or not began(container):
+        container = crawler_container(pod)
+        if not began(container):
             return None  # it has printed nothing, and asking would be an error
         # A container that waits to be started again has no log of its own yet; what matters is the one before.
         previous = container.state.running is None and container.state.terminated is None
@@ -157,11 +157,11 @@ class LogTails:
             tail = self._api.read(self._api.pods_path(name, "log"), **query, previous=previous or None)
         except ApiError as error:
             kind = f"{type(error).__name__} {error.status}"
-            if kind != self._trouble:  # once, not for every pod: whole nodes go away at a time
-                self._trouble = kind
+            if kind != self._incident:  # once, not for every pod: whole nodes go away at a time
+                self._incident = kind
                 logger.info("the log of pod %s is not read: %s", name, error)
             return None
-        self._trouble = None
+        self._incident = None
         return None if is_no_log(tail) else tail
 
     def all(self, read: Callable[[A], B | None], wanted: Sequence[A], seconds: float) -> list[B | None]:
@@ -183,19 +183,15 @@ def is_no_log(answer: bytes) -> bool:
     return len(answer) < NO_LOG_MAX and _NO_LOG.fullmatch(answer) is not None
 
 
-def began(container: ContainerStatus) -> bool:
-    """Tell whether the container ever ran, so that there may be a log."""
-    state, last = container.state, container.last_state
-    return state.running is not None or state.terminated is not None or last.terminated is not None
-
-
 class DetailReader:
     """Reads the details of tasks. Thread-safe."""
 
     def __init__(self, api: Api, tails: LogTails) -> None:
         self._api = api
         self._tails = tails
-        self._memory = MemoryMetrics(api)
+        self._lock = threading.Lock()
+        self._absent_until = 0.0
+        """Until when the metrics API is not asked (monotonic)."""
 
     def read(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         """Log tail (at most 16 KiB), counters, memory (bytes), statistics of the crawler's own.
@@ -208,7 +204,7 @@ class DetailReader:
             return []
         pods = pods_of_tasks(self._api, run, tasks)
         found = [(task, pod) for task in tasks if (pod := deciding_pod(pods[task])) is not None]
-        memory = self._memory.of(of_tasks(run.run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
+        memory = self._memory(of_tasks(run.run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
         tails = self._tails.to_keep([pod for _, pod in found])
         told = []
         for (task, pod), kept in zip(found, tails, strict=True):
@@ -220,29 +216,8 @@ class DetailReader:
                 told.append(Details(task.task_id, tail, counters, max(peaks, default=None), statistics))
         return told
 
-
-def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
-    """Counters and peak memory by the runner's summary, else by the newest progress in the log."""
-    main, peak = crawler_container(pod), None
-    if main is not None and main.state.terminated is not None:
-        summary = read_summary(main.state.terminated.message)
-        if summary.progress.counters != Counters():
-            return summary.progress.counters, summary.peak_memory
-        peak = summary.peak_memory
-    said = last_progress(tail.encode()) if tail else None
-    return (said.counters if said else Counters()), peak
-
-
-class MemoryMetrics:
-    """The memory that running pods use. Never an error: it is debugging information. Thread-safe."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._lock = threading.Lock()
-        self._absent_until = 0.0
-
-    def of(self, selector: str, pods: Collection[str]) -> dict[str, int]:
-        """Bytes by pod, of those that the metrics API knows."""
+    def _memory(self, selector: str, pods: Collection[str]) -> dict[str, int]:
+        """Bytes that running pods use, of those that the metrics API knows. Never an error: it is for debugging."""
         with self._lock:
             if not pods or time.monotonic() < self._absent_until:
                 return {}
@@ -257,6 +232,14 @@ class MemoryMetrics:
                 self._absent_until = time.monotonic() + ABSENT_S
             return {}
         return {name: size for name, size in used.items() if name in pods and size is not None}
+
+
+def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
+    """Counters and peak memory by the runner's summary, else by the newest progress in the log."""
+    done = crawler_container(pod).state.terminated
+    summary = read_summary(done.message if done is not None else None)
+    said = last_progress(tail.encode()) if tail and summary.progress.counters == Counters() else None
+    return (said or summary.progress).counters, summary.peak_memory
 
 
 def _used(containers: list[dict[str, Any]]) -> int | None:

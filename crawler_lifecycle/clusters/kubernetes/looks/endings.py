@@ -34,8 +34,7 @@ _TOLD = (11, 13)
 
 def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
     """The evidence of an end, and what the crawler's last word says beside it."""
-    main = crawler_container(pod)
-    done = main.state.terminated if main is not None else None
+    done = crawler_container(pod).state.terminated
     summary = read_summary(done.message if done is not None else None)
     code, signal = _exit(pod, done, summary)
     by_itself = _by_itself(code, signal, summary)

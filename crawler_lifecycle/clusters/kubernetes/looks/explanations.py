@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.task import Observation, Phase
 from .listing import TaskObjects
 from .namespace_identity import CurrentNamespace
 from .pod_waits import PULLS, pull_words
-from .predicates import crawler_container, ended
+from .predicates import ended
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def pod_is_wordless(pod: Pod, now: datetime) -> bool:
     """Tell whether a pod on its node is being prepared for long and says nothing more."""
     if ended(pod) or not pod.spec.node_name or not _older(pod.metadata.creation_timestamp, POD_S, now):
         return False
-    main = crawler_container(pod)
+    main = pod.container(labels.CONTAINER)
     waiting = main.state.waiting if main is not None else None
     if main is not None and waiting is None:
         return False

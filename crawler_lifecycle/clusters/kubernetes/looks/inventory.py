@@ -98,21 +98,12 @@ def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
     return [one for one in found if one is not None]
 
 
-class KubernetesRuns:
-    """Implements ``KnowsRuns`` by the labels of our Jobs and pods."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def highest_run(self, above: int = 0) -> int:
-        """The highest number of a run on any of them, settled ones too. Raises ``ApiError``."""
-        for path in (self._api.jobs_path(), self._api.pods_path()):
-            above = max([above, *self._api.listing(path, Named, labels=labels.ours(settled=None), keep=_run).items])
-        return above
-
-
-def _run(one: Named) -> int:
-    return run_number(one.metadata.labels.get(labels.RUN, ""))
+def highest_run(api: Api, above: int = 0) -> int:
+    """The highest number of a run by the labels of our Jobs and pods, settled ones too. Raises ``ApiError``."""
+    for path in (api.jobs_path(), api.pods_path()):
+        for one in api.listing(path, Named, labels=labels.ours(settled=None)).items:
+            above = max(above, run_number(one.metadata.labels.get(labels.RUN, "")))
+    return above
 
 
 def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:

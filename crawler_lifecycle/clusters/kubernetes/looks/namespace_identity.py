@@ -15,12 +15,10 @@ import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import msgspec
-
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused, unreadable
-from crawler_lifecycle.clusters.kubernetes.client.objects import ObjectMeta
+from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
+from crawler_lifecycle.clusters.kubernetes.client.objects import Namespace, decode
 from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
 
 #: The namespace whose uid is the cluster's identity.
@@ -29,30 +27,9 @@ _UNKNOWN = "-"
 _SETTINGS = "LIFECYCLE_CLUSTER__NAMESPACE, LIFECYCLE_CLUSTER__KUBECONFIG and LIFECYCLE_CLUSTER__CONTEXT"
 
 
-class _Status(msgspec.Struct):
-    phase: str | None = None
-
-
-class Namespace(msgspec.Struct, frozen=True):
-    """A namespace object, as far as anybody here reads it."""
-
-    metadata: ObjectMeta
-    status: _Status = msgspec.field(default_factory=_Status)
-
-    @property
-    def leaving(self) -> bool:
-        """True when it is being deleted."""
-        return self.status.phase == "Terminating" or self.metadata.deletion_timestamp is not None
-
-
 def read_namespace(api: Api, name: str | None = None) -> Namespace:
     """The namespace of the crawls, or the one of that name. Raises ``ApiError``; ``NotFound`` when there is none."""
-    path = api.namespace_path() if name is None else f"/api/v1/namespaces/{name}"
-    answer = api.get(path)
-    try:
-        return msgspec.json.decode(answer, type=Namespace)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise unreadable(None, f"namespace {name or api.namespace}: {error}") from error
+    return decode(Namespace, api.get(api.namespace_path() if name is None else f"/api/v1/namespaces/{name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +106,7 @@ class CurrentNamespace:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-
-    @property
-    def name(self) -> str:
-        return self._api.namespace
+        self.name = api.namespace
 
     @functools.cached_property
     def found(self) -> Namespace | None:

@@ -110,9 +110,7 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] 
         # Of one that is no sidecar ``started`` says nothing: kubelets set it as soon as it runs.
         if status.state.running is not None and not (status.started and status.name in beside):
             return f"Init container {status.name} runs"
-    main = crawler_container(pod)
-    words = _container(pod, main, events, now) if main is not None else None
-    return words or _preparing(pod, events or ())
+    return _container(pod, crawler_container(pod), events, now) or _preparing(pod, events or ())
 
 
 def _unscheduled(pod: Pod, now: datetime) -> str:
@@ -189,7 +187,7 @@ def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> st
         words.append(_unknown(pod))
     if job is None:
         words.append("Its Job is gone, the pod is left")
-    if main is not None and main.state.running is None:
+    if main.state.running is None:
         last = main.state.terminated or main.last_state.terminated
         code = f", last exit {last.exit_code}" if last is not None else ""
         words.append(f"Its node starts it again ({main.restart_count or 0} times{code})")

@@ -15,6 +15,7 @@ from crawler_lifecycle.ports.runs import TaskRef
 CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
 #: The Job controller's finalizer on pods that it has yet to count. A suspension takes it off before it deletes the pod.
 TRACKING = "batch.kubernetes.io/job-tracking"
+_NOTHING_SAID = ContainerStatus(name=labels.CONTAINER)
 #: Warnings that nothing waits for.
 _HARMLESS = ("MissingClusterDNS", "DNSConfigForming")
 
@@ -29,9 +30,9 @@ def number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
-def crawler_container(pod: Pod) -> ContainerStatus | None:
-    """Return what the node says about the crawler's container."""
-    return pod.container(labels.CONTAINER)
+def crawler_container(pod: Pod) -> ContainerStatus:
+    """The node's words about the crawler's container; before it has said anything, a status without a state."""
+    return pod.container(labels.CONTAINER) or _NOTHING_SAID
 
 
 def sidecars(pod: Pod) -> set[str]:
@@ -41,8 +42,7 @@ def sidecars(pod: Pod) -> set[str]:
 
 def ended_at(pod: Pod) -> datetime | None:
     """Return the time when the crawler in it ended, as far as its node knows; a placeholder is no time."""
-    main = crawler_container(pod)
-    terminated = main.state.terminated if main is not None else None
+    terminated = crawler_container(pod).state.terminated
     return known_time(terminated.finished_at) if terminated is not None else None
 
 
@@ -55,8 +55,7 @@ def ended(pod: Pod) -> bool:
     """
     if pod.status.phase in ("Succeeded", "Failed") or deleted_before_scheduling(pod):
         return True
-    main = crawler_container(pod)
-    done = main.state.terminated if main is not None else None
+    done = crawler_container(pod).state.terminated
     return done is not None and not _started_again(pod, done.exit_code)
 
 
@@ -100,9 +99,7 @@ def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
 
 def never_began(pod: Pod) -> bool:
     """Tell whether no container of it ever executed, as far as its node knows."""
-    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
-    states = [state for status in statuses for state in (status.state, status.last_state)]
-    return not any(state.running or state.terminated for state in states)
+    return not any(map(began, (*pod.status.container_statuses, *pod.status.init_container_statuses)))
 
 
 def sidecar_still_runs(pod: Pod) -> bool:
@@ -112,10 +109,12 @@ def sidecar_still_runs(pod: Pod) -> bool:
 
 def executing(pod: Pod) -> bool:
     """Tell whether the crawler in it has begun and not ended."""
-    main = crawler_container(pod)
-    if main is None or ended(pod):
-        return False
-    return any((main.state.running, main.state.terminated, main.last_state.terminated))
+    return began(crawler_container(pod)) and not ended(pod)
+
+
+def began(container: ContainerStatus) -> bool:
+    """Tell whether the container ever ran, so that there may be a log."""
+    return any(one.running or one.terminated for one in (container.state, container.last_state))
 
 
 def deletion_asked(pod: Pod) -> datetime | None:
@@ -170,12 +169,8 @@ def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
 
 def deadline_of(job: Job | None) -> Condition | None:
     """The condition that says that the Job's own deadline passed: the earlier one, which comes before its pods end."""
-    if job is None:
-        return None
-    for kind in ("FailureTarget", "Failed"):
-        if (found := job.condition(kind)) is not None and found.reason == "DeadlineExceeded":
-            return found
-    return None
+    found = [job.condition(kind) for kind in ("FailureTarget", "Failed")] if job is not None else []
+    return next((one for one in found if one is not None and one.reason == "DeadlineExceeded"), None)
 
 
 def counted_at(job: Job | None) -> datetime | None:

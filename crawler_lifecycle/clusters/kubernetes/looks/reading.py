@@ -143,14 +143,11 @@ def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
     last = deciding_pod(others)
     if last is None:
         return None
-    main = crawler_container(last)
-    done = main.state.terminated if main is not None else None
+    done = crawler_container(last).state.terminated
     how = f"exit {done.exit_code}" if done is not None else "exit code unknown"
-    return (
-        f"Another pod of its Job has ended ({how})"
-        if len(others) == 1
-        else f"{len(others)} other pods of its Job have ended ({how}, the newest)"
-    )
+    if len(others) == 1:
+        return f"Another pod of its Job has ended ({how})"
+    return f"{len(others)} other pods of its Job have ended ({how}, the newest)"
 
 
 def _joined(*words: str | None) -> str | None:
@@ -160,8 +157,6 @@ def _joined(*words: str | None) -> str | None:
 def _started(pod: Pod) -> datetime | None:
     """Return the time when the crawler's container began; ``None`` when it never did."""
     main = crawler_container(pod)
-    if main is None:
-        return None
     for state in (main.state, main.last_state):
         told = state.running or state.terminated
         at = known_time(told.started_at) if told is not None else None

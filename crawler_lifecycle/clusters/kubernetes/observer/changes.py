@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from crawler_lifecycle.clusters.kubernetes import labels
-from crawler_lifecycle.clusters.kubernetes.client.objects import ContainerStatus, Job, Pod
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import PULLS
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, ended, executing, number, verdict
@@ -70,15 +70,15 @@ class Changes:
     def __len__(self) -> int:
         return len(self._pods) + len(self._jobs)
 
-    def pods(self, listed: Mapping[str, Seen], now: float) -> set[int]:
-        """All pods there are. What is remembered and not among them is gone."""
-        gone = dict.fromkeys(self._pods.keys() - listed.keys())
-        return {run for uid, pod in (gone | {**listed}).items() for run in self.pod(uid, pod, now)}
+    def listed(self, kind: type, there: Mapping[str, Seen], now: float) -> set[int]:
+        """All objects of this kind that there are. What is remembered and not among them is gone."""
+        known = self._pods if kind is Pod else self._jobs
+        gone = dict.fromkeys(known.keys() - there.keys())
+        return {run for uid, one in (gone | {**there}).items() for run in self.one(kind, uid, one, now)}
 
-    def jobs(self, listed: Mapping[str, Seen], now: float) -> set[int]:
-        """All Jobs there are. What is remembered and not among them is gone."""
-        gone = dict.fromkeys(self._jobs.keys() - listed.keys())
-        return {run for uid, job in (gone | {**listed}).items() for run in self.job(uid, job, now)}
+    def one(self, kind: type, uid: str, one: Seen | None, now: float) -> set[int]:
+        """An object as it is now; ``None``: it is there no more."""
+        return self.pod(uid, one, now) if kind is Pod else self.job(uid, one, now)
 
     def pod(self, uid: str, pod: Seen | None, now: float) -> set[int]:
         """A pod as it is now; ``None``: it is there no more."""
@@ -93,7 +93,7 @@ class Changes:
             self._owners.setdefault(owner, set()).add(uid)
             if pod.stage in (ENDING, OVER):
                 self._ended.add(owner)
-        return self._told(uid, before, pod, now)
+        return self._reported(uid, before, pod, now)
 
     def _pod_gone(self, uid: str) -> set[int]:
         pod = self._pods.pop(uid)
@@ -112,7 +112,7 @@ class Changes:
             return set()
         if job is not None:
             self._jobs[uid] = job
-            return set() if ended else self._told(uid, before, job, now)
+            return set() if ended else self._reported(uid, before, job, now)
         del self._jobs[uid]
         if uid not in self._owners:
             self._ended.discard(uid)
@@ -128,7 +128,7 @@ class Changes:
                 runs.add(found.run_id)
         return runs
 
-    def _told(self, uid: str, before: Seen | None, after: Seen, now: float) -> set[int]:
+    def _reported(self, uid: str, before: Seen | None, after: Seen, now: float) -> set[int]:
         if before is not None and before.stage == OVER == after.stage:
             return set()
         if after.stage != PENDING or after.marks:
@@ -170,13 +170,9 @@ _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 def kept_of_pod(pod: Pod) -> Kept:
-    main = crawler_container(pod)
-    began = known_time(main.state.running.started_at) if main is not None and main.state.running is not None else None
+    execution = crawler_container(pod).state.running
+    began = known_time(execution.started_at) if execution is not None else None
     return Kept(pod.metadata.uid, pod_seen(pod), began, running(pod))
-
-
-def kept_of_job(job: Job) -> Kept:
-    return Kept(job.metadata.uid, job_seen(job))
 
 
 def running(pod: Pod) -> RunningPod | None:
@@ -184,12 +180,10 @@ def running(pod: Pod) -> RunningPod | None:
     told = pod.metadata.labels
     run_id, uid = number(told.get(labels.RUN)), told.get(labels.RUN_UID)
     index, attempt = number(told.get(labels.TASK)), number(told.get(labels.ATTEMPT))
-    main = pod.container(labels.CONTAINER)
     if run_id is None or not uid or index is None or attempt is None or not executing(pod):
         return None
-    # One that is being started again has no log of its own yet.
-    if main is None or main.state.running is None:
-        return None
+    if crawler_container(pod).state.running is None:
+        return None  # it is being started again, and has no log of its own yet
     return RunningPod(pod.metadata.name, RunRef(run_id, uid), index, attempt)
 
 
@@ -201,13 +195,12 @@ def pod_seen(pod: Pod) -> Seen | None:
     job = pod.metadata.controller_uid or ""
     if ended(pod):
         return seen(run_id, OVER, job=job)
-    crawler = crawler_container(pod)
     stage, marks = PENDING, []
     if executing(pod):
         stage = RUNNING
-    elif marks := sorted(set(_reasons(pod, crawler))):
+    elif marks := sorted(set(_reasons(pod))):
         stage = WAITING
-    return seen(run_id, stage, " ".join([*marks, *_troubles(pod, stage)]), job)
+    return seen(run_id, stage, " ".join([*marks, *_incidents(pod, stage)]), job)
 
 
 def job_seen(job: Job) -> Seen | None:
@@ -225,13 +218,13 @@ def job_seen(job: Job) -> Seen | None:
     return seen(run_id, PENDING, deleting)
 
 
-def _reasons(pod: Pod, crawler: ContainerStatus | None) -> Iterator[str]:
+def _reasons(pod: Pod) -> Iterator[str]:
     """Yield why the crawler does not execute yet, where somebody has said so."""
     scheduled = pod.denied("PodScheduled")
     if scheduled is not None:
         yield scheduled.reason or "Unscheduled"
-    statuses = [*pod.status.init_container_statuses, *([crawler] if crawler is not None else [])]
-    for status in statuses:
+    crawler = crawler_container(pod)
+    for status in (*pod.status.init_container_statuses, crawler):
         waiting, over = status.state.waiting, status.state.terminated
         if waiting is not None and waiting.reason and waiting.reason not in _STARTING:
             # Those of an image follow each other in turns: one state, not a change a minute.
@@ -240,7 +233,7 @@ def _reasons(pod: Pod, crawler: ContainerStatus | None) -> Iterator[str]:
             yield "init"
 
 
-def _troubles(pod: Pod, stage: str) -> Iterator[str]:
+def _incidents(pod: Pod, stage: str) -> Iterator[str]:
     """Yield what happens to a pod from outside."""
     if pod.metadata.deletion_timestamp is not None:
         yield "deleted"
@@ -251,4 +244,7 @@ def _troubles(pod: Pod, stage: str) -> Iterator[str]:
 
 
 #: Kind of an object -> what is remembered of one.
-KEPT: Mapping[type, Callable[[Any], Kept]] = {Pod: kept_of_pod, Job: kept_of_job}
+KEPT: Mapping[type, Callable[[Any], Kept]] = {
+    Pod: kept_of_pod,
+    Job: lambda job: Kept(job.metadata.uid, job_seen(job)),
+}

@@ -32,6 +32,8 @@ CHECK_S = 0.25
 SLACK = timedelta(seconds=60)
 #: Seconds that the threads get to end.
 LEAVE_S = 4.0
+#: Logs of one turn, so many of them at the same time, and seconds for all of them.
+PODS_A_TURN, THREADS, TURN_S = 200, 4, 3.0
 
 Changed = Callable[[int, datetime], None]
 
@@ -44,7 +46,9 @@ class KubernetesObserver:
         self._pace = pace or Pace()
         self._long_s = long_s
         self._session: _Session | None = None
-        self._counting = Counting(api)
+        self._tails = LogTails(api, THREADS)
+        self._last = ""
+        """The uid of the pod that was the last to have its turn."""
 
     def health(self) -> ObserverHealth:
         """Up while both watches are open and neither is silent."""
@@ -52,9 +56,25 @@ class KubernetesObserver:
         return session.health() if session is not None else ObserverHealth(False, "it does not watch")
 
     def counted(self) -> Sequence[Counted]:
-        """See the port: of very many pods those whose turn it is, by the last lines of their logs."""
+        """See the port: of very many pods those whose turn it is, by the last lines of their logs.
+
+        A log costs the API server and the node of its pod a request each. So a turn has an end, and what has not come
+        by then is left for the next one.
+        """
         session = self._session
-        return self._counting.counted(session.running()) if session is not None else []
+        pods = session.running() if session is not None else {}
+        uids = sorted(pods)
+        if len(uids) > PODS_A_TURN:
+            uids = in_turn(uids, bisect_right(uids, self._last), PODS_A_TURN)
+            self._last = uids[-1]
+        turn = [pods[uid] for uid in uids]
+        tails = self._tails.all(lambda pod: self._tails.read(pod.name, LOOK_LINES, LOOK_BYTES), turn, TURN_S)
+        said = [(pod, last_progress(tail)) for pod, tail in zip(turn, tails, strict=True) if tail]
+        return [
+            Counted(pod.run, pod.attempt, pod.index, one.counters, one.at)
+            for pod, one in said
+            if one is not None and one.counters != Counters()
+        ]
 
     def watch(self, changed: Changed, over: threading.Event) -> None:
         """Watch until ``over`` is set; see the port."""
@@ -96,7 +116,7 @@ class _Session:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _check(self) -> None:
-        self.tell(lambda changes, now: changes.slow(now))
+        self.report(lambda changes, now: changes.slow(now))
         with self._lock:
             self._watched = self._changes.watched
 
@@ -112,28 +132,23 @@ class _Session:
     def _complete(self, kind: type, kept: Sequence[Kept]) -> None:
         """All objects of this kind that there are."""
         listed = {one.uid: one.seen for one in kept if one.seen is not None}
-        if kind is Job:
-            self.tell(lambda changes, now: changes.jobs(listed, now))
-            return
-        old = _steady(kept) if self._first else None
-        self._first = False
-        with self._lock:
-            self._running = {one.uid: one.running for one in kept if one.running is not None}
-        self.tell(lambda changes, now: changes.pods(listed, now), old)
+        old = None
+        if kind is Pod:
+            old, self._first = _steady(kept) if self._first else None, False
+            with self._lock:
+                self._running = {one.uid: one.running for one in kept if one.running is not None}
+        self.report(lambda changes, now: changes.listed(kind, listed, now), old)
 
     def _one(self, kind: type, one: Kept) -> None:
         """One object that was added or changed, or is gone."""
-        if kind is Job:
-            self.tell(lambda changes, now: changes.job(one.uid, one.seen, now))
-            return
         with self._lock:
             if one.running is not None:
                 self._running[one.uid] = one.running
             else:
                 self._running.pop(one.uid, None)
-        self.tell(lambda changes, now: changes.pod(one.uid, one.seen, now))
+        self.report(lambda changes, now: changes.one(kind, one.uid, one.seen, now))
 
-    def tell(self, apply: Callable[[Changes, float], set[int]], old: Mapping[int, datetime] | None = None) -> None:
+    def report(self, apply: Callable[[Changes, float], set[int]], old: Mapping[int, datetime] | None = None) -> None:
         """Take in what came, and tell the runs concerned: as of now, or as of when it surely had happened."""
         with self._lock:
             runs = apply(self._changes, time.monotonic())
@@ -153,34 +168,3 @@ def _steady(pods: Iterable[Kept]) -> dict[int, datetime]:
         steady = pod.stage == RUNNING and not pod.marks
         found[pod.run_id] = max(known, at) if steady and known is not None and at is not None else None
     return {run_id: at + SLACK for run_id, at in found.items() if at is not None}
-
-
-#: Logs of one turn, so many of them at the same time, and seconds for all of them.
-PODS_A_TURN, THREADS, TURN_S = 200, 4, 3.0
-
-
-class Counting:
-    """Reads counters in turn, from the last lines of logs. ``counted`` is for one thread at a time.
-
-    A log costs the API server and the node of its pod a request each, so a turn has an end, after which what has not
-    come is left for the next one.
-    """
-
-    def __init__(self, api: Api) -> None:
-        self._tails = LogTails(api, THREADS)
-        self._last = ""
-
-    def counted(self, pods: Mapping[str, RunningPod]) -> Sequence[Counted]:
-        """Of the pods whose turn it is, by uid; those that say nothing, or not in time, are left out."""
-        uids = sorted(pods)
-        if len(uids) > PODS_A_TURN:
-            uids = in_turn(uids, bisect_right(uids, self._last), PODS_A_TURN)
-            self._last = uids[-1]
-        turn = [pods[uid] for uid in uids]
-        tails = self._tails.all(lambda pod: self._tails.read(pod.name, LOOK_LINES, LOOK_BYTES), turn, TURN_S)
-        said = [(pod, last_progress(tail)) for pod, tail in zip(turn, tails, strict=True) if tail]
-        return [
-            Counted(pod.run, pod.attempt, pod.index, one.counters, one.at)
-            for pod, one in said
-            if one is not None and one.counters != Counters()
-        ]

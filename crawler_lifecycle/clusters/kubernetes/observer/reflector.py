@@ -86,10 +86,9 @@ class Reflector(Generic[T]):
         self._stream: Watch | None = None
         self._version: str | None = None
         """The version where the next watch begins; ``None``: with a list."""
-        self._listed_at = -float("inf")
+        self._listed_at, self.lists = -float("inf"), 0
         self.problem: str | None = "it has only begun"
         """The reason why it sees nothing now; may be read from any thread."""
-        self.lists = self.watches = 0
 
     def leave(self) -> None:
         """End the watch that is under way, whatever it waits for. From any thread."""
@@ -123,7 +122,6 @@ class Reflector(Generic[T]):
 
     def _watch(self, over: threading.Event) -> float:
         """One watch until it ends or is left; the seconds to wait after it. Raises ``ApiError``."""
-        self.watches += 1
         began, heard = time.monotonic(), False
         with self._api.watch(
             self._path,

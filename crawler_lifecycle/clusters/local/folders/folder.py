@@ -7,6 +7,7 @@ held (``runner/held.py``), so that no link leads out of it. Light on imports: th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from datetime import datetime, timezone
@@ -41,6 +42,8 @@ FILES = "files"
 STARTED = "started"
 
 FILE_MAX = 256 * 1024
+#: Bytes of the disk that are reserved for the end of a task, so that a full disk hides no end.
+RESERVE = 64 * 1024
 
 
 class Garbage(ValueError):
@@ -91,7 +94,7 @@ def read(folder: Held, name: str) -> dict[str, object] | None:
     return data
 
 
-def told_beside(state: str, name: str) -> dict[str, object]:
+def reported_beside(state: str, name: str) -> dict[str, object]:
     """Return what its supervisor told outside of the task's folder; empty where it told nothing. Raises ``OSError``."""
     try:
         return read(Held(os.path.join(state, STARTED)), name) or {}
@@ -104,3 +107,42 @@ def marks(run_id: object, run_uid: object, task_id: object, files: str) -> list[
     run = (f"CRAWL_RUN_ID={run_id}", f"CRAWL_RUN_UID={run_uid}")
     entries = (*run, f"CRAWL_TASK_ID={task_id}", f"CRAWL_FILES_DIR={files}")
     return [os.fsencode(entry) for entry in entries]
+
+
+class EndReserve:
+    """A file with bytes in it that becomes the record of the end: written over in place, it needs no more space."""
+
+    def __init__(self, folder: str) -> None:
+        """Never raises: without it the end is written as any other file is."""
+        self._path = os.path.join(folder, "end.room")
+        self._handle = -1
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._handle = os.open(self._path, flags, 0o600)
+            # Not zeros: a file system that packs or leaves out what is empty would keep nothing for us.
+            os.pwrite(self._handle, os.urandom(RESERVE), 0)
+            os.fsync(self._handle)
+
+    def become(self, path: str, data: object) -> bool:
+        """Be the file of this name from now on, as a whole, unless there is one; whether there is one now.
+
+        It is the file that we hold, whatever the crawler put in the place of its name.
+        """
+        handle, self._handle = self._handle, -1
+        if handle < 0:
+            return False
+        try:
+            raw = json.dumps(data).encode()
+            os.pwrite(handle, raw, 0)
+            os.ftruncate(handle, len(raw))
+            os.fsync(handle)
+            with contextlib.suppress(FileExistsError):
+                # With a folder named, Python lets the kernel follow the link; the path is absolute and needs none.
+                os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
+        except OSError:  # the crawler removed it, or there is no /proc
+            return False
+        finally:
+            os.close(handle)
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+        return True

@@ -15,7 +15,7 @@ from heapq import merge
 from itertools import groupby
 from pathlib import Path
 
-from crawler_lifecycle.clusters.local.processes.identity import Stat, all_processes, read_stat
+from crawler_lifecycle.clusters.local.processes.identity import Identity, Stat, all_processes, boot_id, given_to
 from crawler_lifecycle.clusters.local.processes.liveness_marks import LIVE
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
@@ -26,6 +26,7 @@ from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from .reader import reading, task_path
+from .retention import folders_in
 
 Key = tuple[int, int, int]
 #: The same with the uid of the run: two runs may have one number, of this database and of one before it.
@@ -62,7 +63,7 @@ def _task_of(place: Place, state: Path, observe: Observe, process: Stat | None, 
     seen = observe(run, TaskRef(task_id or 0, index, attempt))
     executing, began = seen.phase is Phase.EXECUTING, seen.started_at
     if seen.phase not in (Phase.WAITING, Phase.EXECUTING):
-        if process is None or not _lives(process):
+        if process is None or not Identity(process.pid, process.start, boot_id()).alive():
             return None
         executing, began = True, _modified(process.pid)
     uid = spec.get("uid")
@@ -109,11 +110,7 @@ def _names(folder: Path) -> list[str]:
 
 def _environment(pid: int) -> dict[str, str]:
     """The variables of the contract with which the process was executed; none when it is gone or another user's."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            entries = [entry.partition(b"=") for entry in file.read().split(b"\0") if entry.startswith(b"CRAWL_")]
-    except OSError:
-        return {}
+    entries = (entry.partition(b"=") for entry in given_to(pid, "environ") if entry.startswith(b"CRAWL_"))
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
 
 
@@ -128,11 +125,6 @@ def _place_of(tasks: Path, files_dir: str) -> Place | None:
     return None if named is None or None in numbers else (named.run_id, numbers[0] or 0, numbers[1] or 0, named.uid)
 
 
-def _lives(process: Stat) -> bool:
-    now = read_stat(process.pid)
-    return now is not None and now.start == process.start and not now.ended
-
-
 def _modified(pid: int) -> datetime | None:
     try:
         return datetime.fromtimestamp(os.stat(f"/proc/{pid}").st_mtime, UTC)
@@ -142,7 +134,7 @@ def _modified(pid: int) -> datetime | None:
 
 def _unended(state: Path, run_id: int | None, begin: Key) -> Iterator[Place]:
     """The tasks whose folder has a spec and no end. Raises ``OSError``."""
-    named = (RunRef.named(name) for name in _folders(state / "tasks"))
+    named = (RunRef.named(folder.name) for folder in folders_in(state / "tasks"))
     runs = [run for run in named if run is not None and run_id in (None, run.run_id) and run.run_id >= begin[0]]
     for _, same in groupby(sorted(runs, key=lambda run: (run.run_id, run.uid)), key=lambda run: run.run_id):
         yield from merge(*(_unended_of(state, run, begin) for run in same))
@@ -165,18 +157,9 @@ def _is_open(path: Path) -> bool:
     return not folder.has(files.END) and folder.has(files.SPEC)
 
 
-def _folders(folder: Path) -> list[str]:
-    """The names of the folders in it."""
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
 def _numbers(folder: Path) -> list[int]:
     """The folders in it whose names are numbers, in order; nothing else there is ours."""
-    return sorted(number for name in _folders(folder) if (number := _number(name)) is not None)
+    return sorted(number for inner in folders_in(folder) if (number := _number(inner.name)) is not None)
 
 
 def _number(text: object) -> int | None:

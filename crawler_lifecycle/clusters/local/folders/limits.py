@@ -88,16 +88,3 @@ class KernelLimits:
         group, self._group = self._group, None
         if group is not None and group.remove():
             self._folder.unlink(files.CGROUP)
-
-
-def settle(folder: Held, group: Group) -> None:
-    """Nobody supervises the task any more: keep what the group knows about its end, and remove it once it is empty.
-
-    Raises ``OSError``.
-    """
-    with contextlib.suppress(FileNotFoundError):  # removed by another look
-        kills = group.oom_kills()
-        if kills:
-            files.create(folder, files.OOM, {"kills": kills, "peak_memory": group.peak()})
-    if group.remove(0):
-        folder.unlink(files.CGROUP)

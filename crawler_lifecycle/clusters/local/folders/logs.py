@@ -14,7 +14,6 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef
-from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from .reader import TaskFolder
@@ -33,37 +32,24 @@ class LocalLogs:
         """At most ``limit`` bytes from ``after`` on, or the last ones. Raises ``ClusterUnavailable``."""
         try:
             folder = TaskFolder(self._state, run, task, doubted=True)
-            if not self._is_there(folder):
+            if not folder.exists():
                 return None
             # Asked first: what is written between the two questions is then still read. It is dear, and of no use
             # where more follows.
             ended = not self._more_follows(folder, after, limit) and self._ended(folder)
-            handle = self._log(folder)
+            handle = folder.open(files.LOG)
             if handle is None:
                 return LogPart(b"", 0, True) if ended else None
             with open(handle, "rb", buffering=0) as file:
                 size = os.fstat(handle).st_size
                 place = max(0, size - limit) if after is None else after if after <= size else 0
                 data = os.pread(file.fileno(), limit, place)
+        except FileNotFoundError:  # nothing was ever deployed here, or its disk is away
+            return None
         except OSError as error:
             raise ClusterUnavailable(f"the log of task {task.task_id} cannot be read: {error.strerror}") from error
         end = place + len(data)
         return LogPart(data, end, ended and end >= size)
-
-    @staticmethod
-    def _is_there(folder: TaskFolder) -> bool:
-        try:
-            return folder.exists()
-        except FileNotFoundError:  # nothing was ever deployed here, or its disk is away
-            return False
-
-    @staticmethod
-    def _log(folder: TaskFolder) -> int | None:
-        """The log, opened; ``None`` for none, and for what a crawler put in its place. Raises ``OSError``."""
-        try:
-            return folder.held.open(files.LOG) if folder.held is not None else None
-        except NotOurs:
-            return None
 
     @staticmethod
     def _more_follows(folder: TaskFolder, after: int | None, limit: int) -> bool:

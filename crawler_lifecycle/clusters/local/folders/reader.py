@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,7 +36,6 @@ from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
-from .limits import settle
 
 _NAME = re.compile(r"crawl-(.+)-(0|[1-9][0-9]{0,9})-([1-9][0-9]{0,9})", re.ASCII)
 
@@ -69,7 +68,7 @@ class TaskFolder:
         self.run = run
         self.task = task
         self._held: Held | None = None
-        self.troubles: list[str] = []
+        self.incidents: list[str] = []
 
     # --- files
 
@@ -84,14 +83,12 @@ class TaskFolder:
         tasks, *names = str(self.path).rsplit(os.sep, 3)
         root = Held(tasks)  # without the folder of all tasks nothing is known
         try:
-            for name in names:
-                root = root.below(name)
+            return root.below(*names)
         except FileNotFoundError:
             return None
         except NotOurs as trouble:
             self._note(f"its folder was replaced: {trouble}")
             return None
-        return root
 
     @property
     def held(self) -> Held | None:
@@ -112,6 +109,13 @@ class TaskFolder:
 
     def has(self, name: str) -> bool:
         return self.held is not None and self.held.has(name)
+
+    def open(self, name: str) -> int | None:
+        """A descriptor of the file; ``None`` for none, and for what a crawler put in its place. Raises ``OSError``."""
+        try:
+            return self.held.open(name) if self.held is not None else None
+        except NotOurs:
+            return None
 
     def has_ended(self) -> bool:
         """Tell whether its end is on file, and nothing of it runs that had to end before. Raises ``OSError``.
@@ -141,8 +145,8 @@ class TaskFolder:
             return {}
 
     def _note(self, trouble: str) -> None:
-        if trouble not in self.troubles:
-            self.troubles.append(trouble)
+        if trouble not in self.incidents:
+            self.incidents.append(trouble)
 
     def typed(self, data: Mapping[str, object], name: str, kind: type, source: str) -> object | None:
         """A value of exactly this type, or ``None``; another type is noted as garbage."""
@@ -198,7 +202,7 @@ class TaskFolder:
             if not ours and process.can_be_asked():
                 raise ValueError("it names a process of something else")
         except ValueError as trouble:
-            if not any(known.startswith(name) for known in self.troubles):
+            if not any(known.startswith(name) for known in self.incidents):
                 self._note(f"{name}: {trouble}")
             return None
         return process
@@ -253,10 +257,13 @@ class TaskFolder:
 
     def settle_group(self) -> None:
         """Keep what the control group knows and remove it, if no supervisor is there to do so. Raises ``OSError``."""
-        if self.has(files.CGROUP) and not self.supervisor_alive():
-            group = self.group()
-            if group is not None:
-                settle(self._here(), group)
+        if self.has(files.CGROUP) and not self.supervisor_alive() and (group := self.group()) is not None:
+            with suppress(FileNotFoundError):  # removed by another look
+                kills = group.oom_kills()
+                if kills:
+                    self.create(files.OOM, {"kills": kills, "peak_memory": group.peak()})
+            if group.remove(0):
+                self._here().unlink(files.CGROUP)
 
     def uid(self) -> str | None:
         """The identity of the object under this name; ``None`` when there is none, or garbage hides it."""
@@ -270,10 +277,7 @@ class TaskFolder:
         return self.has(files.SUPERVISOR) and self._locked()
 
     def _locked(self) -> bool:
-        try:
-            handle = self._here().open(files.LOCK)
-        except NotOurs:
-            return False
+        handle = self.open(files.LOCK)
         if handle is None:
             return False
         try:

@@ -66,10 +66,11 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
 
 def _is_over(run: Path, before: float) -> bool:
     """Tell whether all tasks of the run ended before that time, so that it may go."""
-    return folders_go((_end_of(task) for index in _folders(run) for task in _folders(index)), before)
+    return folders_go((_end_of(task) for index in folders_in(run) for task in folders_in(index)), before)
 
 
-def _folders(folder: Path) -> list[Path]:
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in it; none where there is no such folder. Raises ``OSError``."""
     try:
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -101,13 +102,13 @@ def _put_aside(state: Path, run: Path) -> None:
     saved = state / "state" / run.name
     if saved.is_dir() and not saved.is_symlink():
         os.rename(saved, aside / "state")
-    for index in _folders(run):
+    for index in folders_in(run):
         os.rename(index, aside / index.name)
 
 
 def _empty_trash(state: Path) -> None:
     with exclusive(state):  # what another one is putting aside is not taken from under its hands
-        left = _folders(state / TRASH)
+        left = folders_in(state / TRASH)
     for folder in left:
         try:
             shutil.rmtree(folder, onerror=_unless_gone)

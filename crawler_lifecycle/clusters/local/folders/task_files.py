@@ -77,8 +77,8 @@ class LocalFiles:
         """The folder with files of one task, or why there is none. Raises ``OSError``."""
         folder, prefix = TaskFolder(self._state, run, task), files_prefix(task.index, task.attempt)
         if not folder.exists():
-            if folder.troubles:
-                yield FileSource(prefix, missing="; ".join(folder.troubles))
+            if folder.incidents:
+                yield FileSource(prefix, missing="; ".join(folder.incidents))
         elif folder.has(files.FILES):
             yield FileSource(prefix, folder.path / files.FILES, root=self._tasks)
 

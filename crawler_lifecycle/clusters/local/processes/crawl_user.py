@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import stat
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -38,9 +38,6 @@ class RunAs:
         if known.pw_uid == 0:
             raise InvalidRequest(f"{_SETTING}: {setting!r} is root, as which no crawler may run; name another user")
         return cls(known.pw_uid, known.pw_gid, known.pw_name, known.pw_dir)
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that differ from the environment of whoever deploys."""

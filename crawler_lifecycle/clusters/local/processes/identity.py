@@ -11,7 +11,8 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from crawler_lifecycle.runner import signs
 
@@ -28,14 +29,13 @@ _PF_EXITING = 0x00000004
 class Stat:
     """The facts of ``/proc/<pid>/stat`` about one process."""
 
-    __slots__ = ("exit_status", "exiting", "group", "parent", "pid", "session", "start", "state")
+    __slots__ = ("exit_status", "exiting", "group", "parent", "pid", "start", "state")
 
     def __init__(self, pid: int, fields: list[str]) -> None:
         self.pid = pid
         self.state = fields[0]
         self.parent = int(fields[1])
         self.group = int(fields[2])
-        self.session = int(fields[3])
         #: It executes nothing more and has lost its arguments and environment, but is no zombie yet.
         self.exiting = bool(int(fields[6]) & _PF_EXITING)
         self.start = int(fields[19])
@@ -46,6 +46,10 @@ class Stat:
     def ended(self) -> bool:
         """A zombie has ended: only its parent has not looked yet."""
         return self.state in ("Z", "X", "x")
+
+    def send(self, number: int) -> bool:
+        """See ``Identity.send``."""
+        return Identity(self.pid, self.start, boot_id()).send(number)
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -68,13 +72,12 @@ def boot_id() -> str:
         return file.read().strip()
 
 
-class Identity:
+class Identity(NamedTuple):
     """One process for ever: number, start time in clock ticks, boot id."""
 
-    __slots__ = ("boot", "pid", "start")
-
-    def __init__(self, pid: int, start: int, boot: str) -> None:
-        self.pid, self.start, self.boot = pid, start, boot
+    pid: int
+    start: int
+    boot: str
 
     @classmethod
     def of(cls, pid: int) -> Identity:
@@ -86,16 +89,11 @@ class Identity:
 
     @classmethod
     def from_json(cls, data: dict[str, object]) -> Identity:
-        """The identity that ``to_json`` wrote. Raises ``ValueError`` for anything else."""
+        """The identity in a record. Raises ``ValueError`` for anything else."""
         pid, start, boot = data.get("pid"), data.get("start"), data.get("boot")
-        if type(pid) is not int or type(start) is not int or type(boot) is not str:
-            raise ValueError("no pid, start and boot")
-        if not 1 < pid < 2**31 or start < 0:
-            raise ValueError("no pid, start and boot")
-        return cls(pid, start, boot)
-
-    def to_json(self) -> dict[str, object]:
-        return {"pid": self.pid, "start": self.start, "boot": self.boot}
+        if type(pid) is int and type(start) is int and type(boot) is str and 1 < pid < 2**31 and start >= 0:
+            return cls(pid, start, boot)
+        raise ValueError("no pid, start and boot")
 
     def stat(self) -> Stat | None:
         """The process, zombie or not, or ``None`` when it is gone (its number may belong to another one by now)."""
@@ -118,41 +116,27 @@ class Identity:
         """Send a signal to exactly this process; whether there was one to receive it.
 
         The file descriptor pins the process before its start time is compared, so no reuse of the number can slip in
-        between.
+        between. Kernels and sandboxes without pidfd, and a process without a descriptor left, check and then signal.
         """
+        pinned = None
         try:
-            pinned = os.pidfd_open(self.pid)
-        except OSError as error:
-            if error.errno == errno.ESRCH:
-                return False
-            return self._send_unpinned(number)
-        try:
+            with contextlib.suppress(OSError):
+                pinned = os.pidfd_open(self.pid)
             if not self.alive():
                 return False
-            signal.pidfd_send_signal(pinned, number)
+            if pinned is None:
+                os.kill(self.pid, number)
+            else:
+                signal.pidfd_send_signal(pinned, number)
         except ProcessLookupError:
             return False
         finally:
-            os.close(pinned)
-        return True
-
-    def _send_unpinned(self, number: int) -> bool:
-        """For kernels and sandboxes without pidfd, and when no descriptor is left: check, then signal."""
-        if not self.alive():
-            return False
-        try:
-            os.kill(self.pid, number)
-        except ProcessLookupError:
-            return False
+            if pinned is not None:
+                os.close(pinned)
         return True
 
 
-def all_processes() -> list[Stat]:
-    """Every process there is now, except those that vanish while we read."""
-    return list(_each_process())
-
-
-def _each_process() -> Iterator[Stat]:
+def all_processes() -> Iterator[Stat]:
     """Every process, to be judged before the next one is asked for.
 
     One that forks and ends while we read hides its child from the list that was made before. So the list is made again
@@ -167,10 +151,10 @@ def _each_process() -> Iterator[Stat]:
                 yield stat
 
 
-def _environment(pid: int) -> list[bytes]:
-    """The environment with which it was executed; nothing when it is gone, or another user's: then it is not ours."""
+def given_to(pid: int, name: str) -> list[bytes]:
+    """The ``environ`` or ``cmdline`` that it was executed with; nothing when it is gone, or another user's."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read().split(b"\0")
     except OSError:
         return []
@@ -178,22 +162,13 @@ def _environment(pid: int) -> list[bytes]:
 
 def carries(pid: int, marks: list[bytes]) -> bool:
     """Tell whether the environment that the process was executed with holds all these ``NAME=value`` entries."""
-    entries = _environment(pid)
+    entries = given_to(pid, "environ")
     return all(mark in entries for mark in marks)
-
-
-def _arguments(pid: int) -> list[bytes]:
-    """The arguments with which it was executed; nothing when it is gone. A supervisor hides none of its own."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
 
 
 def started_with(pid: int, *arguments: str) -> bool:
     """Tell whether the process was executed with all these arguments. No file is needed for it."""
-    given = _arguments(pid)
+    given = given_to(pid, "cmdline")
     return all(os.fsencode(one) in given for one in arguments)
 
 
@@ -213,7 +188,7 @@ def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identi
     if uid is not None:
         marks = [*marks, os.fsencode(f"CRAWL_TASK_UID={uid}")]
     arguments = (BOOT, folder) if uid is None else (BOOT, folder, uid)
-    living = [stat for stat in _each_process() if not stat.ended and stat.pid != os.getpid()]
+    living = [stat for stat in all_processes() if not stat.ended and stat.pid != os.getpid()]
     like_it = {stat.pid for stat in living if started_with(stat.pid, *arguments)}
     # One that it has just forked looks like itself, and is the crawler.
     watching = {stat.pid for stat in living if stat.pid in like_it and stat.parent not in like_it}
@@ -226,10 +201,10 @@ def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
     """Of these tasks (their marks by folder) those of which a process lives: one pass over all processes for all."""
     folders = {marks[-1]: folder for folder, marks in tasks.items()}
     found: set[str] = set()
-    for stat in _each_process():
+    for stat in all_processes():
         if stat.ended or stat.pid == os.getpid():
             continue
-        entries = _environment(stat.pid)
+        entries = given_to(stat.pid, "environ")
         named = (folders[entry] for entry in entries if entry in folders)
         found.update(folder for folder in named if all(mark in entries for mark in tasks[folder]))
     return found
@@ -241,12 +216,12 @@ def wake_supervisors(tasks: str) -> None:
     Stopped, it would hold its slot, or the head of the queue, for ever.
     """
     below_it = os.fsencode(tasks) + b"/"
-    for stat in _each_process():
+    for stat in all_processes():
         if stat.state == "T":
-            given = _arguments(stat.pid)
+            given = given_to(stat.pid, "cmdline")
             if os.fsencode(BOOT) in given and any(one.startswith(below_it) for one in given):
                 with contextlib.suppress(PermissionError):  # another user's: no process of ours
-                    Identity(stat.pid, stat.start, boot_id()).send(signal.SIGCONT)
+                    stat.send(signal.SIGCONT)
 
 
 def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
@@ -260,16 +235,16 @@ def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
     own = os.getpid()
     return [
         stat
-        for stat in _each_process()
+        for stat in all_processes()
         if not stat.ended
         and stat.pid != own
         and ((held is not None and held.pid in (stat.pid, stat.group)) or carries(stat.pid, marks))
     ]
 
 
-def kill_all(victims: list[Stat], boot: str) -> int:
+def kill_all(victims: Iterable[Stat]) -> int:
     """SIGKILL each of them; how many there were to receive it."""
-    return sum(Identity(victim.pid, victim.start, boot).send(signal.SIGKILL) for victim in victims)
+    return sum(victim.send(signal.SIGKILL) for victim in victims)
 
 
 def descendants(pid: int) -> list[int]:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeGuard, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.subjects import Action, Subject
-from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json, field_error, of_error
+from crawler_lifecycle.web.problems import ERRORS_MAX, Problem, check_json, field_error, of_error, refused
 
 #: Fields of one form: a selection of 500 and some more.
 FIELDS_MAX = 2000
@@ -82,7 +82,7 @@ KEPT_MAX = 2000
 Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 
 
-class Pressed(BaseModel):
+class KeyedForm(BaseModel):
     """The key that every form sends."""
 
     model_config = ConfigDict(extra="forbid")
@@ -90,8 +90,8 @@ class Pressed(BaseModel):
     key: Key
 
 
-class ActionForm(Pressed):
-    """The form of one subject: what is pressed about it, by its table of actions."""
+class ActionForm(KeyedForm):
+    """The form of one subject: one of its table of actions."""
 
     subject: ClassVar[Subject]
 
@@ -110,19 +110,19 @@ class ActionForm(Pressed):
         return self.subject.action(self.do)
 
     @property
-    def press(self) -> str:
+    def request_key(self) -> str:
         """The name of this press: the same one is carried out once."""
         return f"{self.key}.{self.do}"
 
-    def said(self, fresh: bool, note: str | None, **values: object) -> str:
+    def sentence(self, fresh: bool, note: str | None, **values: object) -> str:
         """Say in a sentence what became of it; ``fresh``: something was changed. ``values`` stand in the sentence."""
         text = (self.action.done if fresh else self.action.before).format(**values)
         return f"{text} {note}" if note else text
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The outcome for one thing that something was pressed about."""
+class Outcome:
+    """The outcome of an action for one thing."""
 
     name: str
     href: str
@@ -138,7 +138,7 @@ def check_shown(shown: int, attempt: int, status: str) -> None:
 
 
 class Once:
-    """Presses, by the keys of their forms: when a form is pressed again, the same is told and nothing is done.
+    """Actions, by the keys of their forms: a form that is sent again gets the same outcome, and nothing is done.
 
     It is of one process, and for its words alone: another gateway, and one that began anew, do not know the key. That
     nothing is done twice is the database's work (docs/page.md, "Several gateways").
@@ -147,7 +147,7 @@ class Once:
     def __init__(self) -> None:
         self._asked: dict[str, asyncio.Task[Any]] = {}
 
-    async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, Told]]) -> Told:
+    async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
         """The outcome of the press. A failure is not kept: after it the form may be sent again."""
         asked = self._asked.get(key)
         if asked is None:
@@ -155,33 +155,33 @@ class Once:
                 del self._asked[next(iter(self._asked))]
             asked = self._asked[key] = asyncio.create_task(act())
         try:
-            told: Told = await asyncio.shield(asked)
+            outcome: Outcome = await asyncio.shield(asked)
         except Exception:
             self._asked.pop(key, None)
             raise
-        return told
+        return outcome
 
 
-def tell(request: Request, word: str, told: list[Told], now: datetime) -> Response:
+def outcomes_page(request: Request, word: str, outcomes: list[Outcome], now: datetime) -> Response:
     """The page that says what became of a press."""
-    return answer(request, "pressed.html", word=word, told=told, now=now)
+    return answer(request, "outcomes.html", word=word, outcomes=outcomes, now=now)
 
 
-async def press(
-    request: Request, once: Once, pressed: ActionForm, key: object, act: Callable[[], Awaitable[str]], now: datetime
+async def carry_out(
+    request: Request, once: Once, asked: ActionForm, key: object, act: Callable[[], Awaitable[str]], now: datetime
 ) -> Response:
-    """Carry out once what was pressed about one of its subject, and say what became of it. ``act`` does it, and says
+    """Carry out once an action on one of its subject, and say what became of it. ``act`` does it, and says
     in a sentence what it did; ``NotInThisState`` is such an outcome, too."""
-    name, href = f"{pressed.subject.noun} {key}", pressed.subject.path(key)
+    name, href = f"{asked.subject.noun} {key}", asked.subject.path(key)
 
-    async def carried_out() -> Told:
+    async def carried_out() -> Outcome:
         try:
             text = await act()
         except NotInThisState as error:
-            return Told(name, href, False, str(error))
-        return Told(name, f"/{pressed.subject.plural}" if pressed.do == "delete" else href, True, text)
+            return Outcome(name, href, False, str(error))
+        return Outcome(name, f"/{asked.subject.plural}" if asked.do == "delete" else href, True, text)
 
-    return tell(request, pressed.action.title, [await once(pressed.press, carried_out)], now)
+    return outcomes_page(request, asked.action.title, [await once(asked.request_key, carried_out)], now)
 
 
 #: Characters of a command line that is typed: to take one apart needs some microseconds for each.
@@ -196,12 +196,6 @@ class Wrong:
     detail: str
     fields: Mapping[str, str]
     """Sentences by the name of the field."""
-
-
-def refused(field: str, message: str) -> Problem:
-    """The problem of one field."""
-    error = FieldError(field=field[:100], message=message)
-    return Problem(422, "invalid_request", f"{field[:100]}: {message}", errors=[error])
 
 
 def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) -> dict[str, str]:
@@ -273,7 +267,7 @@ def one_object(field: str, text: str) -> dict[str, object]:
 
 
 def can_be_typed(texts: Iterable[str]) -> bool:
-    """Tell whether these come back from a line of a form as they are."""
+    """Say whether these come back from a line of a form as they are."""
     return not any(set("\r\n\0") & set(text) for text in texts)
 
 
@@ -288,18 +282,18 @@ def as_assignments(values: object) -> str | None:
 
 def as_words(values: object) -> str | None:
     """The text of ``words``; ``None`` for what cannot be written so."""
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        return None
-    text = shlex.join(values)
-    return text if can_be_typed(values) and len(text) <= _WORDS_MAX else None
+    text = shlex.join(values) if _are_texts(values) else ""
+    return text if text and len(text) <= _WORDS_MAX else None
 
 
 def as_parts(values: object) -> str | None:
     """The text of ``parts``; ``None`` for what cannot be written so."""
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        return None
-    text = ", ".join(values)
-    return text if can_be_typed(values) and parts(text) == values else None
+    text = ", ".join(values) if _are_texts(values) else ""
+    return text if parts(text) == values else None
+
+
+def _are_texts(values: object) -> TypeGuard[list[str]]:
+    return isinstance(values, list) and all(isinstance(one, str) for one in values) and can_be_typed(values)
 
 
 def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = (), rest: str | None = None) -> Wrong:

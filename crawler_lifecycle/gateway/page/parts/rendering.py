@@ -69,7 +69,7 @@ def address(name: str) -> str:
 
 
 def accepts_gzip(request: Request) -> bool:
-    """Tell whether a compressed answer will be understood."""
+    """Say whether a compressed answer will be understood."""
     coding = [part.split(";") for part in request.headers.get("accept-encoding", "").lower().split(",")]
     return any(name[0].strip() == "gzip" and "q=0" not in [p.strip() for p in name[1:]] for name in coding)
 
@@ -173,18 +173,18 @@ def moment(value: datetime | None, now: datetime) -> Markup:
     if value is None:
         return Markup("–")
     passed = (now - value).total_seconds()
-    words = f"in {span(-passed)}" if passed < 0 else f"{span(passed)} ago"
-    text = value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    title = f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(text, title, words)
+    return _time_tag("<time", value, f"in {span(-passed)}" if passed < 0 else f"{span(passed)} ago")
 
 
 def lasting(begin: datetime, now: datetime) -> Markup:
     """For how long something lasts by now; the page counts on."""
-    text = begin.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    title = f"{begin.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    words = span((now - begin).total_seconds())
-    return Markup('<time data-for datetime="{}" title="{}">{}</time>').format(text, title, words)
+    return _time_tag("<time data-for", begin, span((now - begin).total_seconds()))
+
+
+def _time_tag(tag: str, value: datetime, words: str) -> Markup:
+    text = value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    title = f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return Markup(tag + ' datetime="{}" title="{}">{}</time>').format(text, title, words)  # noqa: S704 - ours
 
 
 def between(begin: datetime | None, end: datetime | None, now: datetime) -> str | Markup:

@@ -1,1 +1,1 @@
-"""Pages of runs: the list, one run, its log and files, and what is pressed about runs."""
+"""Pages of runs: the list, one run, its log and files, and what is done about runs."""

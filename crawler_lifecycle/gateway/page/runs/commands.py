@@ -1,7 +1,7 @@
-"""The list of runs, and what is pressed about runs: one, a selection, or all that fit.
+"""The list of runs, and actions on runs: one, a selection, or all that fit.
 
 Each run is carried out by the commands of the API and gets an answer of its own. A form carries a key and, of each run,
-the attempt that was shown: pressed twice, or sent again after Back, it does nothing twice; a run that changed meanwhile
+the attempt that was shown: sent twice, or again after Back, it does nothing twice; a run that changed meanwhile
 is told about and left alone.
 """
 
@@ -25,7 +25,7 @@ from crawler_lifecycle.gateway.access.operations import may, signed
 from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Told, check_shown, form, read, tell
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Outcome, check_shown, form, outcomes_page, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
 from crawler_lifecycle.gateway.runs.answers import RunPage
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
@@ -43,7 +43,7 @@ SELECTED_MAX = 500
 AT_ONCE = 8
 
 
-class PressForm(ActionForm):
+class RunForm(ActionForm):
     """The form of a run, or of a selection. Each run is written as its number, a dot, and the attempt it was in."""
 
     subject: ClassVar[Subject] = RUN
@@ -66,28 +66,28 @@ class PressForm(ActionForm):
 
 
 def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
-    """Add the route of what is pressed."""
+    """Add the route of what is asked."""
 
     @app.post("/runs", operation_id="pressRuns", include_in_schema=False)
     async def press_runs(request: Request) -> Response:
-        """Carry out what was pressed, and tell it for each run."""
-        pressed = read(PressForm, await form(request))
-        chosen = pressed.chosen()
-        if pressed.do == "force" and (asked := await _unconfirmed(commands, chosen, pressed.typed)) is not None:
-            return answer(request, "force.html", expected=asked, pressed=pressed, chosen=chosen, now=clock())
+        """Carry out what was asked, and tell it for each run."""
+        asked = read(RunForm, await form(request))
+        chosen = asked.chosen()
+        if asked.do == "force" and (expected := await _unconfirmed(commands, chosen, asked.typed)) is not None:
+            return answer(request, "force.html", expected=expected, asked=asked, chosen=chosen, now=clock())
         places = asyncio.Semaphore(AT_ONCE)
 
-        async def one(run_id: int, attempt: int) -> Told:
+        async def one(run_id: int, attempt: int) -> Outcome:
             async with places:
-                return await _carry_out(commands, pressed, run_id, attempt)
+                return await _carry_out(commands, asked, run_id, attempt)
 
-        told = await asyncio.gather(*(one(run_id, attempt) for run_id, attempt in chosen))
-        return tell(request, pressed.action.title, list(told), clock())
+        outcomes = await asyncio.gather(*(one(run_id, attempt) for run_id, attempt in chosen))
+        return outcomes_page(request, asked.action.title, list(outcomes), clock())
 
 
-def told_of(run_id: int, done: bool, text: str) -> Told:
+def outcome_of(run_id: int, done: bool, text: str) -> Outcome:
     """The outcome for a run."""
-    return Told(f"run {run_id}", f"/runs/{run_id}", done, text)
+    return Outcome(f"run {run_id}", f"/runs/{run_id}", done, text)
 
 
 async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], typed: str | None) -> str | None:
@@ -105,30 +105,30 @@ async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], ty
     return None
 
 
-async def _carry_out(commands: Commands, pressed: PressForm, run_id: int, attempt: int) -> Told:
+async def _carry_out(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> Outcome:
     try:
         with suppress(RowUnreadable):  # a stop must reach it all the same
             row = await commands.find(run_id)
             check_shown(attempt, row.attempt, row.status)
-        outcome = await _do(commands, pressed, run_id, attempt)
+        outcome = await _do(commands, asked, run_id, attempt)
     except Problem as problem:
-        return told_of(run_id, False, problem.detail)
+        return outcome_of(run_id, False, problem.detail)
     except LifecycleError as error:
-        return told_of(run_id, False, str(error))
+        return outcome_of(run_id, False, str(error))
     except Exception:
-        logger.exception("%s of run %d failed", pressed.do, run_id)
-        return told_of(run_id, False, "This is a bug in the service; its log has the details")
+        logger.exception("%s of run %d failed", asked.do, run_id)
+        return outcome_of(run_id, False, "This is a bug in the service; its log has the details")
     row = outcome.row
-    if row.status.terminal and pressed.action.path == "stop":
-        return told_of(run_id, False, outcome.note or "It had ended already.")
-    return told_of(run_id, True, pressed.said(outcome.fresh, outcome.note, attempt=row.attempt))
+    if row.status.terminal and asked.action.path == "stop":
+        return outcome_of(run_id, False, outcome.note or "It had ended already.")
+    return outcome_of(run_id, True, asked.sentence(outcome.fresh, outcome.note, attempt=row.attempt))
 
 
-async def _do(commands: Commands, pressed: PressForm, run_id: int, attempt: int) -> Commanded[RunRow]:
-    own = pressed.action.body
-    match pressed.action.path:
+async def _do(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> Commanded[RunRow]:
+    own = asked.action.body
+    match asked.action.path:
         case "stop":
-            body = StopRun(**own, reason=pressed.reason, request_id=pressed.press)
+            body = StopRun(**own, reason=asked.reason, request_id=asked.request_key)
             return await commands.stop(run_id, signed(body))
         case "look":
             return await commands.look(run_id)
@@ -137,7 +137,7 @@ async def _do(commands: Commands, pressed: PressForm, run_id: int, attempt: int)
 
 
 #: Seconds that a list waits to know how everything stands; what takes longer comes by the stream.
-PATIENCE_S = 0.3
+HEALTH_WAIT_S = 0.3
 #: Filters that have no field of their own on the page, and stay when others change.
 _UNSHOWN = ("stage", "parent")
 #: Filters that few use: they are folded unless one of them is set.
@@ -159,7 +159,7 @@ def add_runs(app: FastAPI, views: RunViews, health: Health) -> None:
         """Runs that fit the filters of the address, newest first; above them how everything stands."""
         filters = read(PageFilters, request.query_params.multi_items())
         read_runs = run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters))
-        found, strip = await asyncio.gather(read_runs, health.read_within(PATIENCE_S))
+        found, strip = await asyncio.gather(read_runs, health.read_within(HEALTH_WAIT_S))
         return await run_in_threadpool(shown, request, filters, found, strip)
 
     def shown(

@@ -10,19 +10,18 @@ from urllib.parse import urlencode
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.activities.run_files import FileList, RunFiles
-from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.item_table import READ_MAX
 from crawler_lifecycle.domain.items import is_items
-from crawler_lifecycle.gateway.api.paging import ItemsChoice
+from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.commands import found
-from crawler_lifecycle.gateway.runs.output import TABLES, THREADS, items_of, missing, reading
+from crawler_lifecycle.gateway.runs.deliveries import reading
+from crawler_lifecycle.gateway.runs.output import HEADERS, TABLES, TEXT, THREADS, items_of, missing
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
@@ -38,15 +37,6 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     "|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
-_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-
-
-class _Choice(BaseModel):
-    """Parameters of the page of a log: a task's id; default: the main task's."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    task: int | None = Field(default=None, ge=1, le=ID_MAX)
 
 
 def plain(data: bytes) -> str:
@@ -59,7 +49,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews, runs: RunReader, t
     """Add the page of a log, and the whole of it as a file."""
 
     @app.get("/runs/{run_id}/log", operation_id="showLog", include_in_schema=False)
-    async def show_log(run_id: RunId, choice: Annotated[_Choice, Query()], request: Request) -> Response:
+    async def show_log(run_id: RunId, choice: Annotated[FilesChoice, Query()], request: Request) -> Response:
         """The end of a task's log, or a word on where it is."""
         row = await run_in_threadpool(found, runs, run_id)
         task = await run_in_threadpool(find_task, tasks, row.ref, choice.task)
@@ -69,18 +59,15 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews, runs: RunReader, t
         return answer(request, "log.html", lines=LINES, **values)
 
     @app.get("/runs/{run_id}/log/whole", operation_id="fetchLog", include_in_schema=False)
-    async def fetch_log(run_id: RunId, choice: Annotated[_Choice, Query()]) -> Streamed:
+    async def fetch_log(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> Streamed:
         """All that a task has printed up to now, byte by byte."""
 
         def task() -> LoggedTask:
             return find_task(tasks, found(runs, run_id).ref, choice.task)
 
         asked = await run_in_threadpool(task)
-        name = f"run-{run_id}-task-{asked.ref.task_id}.log"
-        headers = {**_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
-        media_type = "text/plain; charset=utf-8"
-        chunks = await reader.whole(asked)
-        return reader.answer(chunks, media_type, headers)
+        named = f'attachment; filename="run-{run_id}-task-{asked.ref.task_id}.log"'
+        return reader.answer(await reader.whole(asked), TEXT, {**HEADERS, "Content-Disposition": named})
 
 
 async def _end(reader: LogReader, task: LoggedTask) -> tuple[str, str | None]:

@@ -22,9 +22,9 @@ from crawler_lifecycle.domain.managers.manager import names_of_workflow
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.gateway.api.paging import Paging, TaskFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.page.parts.forms import form, read, tell
+from crawler_lifecycle.gateway.page.parts.forms import form, outcomes_page, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, size, visible
-from crawler_lifecycle.gateway.page.runs.commands import told_of
+from crawler_lifecycle.gateway.page.runs.commands import outcome_of
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.runs.commands import found
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
@@ -119,8 +119,8 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
         """Deliver again what an ended run delivers; under the same names, so pressed twice it arrives once."""
         read(AgainForm, await form(request))
         outcome = await deliveries.resend(run_id, ResendExport())
-        told = told_of(run_id, True, outcome.note or "It is sent again.")
-        return tell(request, "Send again", [told], clock())
+        sent = outcome_of(run_id, True, outcome.note or "It is sent again.")
+        return outcomes_page(request, "Send again", [sent], clock())
 
 
 def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.runs.tasks import TaskReader
-from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.problems import Problem, refused
 
 #: Tasks of a run that are filled in; a run of more is started by a programme.
 TASKS_SHOWN_MAX = 2000
@@ -89,7 +89,7 @@ def _body(pairs: fields.Pairs) -> StartRun:
     """The form as the API takes it. Raises ``Problem`` 422 that names each wrong field."""
     given = fields.typed(pairs, [*_KNOWN, *(name for name, _ in pairs if name.startswith("arg."))])
     if not given.get("key"):
-        raise fields.refused("key", "missing; load the form again")
+        raise refused("key", "missing; load the form again")
     body: dict[str, Any] = {name: given[name] for name in ("crawler", "flow_id") if name in given}
     body |= {name: given[name] for name in ("max_parallel_tasks", "priority") if name in given}
     body["args"] = {name.removeprefix("arg."): value for name, value in given.items() if name.startswith("arg.")}
@@ -113,7 +113,7 @@ def _tasks(text: str) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             args = None
         if not isinstance(args, dict):
-            raise fields.refused("tasks", f'line {n}: write the arguments of one task as JSON, such as {{"page": "2"}}')
+            raise refused("tasks", f'line {n}: write the arguments of one task as JSON, such as {{"page": "2"}}')
         found.append({"args": args})
     return found
 

@@ -8,7 +8,6 @@ import socket
 import ssl
 import time
 import warnings
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NoAnswer, Unauthorised
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job
 from crawler_lifecycle.domain.errors import InvalidRequest
+from tests.kubernetes.cluster.pki import Authority
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient
 from tests.support.ports import deaf_port
@@ -85,13 +85,13 @@ def test_a_kubeconfig_that_is_none_is_refused_by_name(tmp_path: Path, text: str 
     if text is not None:
         path.write_text(text)
     with pytest.raises(InvalidRequest, match=words) as caught:
-        Api.connect(kubeconfig=path, namespace="crawls")
+        Api(kubeconfig=path, namespace="crawls")
     assert str(path) in str(caught.value)
 
 
 def test_a_context_that_does_not_exist_is_refused(server: FakeApiServer) -> None:
     with pytest.raises(InvalidRequest, match="other"):
-        Api.connect(kubeconfig=server.kubeconfig(), context="other", namespace="crawls")
+        Api(kubeconfig=server.kubeconfig(), context="other", namespace="crawls")
 
 
 def test_the_context_is_followed(server: FakeApiServer, tmp_path: Path) -> None:
@@ -125,8 +125,10 @@ def test_the_file_of_a_token_is_read_again_after_a_refusal(server: FakeApiServer
         _listed(api)
 
 
-def test_in_a_pod_the_rotated_token_is_shown_after_a_refusal(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    with _tls_server(tmp_path) as server:
+def test_in_a_pod_the_rotated_token_is_shown_after_a_refusal(
+    tmp_path: Path, authority: Authority, request: pytest.FixtureRequest
+) -> None:
+    with _tls_server(authority) as server:
         token = _pod_of(server, tmp_path, request)
         api = patient(server, kubeconfig=None)
         api.listing(api.jobs_path(), Job)
@@ -146,7 +148,7 @@ def _pod_of(server: FakeApiServer, folder: Path, request: pytest.FixtureRequest)
     request.addfinalizer(patch.undo)
     (folder / "token").write_text("first")
     patch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
-    patch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.pem"))
+    patch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
     host, port = server.url.removeprefix("https://").split(":")
     patch.setenv("KUBERNETES_SERVICE_HOST", host)
     patch.setenv("KUBERNETES_SERVICE_PORT", port)
@@ -160,7 +162,7 @@ def test_a_pod_without_its_token_is_refused_in_words(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
     with pytest.raises(InvalidRequest, match=r"the service account of this pod: cannot be used; .*token"):
-        Api.connect(namespace="crawls")
+        Api(namespace="crawls")
 
 
 def test_a_plugins_token_is_shown_and_renewed_after_a_refusal(server: FakeApiServer, tmp_path: Path) -> None:
@@ -182,71 +184,37 @@ def test_a_plugins_token_is_shown_and_renewed_after_a_refusal(server: FakeApiSer
 # --- certificates -----------------------------------------------------------------------------------------------------
 
 
-def _certificate(folder: Path, name: str, issuer: Any = None, *, server: bool = True) -> Any:
-    from ipaddress import ip_address
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer[0].subject if issuer else subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-    )
-    if issuer and server:
-        names = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("api.crawl.test")]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    certificate = builder.sign(issuer[1] if issuer else key, hashes.SHA256())
-    (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / f"{name}.key").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return certificate, key
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
 
 
-def _tls_server(folder: Path, *, client: bool = False) -> FakeApiServer:
-    authority = _certificate(folder, "ca")
-    _certificate(folder, "server", authority)
-    _certificate(folder, "client", authority, server=False)
+def _tls_server(authority: Authority, *, client: bool = False) -> FakeApiServer:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    context.load_cert_chain(*authority.issue("server", addresses=("127.0.0.1",)))
     if client:
-        context.load_verify_locations(folder / "ca.pem")
+        authority.issue("client")
+        context.load_verify_locations(authority.certificate)
         context.verify_mode = ssl.CERT_REQUIRED
-    return FakeApiServer(folder, tls=context)
+    return FakeApiServer(authority.folder, tls=context)
 
 
-def test_the_server_is_checked_by_the_authority_of_the_kubeconfig(tmp_path: Path) -> None:
-    with _tls_server(tmp_path) as server:
-        good = server.kubeconfig(**{"certificate-authority": "ca.pem"})
+def test_the_server_is_checked_by_the_authority_of_the_kubeconfig(tmp_path: Path, authority: Authority) -> None:
+    with _tls_server(authority) as server:
+        good = server.kubeconfig(**{"certificate-authority": "ca.crt"})
         assert _listed(patient(server, kubeconfig=good)) == 0
-        other = tmp_path / "other"
-        other.mkdir()
-        _certificate(other, "ca")
-        for bad in ({}, {"certificate-authority": "other/ca.pem"}):
+        Authority(tmp_path / "other")
+        for bad in ({}, {"certificate-authority": "other/ca.crt"}):
             path = server.kubeconfig(name="bad", **bad)
             with pytest.raises(NoAnswer, match=r"TLS with https://127.0.0.1:.* failed: .*CERTIFICATE_VERIFY_FAILED"):
                 _listed(patient(server, kubeconfig=path))
         assert len(server.requests) == 1  # neither the token nor anything else was shown to a stranger
 
 
-def test_the_name_of_the_server_may_be_another(tmp_path: Path) -> None:
-    with _tls_server(tmp_path) as server:
-        keys = {"certificate-authority": "ca.pem"}
-        good = server.kubeconfig(**keys, **{"tls-server-name": "api.crawl.test"})
+def test_the_name_of_the_server_may_be_another(authority: Authority) -> None:
+    with _tls_server(authority) as server:
+        keys = {"certificate-authority": "ca.crt"}
+        good = server.kubeconfig(**keys, **{"tls-server-name": "localhost"})
         assert _listed(patient(server, kubeconfig=good)) == 0
         bad = server.kubeconfig(**keys, **{"tls-server-name": "other.crawl.test"})
         with pytest.raises(NoAnswer, match="TLS with"):
@@ -254,47 +222,44 @@ def test_the_name_of_the_server_may_be_another(tmp_path: Path) -> None:
 
 
 def test_nobody_is_checked_only_where_the_kubeconfig_says_so_and_that_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with _tls_server(tmp_path) as server, warnings.catch_warnings():
+    with _tls_server(authority) as server, warnings.catch_warnings():
         path = server.kubeconfig(**{"insecure-skip-tls-verify": True})
         assert _listed(patient(server, kubeconfig=path)) == 0
     assert "insecure-skip-tls-verify is set" in caplog.text
 
 
-def test_a_renewed_client_certificate_is_used_after_a_refusal(tmp_path: Path) -> None:
-    with _tls_server(tmp_path, client=True) as server:
-        path = server.kubeconfig(**{"certificate-authority": "ca.pem"})
-        _rewrite(path, **{"client-certificate": "client.pem", "client-key": "client.key"})
+def test_a_renewed_client_certificate_is_used_after_a_refusal(tmp_path: Path, authority: Authority) -> None:
+    with _tls_server(authority, client=True) as server:
+        path = server.kubeconfig(**{"certificate-authority": "ca.crt"})
+        _rewrite(path, **{"client-certificate": "client.crt", "client-key": "client.key"})
         api = patient(server, kubeconfig=path)
         api.listing(api.jobs_path(), Job)
-        before = api._access.current()[0].certificates
+        before = api._wire._access.current()[0].certificates
         server.tokens = set()  # whoever shows no token is refused now: a certificate that ran out
         with pytest.raises(Unauthorised):
             api.listing(api.jobs_path(), Job)
-        from cryptography import x509
-        from cryptography.hazmat.primitives import serialization
-
-        key = serialization.load_pem_private_key((tmp_path / "ca.key").read_bytes(), None)
-        authority = x509.load_pem_x509_certificate((tmp_path / "ca.pem").read_bytes())
-        _certificate(tmp_path, "client", (authority, key), server=False)
+        authority.issue("client")
         with pytest.raises(Unauthorised):
             api.listing(api.jobs_path(), Job)
         assert server.count() == 4  # shown once more, because there was something else to show
-        assert api._access.current()[0].certificates != before
+        assert api._wire._access.current()[0].certificates != before
         server.tokens = None
         assert _listed(api) == 0
 
 
-def test_every_thread_that_was_refused_with_the_old_certificate_shows_the_new_one(tmp_path: Path) -> None:
+def test_every_thread_that_was_refused_with_the_old_certificate_shows_the_new_one(
+    tmp_path: Path, authority: Authority
+) -> None:
     """The first of them read it; for the others, too, there is something else to show."""
-    with _tls_server(tmp_path, client=True) as server:
-        path = server.kubeconfig(**{"certificate-authority": "ca.pem"})
-        _rewrite(path, **{"client-certificate": "client.pem", "client-key": "client.key"})
+    with _tls_server(authority, client=True) as server:
+        path = server.kubeconfig(**{"certificate-authority": "ca.crt"})
+        _rewrite(path, **{"client-certificate": "client.crt", "client-key": "client.key"})
         mine = credentials.Access(credentials.Source(str(path), None), 4)
         asked_at = time.monotonic()
         old, shown = mine.current()
-        (tmp_path / "client.pem").write_text((tmp_path / "client.pem").read_text() + "\n")
+        (tmp_path / "client.crt").write_text((tmp_path / "client.crt").read_text() + "\n")
         assert [mine.renew(old, shown, asked_at) for _ in range(3)] == [True] * 3
         new, _ = mine.current()
         assert not mine.renew(new, shown, asked_at)
@@ -344,7 +309,7 @@ def test_the_proxy_of_a_kubeconfig_is_used(server: FakeApiServer, monkeypatch: p
 
 def test_connections_are_watched_over_by_the_kernel(server: FakeApiServer) -> None:
     api = patient(server)
-    options = api._access.current()[0].configuration.socket_options
+    options = api._wire._access.current()[0].configuration.socket_options
     with socket.socket() as sock:
         for level, name, value in options:
             sock.setsockopt(level, name, value)  # each is one that this system knows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -108,21 +109,8 @@ def test_the_thread_is_there_only_while_calls_are(tmp_path: Path, monkeypatch: p
 def test_many_threads_share_one_client(tmp_path: Path) -> None:
     with FakeApiServer(tmp_path) as server:
         api = patient(server)
-        wrong: list[Exception] = []
-
-        def ask() -> None:
-            try:
-                for _ in range(20):
-                    api.listing(api.jobs_path(), Job)
-            except Exception as error:
-                wrong.append(error)
-
-        threads = [threading.Thread(target=ask) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert wrong == []
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: api.listing(api.jobs_path(), Job), range(160)))
         assert len(server.requests) == 160
         assert len(server._sockets) <= 8
         api.close()

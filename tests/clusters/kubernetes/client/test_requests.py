@@ -6,7 +6,7 @@ import pytest
 from urllib3.connection import HTTPConnection
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import Conflict, NotFound, Refused, TooLate
+from crawler_lifecycle.clusters.kubernetes.client.errors import Conflict, NotFound, TooLate
 from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode
 from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_objects import job
@@ -63,7 +63,7 @@ def test_what_is_too_late_is_not_sent_and_has_no_effect(api: Api, server: FakeAp
 
 
 def test_each_sending_has_its_own_time(api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api._access, "renew", lambda *_: True)
+    monkeypatch.setattr(api._wire._access, "renew", lambda *_: True)
     left = iter([2.0, 1.25])
     server.faults.add("POST", "/jobs", Answer(401))
     api.post(api.jobs_path(), job("a"), left_s=lambda: next(left))
@@ -126,22 +126,6 @@ def test_options_of_a_deletion_arrive(api: Api, server: FakeApiServer) -> None:
     assert decode(Job, api.get(api.jobs_path("a"))).metadata.deletion_timestamp is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "body", "content_type"),
-    [
-        ("merge", {"metadata": {"finalizers": None}}, "application/merge-patch+json"),
-        ("json", [{"op": "remove", "path": "/metadata/finalizers/0"}], "application/json-patch+json"),
-    ],
-)
-def test_both_kinds_of_patch(api: Api, server: FakeApiServer, kind: str, body: object, content_type: str) -> None:
-    server.controllers.counts_ends = False  # so that nobody else touches the finalizers
-    api.post(api.jobs_path(), job("a", finalizers=["crawler-lifecycle/end-not-recorded"]))
-    name = server.pod("a")["metadata"]["name"]
-    patched = decode(Pod, api.patch(api.pods_path(name), body, kind=kind))  # type: ignore[arg-type]
-    assert "crawler-lifecycle/end-not-recorded" not in patched.metadata.finalizers
-    assert server.requests[-1].headers["content-type"] == content_type
-
-
 def test_a_patch_of_another_object_under_the_name_is_a_conflict(api: Api, server: FakeApiServer) -> None:
     made = decode(Job, api.post(api.jobs_path(), job("a")))
     assert api.patch(api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "1"}}})
@@ -150,15 +134,6 @@ def test_a_patch_of_another_object_under_the_name_is_a_conflict(api: Api, server
         api.patch(api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "2"}}})
     assert refused.value.status == 422  # what a real server answers
     assert decode(Job, api.get(api.jobs_path("a"))).metadata.labels["x"] == "1"
-
-
-def test_a_log_that_cannot_be_read_yet_is_told_in_the_servers_words(api: Api, server: FakeApiServer) -> None:
-    api.post(api.jobs_path(), job("a"))
-    name = server.pod_scheduled("a")["metadata"]["name"]
-    with pytest.raises(Refused) as refused:
-        api.read(api.pods_path(name, "log"))
-    assert refused.value.status == 400
-    assert refused.value.words == f'container "crawler" in pod "{name}" is waiting to start: ContainerCreating'
 
 
 def test_a_log_comes_as_it_is(api: Api, server: FakeApiServer) -> None:

@@ -16,7 +16,7 @@ from crawler_lifecycle.clusters.kubernetes.client.errors import (
     Throttled,
     Unreadable,
 )
-from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decode
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode
 from crawler_lifecycle.clusters.kubernetes.client.watches import Watch, WatchEvent
 from tests.clusters.local.local_bench import wait_until
 from tests.support.kube_api import (
@@ -69,15 +69,6 @@ def test_changes_come_in_order_and_each_says_where_to_go_on(
     assert [_told(next(again)) for _ in range(2)] == [("DELETED", "a"), ("ADDED", "b")]
     assert server.requests[-1].query["allowWatchBookmarks"] == "true"
     assert server.requests[-1].query["timeoutSeconds"] == "60"
-
-
-def test_what_stops_matching_is_deleted_and_what_begins_to_is_added(api: Api, jobs: Callable[..., Watch]) -> None:
-    stream = jobs(labels="run=1,!settled")
-    api.post(api.jobs_path(), job("other"))
-    api.post(api.jobs_path(), job("a", {"run": "1"}))
-    api.patch(api.jobs_path("a"), {"metadata": {"labels": {"settled": "yes"}}})
-    api.patch(api.jobs_path("a"), {"metadata": {"labels": {"settled": None}}})
-    assert [_told(next(stream)) for _ in range(3)] == [("ADDED", "a"), ("DELETED", "a"), ("ADDED", "a")]
 
 
 def test_bookmarks_move_the_place_without_a_change(api: Api, server: FakeApiServer, jobs: Callable[..., Watch]) -> None:
@@ -179,13 +170,6 @@ def test_silence_is_noticed(server: FakeApiServer, jobs: Callable[..., Watch]) -
     assert server.count("GET", "watch=true") == 1
 
 
-def test_a_watch_that_ends_at_once_again_and_again_is_no_error_of_its_own(
-    server: FakeApiServer, jobs: Callable[..., Watch]
-) -> None:
-    server.faults.add("GET", "watch=true", StreamEnds(), times=None)
-    assert [list(jobs()) for _ in range(5)] == [[]] * 5
-
-
 @pytest.mark.parametrize("times", [1, 3])
 def test_another_thread_ends_it_at_once(server: FakeApiServer, jobs: Callable[..., Watch], times: int) -> None:
     stream = jobs()
@@ -271,17 +255,3 @@ def test_an_event_in_many_pieces_is_one(api: Api, server: FakeApiServer, jobs: C
     api.post(api.jobs_path(), job("a"))
     found = decode(Job, next(stream).object)
     assert found.metadata.annotations["a"] == big
-
-
-def test_a_deletion_carries_the_last_state(api: Api, server: FakeApiServer) -> None:
-    api.post(api.jobs_path(), job("a", {"run": "1"}))
-    server.pod_starts("a")
-    server.controllers.kubelet_stops = 11
-    found = api.listing(api.pods_path(), Pod)
-    with api.watch(api.pods_path(), resource_version=found.resource_version, timeout_s=60) as stream:
-        api.delete(api.jobs_path("a"), {"propagationPolicy": "Foreground"})
-        last = next(event for event in stream if event.type == "DELETED")
-    ended = decode(Pod, last.object).container("crawler")
-    assert ended is not None
-    assert ended.state.terminated is not None
-    assert ended.state.terminated.exit_code == 11

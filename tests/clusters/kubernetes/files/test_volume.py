@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,23 @@ def clear(place: VolumePlace, run_id: int, attempt: int = 1) -> None:
     place.put_aside(run_ref(run_id))
     place.remove(run_ref(run_id), attempt)
     assert place.finish() == []
+
+
+def before_renames(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object]) -> None:
+    """``act`` is called with each path that is about to be renamed."""
+    really = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        act(self)
+        return really(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+
+
+def no_whole_runs(path: Path) -> None:
+    """The folders of runs cannot be moved."""
+    if path.name == SEVEN:
+        raise PermissionError(13, "Permission denied")
 
 
 def everything(root: Path) -> list[str]:
@@ -100,19 +118,15 @@ def test_a_resume_finds_its_folders_however_empty_they_are(
     """A removal takes minutes. The pod of the next attempt has folders mounted that nothing was written to yet."""
     left(tmp_path, 7)
     mounted = [tmp_path / files_path(run_ref(7), 0, 2), tmp_path / state_path(run_ref(7), 0)]
-    remove, really = volume._remove, Path.rename
-
-    def rename(self: Path, target: Path) -> Path:
-        if self.name == SEVEN and not movable:
-            raise PermissionError(13, "Permission denied")
-        return really(self, target)
+    remove = volume._remove
 
     def resumed(folder: Path) -> None:
         remove(folder)
         for one in mounted:
             one.mkdir(parents=True, exist_ok=True)
 
-    monkeypatch.setattr(Path, "rename", rename)
+    if not movable:
+        before_renames(monkeypatch, no_whole_runs)
     monkeypatch.setattr(volume, "_remove", resumed)
     place.put_aside(run_ref(7))
     assert movable or (tmp_path / state_path(run_ref(7), 0)).is_dir()
@@ -144,23 +158,15 @@ def test_two_at_once(tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
     for run_id in range(1, 21):
         left(tmp_path, run_id)
-    start, failures = threading.Barrier(4), list[Exception]()
+    start = threading.Barrier(4)
 
-    def work() -> None:
-        mine = VolumePlace(tmp_path)
+    def work(mine: VolumePlace) -> None:
         start.wait()
-        try:
-            for run_id in range(1, 21):
-                clear(mine, run_id)
-        except Exception as error:
-            failures.append(error)
+        for run_id in range(1, 21):
+            clear(mine, run_id)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, [VolumePlace(tmp_path) for _ in range(4)]))
     assert everything(tmp_path) == []
 
 
@@ -169,20 +175,16 @@ def test_the_trash_is_emptied_while_a_run_is_put_aside(
 ) -> None:
     """Whenever another call empties it: the run is out of the way, and nothing fails."""
     left(tmp_path, 7)
-    make, really = Path.mkdir, Path.rename
+    make, troubles = Path.mkdir, list[str]()
 
     def mkdir(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         make(self, mode, parents, exist_ok)
-        assert VolumePlace(tmp_path).finish() == []
-
-    def rename(self: Path, target: Path) -> Path:
-        assert VolumePlace(tmp_path).finish() == []
-        return really(self, target)
+        troubles.extend(VolumePlace(tmp_path).finish())
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    monkeypatch.setattr(Path, "rename", rename)
+    before_renames(monkeypatch, lambda _: troubles.extend(VolumePlace(tmp_path).finish()))
     place.put_aside(run_ref(7))
-    assert place.runs() == set()
+    assert (place.runs(), troubles) == (set(), [])
 
 
 def test_two_hide_the_same_state(place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,14 +211,8 @@ def test_the_trash_itself_is_removed_while_a_run_is_put_aside(
 ) -> None:
     """By a person who needs room. The run is still there then, and out of the way in the end."""
     left(tmp_path, 7)
-    really, people = Path.rename, iter([True, False, True])
-
-    def rename(self: Path, target: Path) -> Path:
-        if next(people, False):
-            shutil.rmtree(tmp_path / TRASH)
-        return really(self, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
+    people = iter([True, False, True])
+    before_renames(monkeypatch, lambda _: next(people, False) and shutil.rmtree(tmp_path / TRASH))
     place.put_aside(run_ref(7))
     assert place.runs() == set()
 
@@ -226,18 +222,13 @@ def test_files_that_another_call_removes_are_not_somebody_elses(
 ) -> None:
     """Where folders cannot be moved: they are looked at, and gone before their rights are."""
     left(tmp_path, 7)
-    may, really = os.access, Path.rename
+    may = os.access
 
     def access(path: Path, mode: int) -> bool:
         shutil.rmtree(path)
         return may(path, mode)
 
-    def rename(self: Path, target: Path) -> Path:
-        if self.name == SEVEN:
-            raise PermissionError(13, "Permission denied")
-        return really(self, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
+    before_renames(monkeypatch, no_whole_runs)
     monkeypatch.setattr(os, "access", access)
     place.put_aside(run_ref(7))
     assert not (tmp_path / files_path(run_ref(7), 0, 1)).exists()
@@ -330,15 +321,7 @@ def test_half_hidden_state_is_never_trusted(
     """The mark of a clean stop goes first."""
     left(tmp_path, 7, tasks=1)
     seen: list[str] = []
-    really = Path.rename
-
-    def rename(self: Path, target: Path) -> Path:
-        if self.name == SEVEN:
-            raise PermissionError(13, "Permission denied")
-        seen.append(self.name)
-        return really(self, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
+    before_renames(monkeypatch, lambda path: (no_whole_runs(path), seen.append(path.name)))
     place.put_aside(run_ref(7))
     assert seen == ["clean-stop.json", "job"]
     (aside,) = (tmp_path / state_path(run_ref(7), 0)).iterdir()
@@ -406,14 +389,14 @@ def test_the_volume_goes_while_an_export_asks_for_files(tmp_path: Path, monkeypa
         VolumeFiles(root).files(run_ref(7), [TaskRef(70, 0, 1, "uid")])
 
 
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(30, "Read-only file system")
+
+
 def test_a_volume_that_becomes_read_only(place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the rights of what lies there can be changed then."""
     left(tmp_path, 7)
     place.put_aside(run_ref(7))
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(30, "Read-only file system")
-
     monkeypatch.setattr(Path, "chmod", refuse)
     monkeypatch.setattr(os, "unlink", refuse)
     troubles = place.finish()
@@ -425,10 +408,6 @@ def test_a_volume_that_is_mounted_read_only(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left(tmp_path, 7)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(30, "Read-only file system")
-
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(ClusterUnavailable, match="Read-only file system; run it where the volume is mounted writable"):
         place.put_aside(run_ref(7))

@@ -113,6 +113,7 @@ def test_every_case_is_a_job(name: str) -> None:
 TEXT = st.text(max_size=40)
 ANY = st.text(st.characters(codec=None), max_size=20)  # lone surrogates as well
 PAIRS = st.dictionaries(ANY, ANY, max_size=4)
+TASKS = st.tuples(st.integers(1, 2**63 - 1), st.integers(0, 2**31 - 1), st.integers(1, 2**31 - 1))
 
 
 def _explains(refusal: InvalidRequest, field: str) -> None:
@@ -121,7 +122,6 @@ def _explains(refusal: InvalidRequest, field: str) -> None:
 
 @settings(max_examples=examples(80))
 @given(
-    name=ANY | st.just("shops"),
     spider=st.none() | ANY,
     given_args=PAIRS,
     config=PAIRS,
@@ -133,7 +133,6 @@ def _explains(refusal: InvalidRequest, field: str) -> None:
     project=st.none() | ANY,
 )
 def test_any_text_gives_a_job_or_a_clear_refusal(
-    name: str,
     spider: str | None,
     given_args: dict[str, str],
     config: dict[str, str],
@@ -148,14 +147,14 @@ def test_any_text_gives_a_job_or_a_clear_refusal(
     declared = {key: Argument() for key in given_args}
     try:
         made = CrawlerDefinition(
-            *(name,),
+            "shops",
             **{"spider": spider, "args": declared, "settings": config, "env": env, "secrets": secrets, "image": image},
             **kind,
             kubernetes=PodOptions(project=project),
         )
-        job = Case(made, deployment(name, args=given_args), rules=Rules(image=None)).job()
+        job = Case(made, deployment(args=given_args), rules=Rules(image=None)).job()
     except InvalidRequest as error:
-        _explains(error, r"(crawler|args|env|secrets|image|command|CRAWL_\w+|the Job (has|holds))")
+        _explains(error, r"(args|env|secrets|image|command|CRAWL_\w+|the Job (has|holds))")
         return
     check(job)
     json.dumps(job, ensure_ascii=False).encode()
@@ -174,25 +173,22 @@ def test_any_text_gives_a_job_or_a_clear_refusal(
 
 @settings(max_examples=examples(80))
 @given(
-    run_id=st.integers(-1, 2**63 - 1),
-    index=st.integers(-1, 2**31),
-    attempt=st.integers(-1, 2**31),
-    grace=st.floats(0, 1e12),
-    timeout=st.none() | st.floats(0.001, 1e12),
-    start=st.none() | st.floats(0.001, 1e12),
+    task=TASKS,
+    grace=st.floats(0, 1e6),
+    timeout=st.none() | st.floats(0.001, 1e9),
+    start=st.none() | st.floats(0.001, 1e9),
     cpu=st.none() | st.floats(1e-6, 1e20),
     memory=st.none() | st.floats(1e-3, 1e25),
 )
 def test_any_number_gives_a_job_or_a_clear_refusal(
-    run_id: int,
-    index: int,
-    attempt: int,
+    task: tuple[int, int, int],
     grace: float,
     timeout: float | None,
     start: float | None,
     cpu: float | None,
     memory: float | None,
 ) -> None:
+    run_id, index, attempt = task
     try:
         asked = deployment(
             run_id=run_id,
@@ -202,18 +198,14 @@ def test_any_number_gives_a_job_or_a_clear_refusal(
         )
         job = Case(crawler(), asked, QueuedTask(1, index, {})).job()
     except InvalidRequest as error:
-        _explains(error, r"(run_id|attempt|index|limits\.\w+|resources\.\w+): ")
+        _explains(error, r"(limits\.\w+|resources\.\w+): ")
         return
     check(job)
     pod = pod_of(job)
     assert grace <= pod["terminationGracePeriodSeconds"] < 2**31
     assert ("activeDeadlineSeconds" in pod) is (timeout is not None)
     if timeout is not None:
-        assert pod["activeDeadlineSeconds"] > min(timeout, 2**31 - 2)
-        assert pod["activeDeadlineSeconds"] <= job["spec"]["activeDeadlineSeconds"] < 2**31
-
-
-TASKS = st.tuples(st.integers(1, 2**63 - 1), st.integers(0, 2**31 - 1), st.integers(1, 2**31 - 1))
+        assert timeout < pod["activeDeadlineSeconds"] <= job["spec"]["activeDeadlineSeconds"] < 2**31
 
 
 @given(st.lists(TASKS, min_size=2, max_size=6, unique=True))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
 from crawler_lifecycle.clusters.kubernetes.observer.changes import (
     ENDING,
     OVER,
@@ -73,9 +74,9 @@ def test_what_waits_for_long_without_a_word_is_told_once() -> None:
 
 def test_a_list_tells_what_is_gone() -> None:
     changes = Changes(LONG)
-    changes.pods({"a": ALIVE, "b": seen(8, RUNNING, job="k"), "c": seen(9, OVER, job="l")}, 0)
-    assert changes.pods({"b": seen(8, RUNNING, job="k")}, 1) == {RUN}
-    assert changes.pods({"b": seen(8, RUNNING, job="k")}, 2) == set()
+    changes.listed(Pod, {"a": ALIVE, "b": seen(8, RUNNING, job="k"), "c": seen(9, OVER, job="l")}, 0)
+    assert changes.listed(Pod, {"b": seen(8, RUNNING, job="k")}, 1) == {RUN}
+    assert changes.listed(Pod, {"b": seen(8, RUNNING, job="k")}, 2) == set()
     assert changes.watched == 1
 
 
@@ -137,16 +138,16 @@ class Story:
                 self._look(self._deliver(uid, state))
 
     def _deliver(self, uid: str, state: Seen | None) -> set[int]:
-        pod = uid.startswith("pod")
-        return self.changes.pod(uid, state, self.now) if pod else self.changes.job(uid, state, self.now)
+        return self.changes.one(Pod if uid.startswith("pod") else Job, uid, state, self.now)
 
     def _look(self, runs: set[int]) -> None:
         self.looked = {uid: state for uid, state in self.looked.items() if state.run_id not in runs}
         self.looked |= {uid: state for uid, state in self.true.items() if state.run_id in runs}
 
     def lists(self) -> None:
-        for kind, take in (("pod", self.changes.pods), ("job", self.changes.jobs)):
-            self._look(take({uid: state for uid, state in self.true.items() if uid.startswith(kind)}, self.now))
+        for name, kind in (("pod", Pod), ("job", Job)):
+            there = {uid: state for uid, state in self.true.items() if uid.startswith(name)}
+            self._look(self.changes.listed(kind, there, self.now))
 
     def rest(self) -> None:
         """The list that comes sooner or later, and time."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,21 +26,15 @@ from tests.contracts.observer.observer_harness import Told
 from tests.support.kube_api import (
     Answer,
     Cut,
-    Drip,
     FakeApiServer,
     Fault,
     Garbage,
-    Mutate,
-    Reset,
     Silence,
     Stale,
     StreamEnds,
     StreamError,
-    Truncated,
     throttled,
 )
-from tests.support.kube_api.clients import patient
-from tests.support.kube_api.store import JOBS as JOB_KIND
 
 #: Pauses are tenths of seconds; whatever comes by itself after a while does not come within a test.
 PACE = Pace(watch_s=(3600, 3600), list_s=3600, silence_s=600, first_s=0.05, most_s=0.4, healthy_s=3600, short_s=0.2)
@@ -53,19 +46,6 @@ PODS, JOBS = r"/pods\?", r"/jobs\?"
 WATCH = r"watch=true"
 POD_WATCH, POD_LIST = rf"{PODS}(?=.*{WATCH})", rf"{PODS}(?!.*{WATCH})"
 JOB_WATCH, JOB_LIST = rf"{JOBS}(?=.*{WATCH})", rf"{JOBS}(?!.*{WATCH})"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[FakeApiServer]:
-    with FakeApiServer(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def api(server: FakeApiServer) -> Iterator[Api]:
-    made = patient(server)
-    yield made
-    made.close()
 
 
 def observer(api: Api, pace: Pace = PACE) -> KubernetesObserver:
@@ -133,15 +113,15 @@ def most(seconds: float) -> int:
 
 
 def test_two_watches_and_two_lists_however_many_runs(server: FakeApiServer, api: Api) -> None:
-    names = [put(api, run_id) for run_id in range(1, 101)]
+    names = [put(api, run_id) for run_id in range(1, 31)]
     with Told(observer(api)).watching() as told:
         for run_id, name in enumerate(names, start=1):
             told.after(lambda name=name: server.pod_starts(name), run_id)  # type: ignore[misc]
         for run_id, name in enumerate(names[:10], start=1):
             told.after(lambda name=name: server.pod_ends(name), run_id)  # type: ignore[misc]
         # A start is told by its pod; an end once, or by its Job as well where that was quicker.
-        assert 100 + 10 <= level(told, server) <= 100 + 2 * 10
-        wait_until(lambda: told.observer.health().watched == 90)
+        assert 30 + 10 <= level(told, server) <= 30 + 2 * 10
+        wait_until(lambda: told.observer.health().watched == 20)
     assert (server.count("GET", WATCH), server.count("GET") - server.count("GET", WATCH)) == (2, 2)
     selectors = {request.query["labelSelector"] for request in server.requests if request.method == "GET"}
     assert selectors == {f"{labels.ours()},{labels.RUN}"}
@@ -208,7 +188,7 @@ def test_what_a_person_should_know_is_told(
             assert level(told, server) == count
 
 
-@pytest.mark.parametrize("value", ["", "x", "7x", "-7", "٧", "7" * 5000])
+@pytest.mark.parametrize("value", ["", "-7", "٧", "7" * 5000])
 def test_labels_that_name_no_run_harm_nobody(server: FakeApiServer, api: Api, value: str) -> None:
     name = put(api, 8)
     with Told(observer(api)).watching() as told:
@@ -254,27 +234,12 @@ def test_a_watch_whose_head_does_not_come_is_left(server: FakeApiServer, api: Ap
     assert server.count("GET", POD_WATCH) >= 2
 
 
-def test_a_watch_whose_head_comes_in_drops_begins_late(server: FakeApiServer, api: Api) -> None:
-    server.faults.add("GET", POD_WATCH, Drip(0.002, head=True))
-    name = put(api, RUN)
-    with Told(observer(api)).watching() as told:
-        told.after(lambda: server.pod_starts(name))
-    assert server.count("GET", POD_WATCH) == 1
-
-
 ENDLESS: dict[str, Fault] = {
     "ends at once": StreamEnds(0),
     "breaks at once": StreamEnds(0, broken=True),
-    "breaks within an event": StreamEnds(0, broken=True, within_event=True),
     "410 in the stream": StreamError(),
-    "500 in the stream": StreamError(500, "InternalError", "etcdserver: leader changed"),
-    "410": Answer(410),
     "403": Answer(403),
-    "500": Answer(500),
-    "503": Answer(503),
     "429": throttled(None),
-    "reset": Reset(),
-    "no event": Mutate(lambda event: {"type": "WHATEVER", "object": event["object"]}),
     "garbage": Garbage(b"<html>please log in</html>\n"),
 }
 
@@ -384,15 +349,9 @@ def test_a_server_that_was_restored_is_believed(server: FakeApiServer, api: Api)
 
 BAD_LISTS: dict[str, Fault] = {
     "cut": Cut(300),
-    "cut without a length": Cut(300, chunked=True),
-    "cut JSON": Truncated(20),
-    "empty": Garbage(b""),
-    "not a list": Garbage(b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}'),
     "items: null and no version": Garbage(b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}'),
     "401": Answer(401),
-    "403": Answer(403),
     "410": Answer(410),
-    "500": Answer(500),
     "429": throttled(None),
 }
 
@@ -423,19 +382,7 @@ def test_a_list_that_is_not_complete_says_nothing(server: FakeApiServer, api: Ap
     assert lists <= server.count("GET", POD_LIST) <= each * lists
 
 
-def test_a_list_whose_token_expired_begins_again(server: FakeApiServer, api: Api) -> None:
-    server.controllers.makes_pods = False
-    for run_id in range(1, 502):
-        job = job_of(run_id, 0, {})
-        server.store.create(JOB_KIND, (server.namespace, job["metadata"]["name"]), job)
-    server.faults.add("GET", r"continue=", Answer(410))
-    with Told(observer(api)).watching() as told:
-        wait_until(lambda: told.observer.health().watched == 501)
-    assert server.count("GET", JOB_LIST) == 4
-    assert told.calls == []
-
-
-@pytest.mark.parametrize("writes", [1, 4, 12])
+@pytest.mark.parametrize("writes", [1, 12])
 def test_a_stale_list_costs_looks_and_never_a_change(server: FakeApiServer, api: Api, writes: int) -> None:
     names = [put(api, run_id) for run_id in (1, 2, 3)]
     for name in names:

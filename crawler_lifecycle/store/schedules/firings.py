@@ -1,4 +1,4 @@
-"""Due lines: what became of each due time of a schedule, one line each. Functions of an open transaction."""
+"""Firings: rows of ``schedule_due``, one for each due time that was decided. Functions of an open transaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, case, insert, select, update
+from sqlalchemy import ColumnElement, Connection, case, insert, select, update
 
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.graph.spec import GraphState
@@ -17,9 +17,8 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind, due_text, kind_of
 from crawler_lifecycle.ports.schedules import DueRow, Noted, TargetRef
-from crawler_lifecycle.store.base.named_rows import definition_of
 from crawler_lifecycle.store.base.outbox import insert_event
-from crawler_lifecycle.store.base.rows import Row, made
+from crawler_lifecycle.store.base.rows import Row, definition_of, made
 from crawler_lifecycle.store.graphs.tables import graph
 from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.tables import run_history
@@ -38,7 +37,7 @@ OVER = {one.value for one in RunStatus if one.terminal} | {one.value for one in 
 GOOD = {RunStatus.COMPLETED.value, GraphState.COMPLETED.value}
 DELETED = "its schedule was deleted before it began"
 UNFIRED = "Temporal did not fire; Backfill begins it (crawlctl schedule backfill)"
-#: Lines of one statement, and of one transaction where a worker looks back.
+#: Firings of one statement, and of one transaction where a worker looks back.
 _NOTED_MAX = 1000
 _EVENTS = {
     Decision.MISSED: EVENT_SCHEDULE_MISSED,
@@ -52,10 +51,10 @@ def spec_of(row: Row) -> ScheduleSpec:
     return definition_of(schedule, row, ScheduleSpec.read)
 
 
-def new_line(
+def new_row(
     row: Row, due_at: datetime, now: datetime, decision: Decision, reason: str | None, *, after_id: int | None = None
 ) -> dict[str, Any]:
-    """The values of a line that was decided so, ``now``."""
+    """The values of a firing that was decided so, ``now``."""
     return {
         "schedule_id": row["schedule_id"],
         "revision": row["revision"],
@@ -70,18 +69,18 @@ def new_line(
 
 
 def written(conn: Connection, row: Row, values: Mapping[str, Any], before: Row | None) -> DueRow:
-    """The line with these values: a new one, or ``before`` with another end."""
+    """The firing with these values: a new one, or ``before`` with another end."""
     if before is not None:
         conn.execute(update(schedule_due).where(_d.due_id == before["due_id"]).values(**values))
     else:
         conn.execute(insert(schedule_due).values(**values))
-    line = line_at(conn, row["schedule_id"], values["due_at"])
-    assert line is not None, "it was written in this transaction"
-    return due_row(line, row["name"])
+    firing = at(conn, row, values["due_at"])
+    assert firing is not None, "it was written in this transaction"
+    return due_row(firing, row["name"])
 
 
 def note_all(conn: Connection, row: dict[Any, Any], now: datetime) -> list[Row]:
-    """Give all due times up to now a line, before what is due changes; what is to be told."""
+    """Give all due times up to now a firing, before what is due changes; what is to be told."""
     told, more = list[Row](), True
     with suppress(RowUnreadable):  # what nobody can read was never due, and is about to be given anew or to go
         while more:
@@ -95,41 +94,41 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
     one. Not what a person asked for. What is to be told."""
     mine = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED.value, _d.target_id.is_(None))
     queued = conn.execute(select(schedule_due).where(*mine).order_by(_d.due_at)).mappings().all()
-    lines = {line["due_id"]: line for line in queued if line["asked_by"] is None}
-    if not lines:
+    firings = {firing["due_id"]: firing for firing in queued if firing["asked_by"] is None}
+    if not firings:
         return []
     failed = {"decision": Decision.FAILED.value, "reason": DELETED}
     conn.execute(update(schedule_due).where(*mine, _d.asked_by.is_(None)).values(**failed))
-    for line in queued:
-        after = line["after_id"]
-        while after in lines:  # what a person asked for waits for what was before
-            after = lines[after]["after_id"]
-        if line["due_id"] not in lines and after != line["after_id"]:
-            conn.execute(update(schedule_due).where(_d.due_id == line["due_id"]).values(after_id=after))
-    return [event_of(row, [{**line, **failed} for line in lines.values()], now)]
+    for firing in queued:
+        after = firing["after_id"]
+        while after in firings:  # what a person asked for waits for what was before
+            after = firings[after]["after_id"]
+        if firing["due_id"] not in firings and after != firing["after_id"]:
+            conn.execute(update(schedule_due).where(_d.due_id == firing["due_id"]).values(after_id=after))
+    return [event_of(row, [{**firing, **failed} for firing in firings.values()], now)]
 
 
 def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) -> tuple[Noted, list[Row]]:
-    """Write a line for each due time from the last check on, up to ``until``, that has none; some at once."""
+    """Write a firing for each due time from the last check on, up to ``until``, that has none; some at once."""
     unfired, last = unfired_times(conn, row, until)
-    paused_at, lines = row["paused_at"], []
-    for at in unfired:
-        paused = paused_at is not None and at >= paused_at
+    paused_at, firings = row["paused_at"], []
+    for due_at in unfired:
+        paused = paused_at is not None and due_at >= paused_at
         why = (Decision.PAUSED, row["pause_reason"]) if paused else (Decision.MISSED, UNFIRED)
-        lines.append(new_line(row, at, now, *why))
-    if lines:
-        conn.execute(insert(schedule_due), lines)
+        firings.append(new_row(row, due_at, now, *why))
+    if firings:
+        conn.execute(insert(schedule_due), firings)
     until = last or until
     if until > row["checked_until"]:
         conn.execute(update(schedule).where(_s.schedule_id == row["schedule_id"]).values(checked_until=until))
         row["checked_until"] = until
-    missed = [line for line in lines if line["decision"] == Decision.MISSED]
+    missed = [firing for firing in firings if firing["decision"] == Decision.MISSED]
     tell = [event_of(row, missed, now)] if missed else []
-    return Noted(len(missed), len(lines) - len(missed), last is not None), tell
+    return Noted(len(missed), len(firings) - len(missed), last is not None), tell
 
 
 def unfired_times(conn: Connection, row: Row, until: datetime) -> tuple[list[datetime], datetime | None]:
-    """Due times since the last check that have no line; and the last one looked at, where there may be more."""
+    """Due times since the last check that have no firing; and the last one looked at, where there may be more."""
     due = list(itertools.islice(spec_of(row).due_times(row["checked_until"], until), _NOTED_MAX))
     if not due:
         return [], None
@@ -139,9 +138,9 @@ def unfired_times(conn: Connection, row: Row, until: datetime) -> tuple[list[dat
     return [at for at in due if at not in known], due[-1] if len(due) == _NOTED_MAX else None
 
 
-def event_of(row: Row, lines: Sequence[Row], now: datetime) -> Row:
-    """The event that tells of these lines, which have one decision; empty where nobody is told of it."""
-    first, last, decision = lines[0], lines[-1], Decision(lines[0]["decision"])
+def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
+    """The event that tells of these firings, which have one decision; empty where nobody is told of it."""
+    first, last, decision = firings[0], firings[-1], Decision(firings[0]["decision"])
     if decision not in _EVENTS:
         return {}
     names = ("schedule_id", "revision", "decision", "reason", "lateness_ms")
@@ -150,7 +149,7 @@ def event_of(row: Row, lines: Sequence[Row], now: datetime) -> Row:
         body[name] = value.astimezone(UTC).isoformat()
     kind = TargetKind(first["target_kind"])
     crawler = (row["definition"].get(kind.value) or {}).get("crawler") if kind is TargetKind.RUN else None
-    body |= {"name": row["name"], "count": len(lines), "kind": kind.value, "crawler": crawler}
+    body |= {"name": row["name"], "count": len(firings), "kind": kind.value, "crawler": crawler}
     return {
         "subject": schedule_subject(row["name"]),
         # A due time is who it is, in this database and every other.
@@ -180,62 +179,54 @@ def check_seen(conn: Connection, schedule_id: int, seen: datetime) -> None:
         raise NotInThisState(f"Not carried out: {what}. Look at it again first.")
 
 
-def line_at(conn: Connection, schedule_id: int, due_at: datetime) -> dict[Any, Any] | None:
-    """The line of the due time; ``None``: it has none yet."""
-    query = select(schedule_due).where(_d.schedule_id == schedule_id, _d.due_at == due_at)
-    row = conn.execute(query).mappings().one_or_none()
+def find(conn: Connection, *which: ColumnElement[bool]) -> dict[Any, Any] | None:
+    """The one firing that is so; ``None``: there is none."""
+    row = conn.execute(select(schedule_due).where(*which)).mappings().one_or_none()
     return None if row is None else dict(row)
 
 
-def line_of_request(conn: Connection, schedule_id: int, request_key: str) -> dict[Any, Any] | None:
-    """The line that the request asked for; ``None``: none did."""
-    query = select(schedule_due).where(_d.schedule_id == schedule_id, _d.request_key == request_key)
-    row = conn.execute(query).mappings().one_or_none()
-    return None if row is None else dict(row)
+def at(conn: Connection, row: Row, due_at: datetime) -> dict[Any, Any] | None:
+    """The firing of this due time of a schedule; ``None``: it has none yet."""
+    return find(conn, _d.schedule_id == row["schedule_id"], _d.due_at == due_at)
 
 
-def take_line(conn: Connection, line: Mapping[Any, Any], request_key: str) -> None:
-    """Have this line be the one that a request asked for. Raises ``NotInThisState`` when another one did."""
-    if line["request_key"] is not None:
-        at = due_text(line["due_at"])
+def take(conn: Connection, firing: Mapping[Any, Any], request_key: str) -> None:
+    """Have this firing be the one that a request asked for. Raises ``NotInThisState`` when another one did."""
+    if firing["request_key"] is not None:
+        at = due_text(firing["due_at"])
         raise NotInThisState(f"Another request had it be due at {at}; send this again a second later")
-    conn.execute(update(schedule_due).where(_d.due_id == line["due_id"]).values(request_key=request_key))
+    conn.execute(update(schedule_due).where(_d.due_id == firing["due_id"]).values(request_key=request_key))
 
 
-def line_by_id(conn: Connection, due_id: int) -> Row | None:
-    """The line with this id; ``None``: there is none."""
-    return conn.execute(select(schedule_due).where(_d.due_id == due_id)).mappings().one_or_none()
-
-
-def previous_line(conn: Connection, schedule_id: int) -> Row | None:
-    """The line that was decided last of those that begin something."""
+def previous(conn: Connection, schedule_id: int) -> Row | None:
+    """The firing that was decided last of those that begin something."""
     found: list[Row] = []
     for decision in BEGINS:  # each for itself, by the index
         mine = select(schedule_due).where(_d.schedule_id == schedule_id, _d.decision == decision)
         found += conn.execute(mine.order_by(_d.decided_at.desc()).limit(1)).mappings().all()
-    last: Row | None = max(found, key=lambda line: line["decided_at"], default=None)
+    last: Row | None = max(found, key=lambda firing: firing["decided_at"], default=None)
     return last
 
 
 def decided_after(previous: Row | None, now: datetime) -> datetime:
-    """The time when a line is decided: after the one before, whatever the clocks of two workers say."""
+    """The time when a firing is decided: after the one before, whatever the clocks of two workers say."""
     return now if previous is None else max(now, previous["decided_at"] + timedelta(microseconds=1))
 
 
-def target_status(conn: Connection, line: Row) -> str | None:
-    """The status of a line's target; ``None``: it is not there any more."""
-    _, key, state = _TARGETS[TargetKind(line["target_kind"])]
-    found: str | None = conn.execute(select(state).where(key == line["target_id"])).scalar_one_or_none()
+def target_status(conn: Connection, firing: Row) -> str | None:
+    """The status of a firing's target; ``None``: it is not there any more."""
+    _, key, state = _TARGETS[TargetKind(firing["target_kind"])]
+    found: str | None = conn.execute(select(state).where(key == firing["target_id"])).scalar_one_or_none()
     return found
 
 
-def is_live(conn: Connection, line: Row) -> bool:
-    """Tell whether the target of a line has no verdict yet. A target that is still to be begun has none."""
-    if not Decision(line["decision"]).begins:
+def is_live(conn: Connection, firing: Row) -> bool:
+    """Tell whether the target of a firing has no verdict yet. A target that is still to be begun has none."""
+    if not Decision(firing["decision"]).begins:
         return False
-    if line["target_id"] is None:
+    if firing["target_id"] is None:
         return True
-    status = target_status(conn, line)
+    status = target_status(conn, firing)
     return status is not None and status not in OVER
 
 
@@ -251,12 +242,12 @@ def status_column() -> Any:
     return case(*whens).label("status")
 
 
-def target_of(line: Row) -> TargetRef | None:
-    """The target that the line began; ``None``: nothing yet."""
-    return None if line["target_id"] is None else TargetRef(TargetKind(line["target_kind"]), line["target_id"])
+def target_of(firing: Row) -> TargetRef | None:
+    """The target that the firing began; ``None``: nothing yet."""
+    return None if firing["target_id"] is None else TargetRef(TargetKind(firing["target_kind"]), firing["target_id"])
 
 
-def due_row(line: Row, name: str) -> DueRow:
-    """The line as the port tells it."""
-    more = {"decision": Decision(line["decision"]), "target": target_of(line), "status": line.get("status")}
-    return made(DueRow, line, name=name, **more)
+def due_row(firing: Row, name: str) -> DueRow:
+    """The firing as the port tells it."""
+    more = {"decision": Decision(firing["decision"]), "target": target_of(firing), "status": firing.get("status")}
+    return made(DueRow, firing, name=name, **more)

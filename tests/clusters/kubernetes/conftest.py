@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from tests.clusters.kubernetes.looks.world import World
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient
 
@@ -21,3 +22,10 @@ def api(server: FakeApiServer) -> Iterator[Api]:
     api = patient(server)
     yield api
     api.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()

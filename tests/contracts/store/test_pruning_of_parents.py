@@ -1,29 +1,27 @@
-"""Pruning of managers: their jobs and events go when they ended long ago, and a resume begins anew."""
+"""Pruning of managers and graphs: old ones that have ended leave nothing but their row, drafts their pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 
 import pytest
 
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.graph.pages import encode_pages
+from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState
 from crawler_lifecycle.domain.managers.manager import JobState
-from crawler_lifecycle.domain.names import EVENT_MANAGER_ENDED, manager_subject
+from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, EVENT_MANAGER_ENDED, graph_subject, manager_subject
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store import Pruner, open_pruner
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.store import Pruner
+from tests.contracts.store import graphing
+from tests.contracts.store.graphing import KEY, Graphed, announced, chain, group, step
 from tests.contracts.store.managing import NEXT, Managed, job, page
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.world import World
 
 AGE = timedelta(days=90)
-TABLES = ("outbox_event", "manager_item", "manager_addition")
-
-
-@pytest.fixture
-def pruner(store_url: str, clock: Clock) -> Iterator[Pruner]:
-    with closing(open_pruner(store_url, clock=clock)) as pruner:
-        yield pruner
+GRAPH_TABLES = ("graph_page", "graph_result", "graph_step", "graph_log")
+TABLES = ("outbox_event", "manager_item", "manager_addition", *GRAPH_TABLES)
 
 
 def prune(pruner: Pruner, world: World) -> dict[str, int]:
@@ -36,9 +34,7 @@ def prune(pruner: Pruner, world: World) -> dict[str, int]:
 def left(world: World) -> Managed:
     """A manager with ended, buffered and queued jobs, and events."""
     managed = Managed.begun(world)
-    world.store.managers.add_page(managed.fence, page([1, 2]))
-    managed.pick(1)
-    [fence] = managed.begin()
+    [fence] = managed.executing([1, 2], 1)
     world.finish(fence)
     managed.handle()
     world.store.managers.add_jobs(managed.id, [job(3)], "page-1")
@@ -82,7 +78,7 @@ def test_a_resume_after_it_begins_anew_and_says_so(pruner: Pruner, world: World)
     world.clock.forward(100 * 86_400)
     before = world.clock.now - AGE
     pruner.remove("manager_item", pruner.look("manager_item", before).goes[:2], before)  # and no more of them
-    third = Managed.claimed(world, managed.id, NEXT.__class__(NEXT.workflow_id, "chain-m3"))
+    third = Managed.claimed(world, managed.id, Owner(NEXT.workflow_id, "chain-m3"))
     third.check_counters()
     assert third.row.jobs_pruned_at == world.clock.now, "who reads it sees that they are new again"
     assert world.store.managers.add_page(third.fence, page([1, 2])) == 2
@@ -100,8 +96,7 @@ def test_a_run_that_was_resumed_after_its_job_went_holds_a_slot_and_ends_again(p
     before = world.clock.now - AGE
     pruner.remove("manager_item", pruner.look("manager_item", before).goes, before)
     resumed = world.resume(Fence(run.run_id, 1, run.owner_run_id or "", run.run_uid), rerun=True)
-    world.deploy(resumed)
-    world.execute(resumed)
+    world.begin(resumed)
     again = Managed.claimed(world, managed.id, NEXT)
     facts = store.managers.facts(again.fence, 100)
     assert (facts.live, facts.live_by_spider) == (1, {"services": 1})
@@ -114,3 +109,50 @@ def test_a_run_that_was_resumed_after_its_job_went_holds_a_slot_and_ends_again(p
     assert again.handle() == [run.run_id]
     assert store.managers.add_page(again.fence, page([1])) == 1, "it is like no other: the same job is new"
     again.check_counters()
+
+
+def test_only_whole_graphs_that_ended_long_ago_go(pruner: Pruner, world: World) -> None:
+    graphs = world.store.graphs
+    graphed = Graphed.made(world, [*chain(3), group("g"), step("g/x", "y", graft=True), step("g/y")], context={"a": 1})
+    live = Graphed.made(world, chain(2), "live")
+    live.execute()
+    graphed.execute(result=b"{}")
+    graphs.keep_graph_output(graphed.id, "some")
+    world.clock.forward(100 * 86_400)
+    assert prune(pruner, world) == {}, "it is live"
+    ended = graphs.end_graph(graphed.fence, "done")
+    assert prune(pruner, world) == {}, "it ended just now"
+    world.clock.forward(91 * 86_400)
+    before = world.clock.now - AGE
+    found = pruner.look("graph_step", before).goes
+    graphs.command(graphed.id, "r", lambda graph: graph.retry([0], cascade=False))
+    assert pruner.remove("graph_step", found, before) == {}, "it was opened again meanwhile"
+    again = Graphed.claimed(world, graphed.id, graphing.NEXT)
+    again.execute(result=b"{}")
+    graphs.end_graph(again.fence, "done again")
+    world.clock.forward(91 * 86_400)
+    gone = prune(pruner, world)
+    assert {name: gone[name] for name in GRAPH_TABLES[1:]} == {"graph_result": 5, "graph_step": 6, "graph_log": 1}
+    assert prune(pruner, world) == {}
+    row = again.row
+    assert (row.state, row.counts, row.pruned_at) == (GraphState.COMPLETED, ended.counts, world.clock.now)
+    assert graphs.list_steps(graphed.id) == graphs.load(graphed.id).steps == []
+    assert list(graphs.results(graphed.id, range(6))) == []
+    with pytest.raises(NotInThisState, match="were removed"):
+        graphs.command(graphed.id, "r2", lambda graph: graph.retry(None, cascade=True))
+    told = world.store.events.events_after(0, subject=graph_subject(KEY))
+    assert [event.type for event in told] == [EVENT_GRAPH_ENDED] * 2
+    assert len(live.states()) == 2
+
+
+def test_pages_of_a_draft_that_nobody_starts_go_and_may_be_sent_again(pruner: Pruner, world: World) -> None:
+    graphs, spec = world.store.graphs, GraphSpec(chain(3))
+    row, _ = graphs.reserve_graph(announced(spec))
+    graphs.add_graph_page(row.graph_id, 0, encode_pages(spec)[0])
+    assert prune(pruner, world) == {}
+    world.clock.forward(100 * 86_400)
+    assert prune(pruner, world) == {"graph_page": 1}
+    with pytest.raises(InvalidRequest, match="page 0"):
+        graphs.make_graph(row.graph_id)
+    graphs.add_graph_page(row.graph_id, 0, encode_pages(spec)[0])
+    assert graphs.make_graph(row.graph_id).state is GraphState.EXECUTING

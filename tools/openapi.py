@@ -1,0 +1,76 @@
+"""``python -m tools.openapi docs``: writes ``openapi.json`` and ``problems.md`` there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle.gateway.access.operations import Entrance
+from crawler_lifecycle.gateway.app import create_app
+from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.web.problem_codes import CODES, TYPE_PREFIX
+
+
+def document() -> str:
+    """The OpenAPI document as it is committed: sorted, so that two versions can be compared line by line."""
+    # No request is served, so nothing behind the routes is needed.
+    nothing: Any = None
+    store = Store(**{port.name: nothing for port in fields(Store)})
+    app = create_app(Gateway(store, nothing, nothing, entrance=Entrance(), sweep_s=None))
+    return json.dumps(app.openapi(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def problems() -> str:
+    """docs/problems.md."""
+    parts = [_HEAD]
+    for code, kind in sorted(CODES.items()):
+        statuses = " or ".join(str(status) for status in kind.statuses)
+        parts.append(
+            f"## {code}\n\nStatus {statuses} · `{TYPE_PREFIX}{code}`\n\n{kind.meaning}\n\n"
+            f"**What to do.** {kind.cure}\n\n**A program:** {kind.retry}\n"
+        )
+    return "\n".join(parts)
+
+
+_HEAD = """# Problem documents
+
+<!-- Made from crawler_lifecycle/web/problem_codes.toml by `make openapi`; edit that one. -->
+
+Every answer with a status from 400 on is a problem document (RFC 9457, `application/problem+json`):
+
+```json
+{
+  "type": "urn:problem-type:crawler-lifecycle:run_not_found",
+  "title": "Run not found",
+  "status": 404,
+  "detail": "run 4711 does not exist; GET /v1/runs lists what there is",
+  "code": "run_not_found"
+}
+```
+
+`code` is stable: programs may branch on it. `detail` is for people and says what to do; its words may change. `run_id`
+is there when the problem is about a run that exists, `errors` (a list of `field`, `message` and `value`) when fields
+are wrong. The header `X-Request-Id` names the request; the service's log has the same name as `http_request`.
+
+Gateway and scheduler service share these codes, one section each.
+"""
+
+
+def main(folder: str) -> int:
+    """Write both documents into the folder; the exit code."""
+    target = Path(folder)
+    if not target.is_dir():
+        print(f"error: {folder}: no folder; give the one of the documents", file=sys.stderr)
+        return 1
+    for name, content in (("openapi.json", document()), ("problems.md", problems())):
+        (target / name).write_text(content)
+        print(f"wrote {target / name}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:2] or ["docs"]))
