@@ -142,12 +142,11 @@ class Parts:
     """The files that tasks leave, where this worker can read them."""
     webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
 
-    def reading(self) -> FileReading:
-        """What reads files of runs on for users' code."""
+    def reading(self, parent: str) -> FileReading:
+        """The reader of files for users' code in a manager or graph (``FileReading.parent``)."""
         s, archived = self.store, ArchivedFiles(self.archive)
-        return FileReading(
-            s.runs, RunFiles(s.tasks, s.exports, self.live_files, archived, "this worker cannot read them")
-        )
+        files = RunFiles(s.tasks, s.exports, self.live_files, archived, "this worker cannot read them")
+        return FileReading(s.runs, files, parent)
 
 
 def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
@@ -320,7 +319,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         DueActivities(s.schedules, s.managers, s.graphs, children),
         WebhookActivities(s.webhooks, p.webhooks),
         GraphBatchActivities(s.graphs, s.plans, cast(FunctionHosts, p.functions), p.directory, p.reading),
-        ManagerActivities(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
+        ManagerActivities(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.reading, p.cloud, p.buffer),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import binascii
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.bounds import ID_MAX, refusal
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered, NotYetDelivered
+from crawler_lifecycle.domain.graph.spec import DELIVERY_S
 from crawler_lifecycle.domain.item_table import READ_MAX, ItemTable, item_table
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_data import PIECE
@@ -17,7 +22,7 @@ from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.runs import RunRow, TaskRef
 
 from .archived import ArchivedFiles
-from .shared import there
+from .shared import Clock, alive, beating, there, utc_now
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.completion import ExportStore
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
 
 #: Files that one answer names, and tasks whose folders are looked into for it.
 FILES_MAX, TASKS_MAX = 2_000, 100
+#: The same for one who reads a whole run, and its files are refused beyond.
+ALL_FILES, ALL_TASKS = 20_000, 10_000
+#: Seconds for which one asker waits in all for archives that are on their way, and between two looks for one.
+WAIT_S, LOOK_S = 30.0, 0.5
 #: Files that one asker may read at the same time without beginning anew.
 OPEN_MAX = 8
 #: Bytes of a file that are read at once.
@@ -85,15 +94,17 @@ class RunFiles:
     archived: ArchivedFiles | None
     elsewhere: str
 
-    def list(self, run: RunRow, of: TaskRef | None = None) -> FileList:
-        """Files of the run, or of one of its tasks."""
-        there = self._of_tasks(run.ref, of)
+    def list(self, run: RunRow, of: TaskRef | None = None, *, whole: bool = False) -> FileList:
+        """Files of the run, or of one of its tasks. ``whole``: all of them as its archive has them, so those of earlier
+        attempts too."""
+        most = ALL_FILES if whole else FILES_MAX
+        there = self._of_tasks(run.ref, of, most, whole)
         record = None if there.readable else self._newest_archive(run.run_id)
         if record is None or self.archived is None:
             return there
         attempt, url, size = record
         prefix = f"{files_prefix(of.index, of.attempt)}/" if of is not None else ""
-        named, left_out = self.archived.list(url, size, FILES_MAX)
+        named, left_out = self.archived.list(url, size, most)
         files = [RunFile(name, size) for name, size in named if name.startswith(prefix)]
         return FileList(True, files, left_out, f"from the archive of attempt {attempt}", attempt)
 
@@ -136,15 +147,26 @@ class RunFiles:
         found = [(int(str(one["attempt"])), str(one["url"]), int(str(one["bytes"] or 0))) for one in stored]
         return max(found, default=None)
 
-    def _of_tasks(self, run: RunRef, of: TaskRef | None) -> FileList:
+    def coming(self, run: RunRow, now: datetime) -> str | None:
+        """How the archive of the run's newest attempt stands: ``exported``, ``empty``, ``coming``; ``None``: nothing is
+        to come, or nobody tries any more."""
+        records = {one["attempt"]: str(one["status"]) for one in self.exports.list_exports(run.run_id)}
+        status = records.get(run.attempt)
+        if status in ("exported", "empty"):
+            return status
+        tried = run.ended_at is not None and (now - run.ended_at).total_seconds() < DELIVERY_S
+        return "coming" if run.status.terminal and tried else None
+
+    def _of_tasks(self, run: RunRef, of: TaskRef | None, most: int, whole: bool) -> FileList:
         if self.live is None:
             return FileList(False, note=f"{self.elsewhere}; when the run has ended they come with its archive")
-        rows = [] if of is not None else self.tasks.list_tasks(run.run_id, limit=TASKS_MAX + 1)
-        tasks = [TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid) for row in rows[:TASKS_MAX]]
+        limit = ALL_TASKS if whole else TASKS_MAX
+        rows = [] if of is not None else self.tasks.list_tasks(run.run_id, limit=limit + 1, superseded=whole)
+        tasks = [TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid) for row in rows[:limit]]
         files: list[RunFile] = []
         left_out, here = 0, False
         for task in [of] if of is not None else tasks:
-            listed = self.live.list(run, task, FILES_MAX - len(files))
+            listed = self.live.list(run, task, most - len(files))
             if listed is None:
                 continue
             here = True
@@ -153,49 +175,108 @@ class RunFiles:
             files += [RunFile(f"{prefix}/{path}", size, task.task_id, path) for path, size in listed.files]
         if not here:
             return FileList(False, note="no task has a folder here: none has begun, or they were cleared away")
-        more = (
-            f"only those of the first {TASKS_MAX} tasks; ask with task= for others" if len(rows) > TASKS_MAX else None
-        )
-        return FileList(True, files, left_out, more)
+        more = f"only those of the first {limit} tasks; ask with task= for others" if len(rows) > limit else None
+        return FileList(True, files, left_out + (whole and len(rows) > limit), more)
 
 
+@dataclass
 class FileReading:
-    """Reads files of runs on, for one who asks for piece after piece. Methods block and raise as those of ``RunFiles``;
-    ``RunNotFound`` for a run that is not there."""
+    """Reads files of runs on, for one who asks for piece after piece. Methods block, and heartbeat meanwhile.
 
-    def __init__(self, runs: RunReader, files: RunFiles) -> None:
-        self._runs, self._files = runs, files
-        self._open: dict[tuple[int, str], tuple[int, Iterator[bytes]]] = {}
-        """Files that are being read, and the offset of the next piece of each."""
+    They raise as those of ``RunFiles``; ``RunNotFound`` for a run that is not there, ``InvalidRequest`` for one of
+    others."""
+
+    runs: RunReader
+    files: RunFiles
+    parent: str
+    """The workflow whose runs may be read; with a ``/`` at its end all whose ids begin so."""
+    clock: Clock = utc_now
+    late: bool = field(default=False, init=False)
+    """True when an archive was not there in time."""
+    _waits_until: float | None = field(default=None, init=False)
+    _open: dict[tuple[int, str], tuple[int, OpenedFile]] = field(default_factory=dict, init=False)
+    """Files that are being read, and the offset of the next piece of each."""
 
     def list(self, run_id: int) -> list[RunFile]:
-        """The files of a run. Raises ``NotDelivered`` where none of it can be read here."""
-        listed = self._files.list(there(self._runs.get_run(run_id), f"run {run_id}"))
-        if not listed.readable:
-            raise NotDelivered(f"files of run {run_id} cannot be read here: {listed.note}")
+        """The files of a run. Waits while its archive is on its way, ``WAIT_S`` in all, and raises ``NotYetDelivered``
+        then; ``NotDelivered`` where none of it can be read here."""
+        with beating():
+            while True:
+                run = self._run(run_id)
+                listed = self.files.list(run, whole=True)
+                if listed.readable and listed.archive in (None, run.attempt):
+                    break
+                state = self.files.coming(run, self.clock())
+                if state == "empty":
+                    return []
+                if state is None and not listed.readable:
+                    raise NotDelivered(f"files of run {run_id} cannot be read here: {listed.note}")
+                if state is None:
+                    break
+                self._wait(run_id)
+        if listed.left_out:
+            raise InvalidRequest(f"run {run_id}: it has more files than can be read here; download its archive")
         return listed.files
 
     def read(self, run_id: int, name: str, offset: int) -> bytes:
-        """At most ``PIECE`` bytes from this offset on; none at the end. Raises ``NotDelivered`` where the file is not
-        there any more."""
-        at, pieces = self._open.pop((run_id, name), (0, None))
-        if pieces is None or at != offset:
-            run = there(self._runs.get_run(run_id), f"run {run_id}")
-            opened = self._files.open(run, name)
-            if opened is None:
-                raise NotDelivered(f"run {run_id} has no file {name!r:.300} that can be read here")
-            at, pieces = 0, iter(opened.pieces)
+        """About ``PIECE`` bytes from this offset on; none at the end. Raises ``NotDelivered`` where the file, or the
+        rest of it, is not there any more."""
+        if type(offset) is not int or not 0 <= offset <= ID_MAX:
+            raise refusal("offset", offset, "give a whole number from 0 on")
+        with beating():
+            return self._read(run_id, name, offset)
+
+    def _read(self, run_id: int, name: str, offset: int) -> bytes:
+        at, file = self._open.pop((run_id, name), (-1, None))
+        if file is None or at != offset:
+            at, file = 0, self.files.open(self._run(run_id), name)
+        if file is None:
+            raise NotDelivered(f"run {run_id} has no file {name!r:.300} that can be read here")
         found = bytearray()
-        for piece in pieces:
+        for piece in file.pieces:
             at += len(piece)
             if at > offset:
                 found += piece[-(at - offset - len(found)) :] if at - len(piece) < offset else piece
             if len(found) >= PIECE:
                 break
+        else:
+            if at < file.size:
+                raise NotDelivered(f"run {run_id}: {name!r:.300} was removed while it was read; begin again")
         while len(self._open) >= OPEN_MAX:
             self._open.pop(next(iter(self._open)))
-        self._open[run_id, name] = at, pieces
+        self._open[run_id, name] = at, file
         return bytes(found)
+
+    def _run(self, run_id: int) -> RunRow:
+        if type(run_id) is not int or not 0 < run_id <= ID_MAX:
+            raise refusal("run_id", run_id, "give the number of a run")
+        run = there(self.runs.get_run(run_id), f"run {run_id}")
+        whose = run.parent or ""
+        if whose != self.parent and not (self.parent.endswith("/") and whose.startswith(self.parent)):
+            raise InvalidRequest(f"run {run_id}: {self.parent} did not begin it; name a run of its own")
+        return run
+
+    def _wait(self, run_id: int) -> None:
+        now = time.monotonic()
+        self._waits_until = self._waits_until or now + WAIT_S
+        if now >= self._waits_until:
+            self.late = True
+            cure = f"try later, or ask crawlctl export {run_id}"
+            raise NotYetDelivered(f"the archive of run {run_id} is still on its way; {cure}")
+        alive()
+        time.sleep(LOOK_S)
+
+
+class FileQuestions:
+    """Answers to those who ask through ``domain.run_data.AskedFiles``."""
+
+    reading: FileReading
+
+    def ask_files(self, run_id: int) -> object:
+        return [[file.name, file.bytes] for file in self.reading.list(run_id)]
+
+    def ask_read(self, run_id: int, file: str, offset: int) -> object:
+        return binascii.b2a_base64(self.reading.read(run_id, file, offset), newline=False).decode()
 
 
 def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FilePart) -> Iterator[bytes]:

@@ -157,6 +157,10 @@ class NotDelivered(LifecycleError):
     retryable = True
 
 
+class NotYetDelivered(NotDelivered):
+    """The archive of a run is on its way, and its files cannot be read before it is there."""
+
+
 class CatalogueError(LifecycleError, ValueError):
     """``crawlers.yaml`` cannot be used; the text names file, line, key and cure."""
 

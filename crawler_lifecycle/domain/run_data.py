@@ -5,9 +5,11 @@ Users' processes hold no credentials. They ask a ``DataSource``, piece by piece,
 
 from __future__ import annotations
 
+import binascii
 import io
+import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, BinaryIO, Protocol, cast
@@ -42,6 +44,37 @@ class DataSource(Protocol):
     def read_file(self, file: RunFile, offset: int) -> bytes:
         """Bytes from this offset on, at most ``PIECE``; none at the end of the file."""
         ...
+
+
+class AskedFiles:
+    """``DataSource`` by questions to a worker (``activities.run_files.FileQuestions``)."""
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        self._ask = ask
+
+    def run_files(self, run_id: int) -> list[RunFile]:
+        return [RunFile(run_id, name, size) for name, size in self._ask("files", run_id=run_id)]
+
+    def read_file(self, file: RunFile, offset: int) -> bytes:
+        return binascii.a2b_base64(self._ask("read", run_id=file.run_id, file=file.name, offset=offset))
+
+
+class HeldFiles:
+    """``DataSource`` in memory, for tests."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, dict[str, bytes]] = {}
+
+    def leave(self, run_id: int, items: Iterable[Any] | None, files: Mapping[str, bytes] | None = None) -> None:
+        """Let a run have these items, and other files by their names."""
+        lines = None if items is None else "".join(f"{json.dumps(item)}\n" for item in items).encode()
+        self._runs[run_id] = {**({} if lines is None else {"task-0/items.jsonl": lines}), **(files or {})}
+
+    def run_files(self, run_id: int) -> list[RunFile]:
+        return [RunFile(run_id, name, len(data)) for name, data in self._runs[run_id].items()]
+
+    def read_file(self, file: RunFile, offset: int) -> bytes:
+        return self._runs[file.run_id][file.name][offset : offset + PIECE]
 
 
 class Items:

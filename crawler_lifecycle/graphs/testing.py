@@ -9,7 +9,6 @@ Crawls and managers are not started: they end at once as ``crawls`` says. ``wait
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd, after_fa
 from crawler_lifecycle.domain.graph.pages import fingerprint
 from crawler_lifecycle.domain.graph.rows import status_document
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
-from crawler_lifecycle.domain.run_data import PIECE, RunFile
+from crawler_lifecycle.domain.run_data import HeldFiles
 from crawler_lifecycle.domain.values import decode, encode, of_json
 
 from .asking import use
@@ -110,18 +109,18 @@ class _Graph:
         return own | times | {name: status[name] for name in ("name", "state", "counts")}
 
 
-class Memory:
+class Memory(HeldFiles):
     """``Platform`` in memory. ``crawls``: see ``Ends``; every other crawl ends as ``finished``."""
 
     def __init__(self, crawls: Ends | None = None) -> None:
+        super().__init__()
         self.now = BEGINNING
         self.calls: list[str] = []
         """Paths of steps in the order in which they were executed."""
         self._crawls: Ends = crawls or {}
         self._graphs: dict[str, _Graph] = {}
-        self._runs = 0
-        self._files: dict[int, dict[str, bytes]] = {}
-        """Files of runs."""
+        self._begun = 0
+        """Runs so far."""
 
     # --- Platform --------------------------------------------------------------------------------------------------
 
@@ -198,12 +197,6 @@ class Memory:
         facts = ("path", "run_id", "state", "outcome")
         return [{name: getattr(row, name) for name in facts} for row in rows if row.kind is StepKind.CRAWL]
 
-    def run_files(self, run_id: int) -> list[RunFile]:
-        return [RunFile(run_id, name, len(data)) for name, data in self._files[run_id].items()]
-
-    def read_file(self, file: RunFile, offset: int) -> bytes:
-        return self._files[file.run_id][file.name][offset : offset + PIECE]
-
     def wait(self, key: str, timeout_s: float | None) -> Document:
         graph = self._known(key)
         until = None if timeout_s is None else self.now + timedelta(seconds=timeout_s)
@@ -278,20 +271,20 @@ class Memory:
 
     def _run(self, row: _Row) -> StepEnd:
         self._began(row)
-        self._runs += 1
+        self._begun += 1
         step, what = row.step, row.job.get("crawler") or row.job["plan"]
         found = self._crawls(row.job) if callable(self._crawls) else self._crawls.get(what, _GOOD)
         if isinstance(found, list):
             found = found[min(step.tries, len(found)) - 1]
         end: dict[str, Any] = {"outcome": found} if isinstance(found, str) else dict(found)
-        good, step.run_id = end["outcome"] == _GOOD, self._runs
-        self._files[self._runs] = files = dict(end.pop("files", {}))
-        if isinstance(items := end.get("items"), list):
-            files["task-0/items.jsonl"] = "".join(f"{json.dumps(item)}\n" for item in items).encode()
+        good, step.run_id = end["outcome"] == _GOOD, self._begun
+        items = end.get("items")
+        self.leave(self._begun, items if isinstance(items, list) else None, end.pop("files", None))
+        if isinstance(items, list):
             end["items"] = len(items)
         if row.kind is StepKind.CRAWL:
             counters = {"pages": 0, "items": 0, "errors": 0, "archive": None}
-            run = {"run_id": self._runs, "status": "COMPLETED" if good else "FAILED"}
+            run = {"run_id": self._begun, "status": "COMPLETED" if good else "FAILED"}
             row.result = encode({**run, **counters, **end})
         if not good:
             return self._failed(row, f"its run ended as {end['outcome']}", outcome=end["outcome"])

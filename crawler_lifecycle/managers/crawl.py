@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
 from typing import Any, cast
 
-from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.errors import InvalidRequest, NotYetDelivered
 from crawler_lifecycle.domain.managers.jobs import JobDefaults, merged, override_of, params_of
 from crawler_lifecycle.domain.managers.manager import (
     CYCLE_S,
@@ -61,6 +61,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     _reads_outcomes = True
     #: Live jobs for whose ``running_job_hook`` the last cycle had no time: they come first.
     _passed: Collection[JobKey] = ()
+    #: Ended jobs whose files were not there when their hooks asked.
+    _fileless: frozenset[JobKey] = frozenset()
 
     # --- options -----------------------------------------------------------------------------------------------------
 
@@ -136,7 +138,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         if self._overrides("running_job_hook"):
             jobs += self._live_jobs()
         jobs.sort(key=_by_start, reverse=self.running_jobs_reverse_check)
-        jobs.sort(key=lambda one: one.tries if isinstance(one, Ended) else 0)  # those that fail hold up no others
+        # Those that fail, or wait for files, hold up no others.
+        jobs.sort(key=lambda one: (one.live.key in self._fileless, one.tries) if isinstance(one, Ended) else (False, 0))
         for one in jobs:
             if isinstance(one, Live):
                 if cycle.took_s >= live_s:
@@ -186,11 +189,13 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
                     check_state(self.state)
                     self.aggregate_spider_stats({"spider": live.job.spider, **ended.metadata})
             except (Exception, SystemExit) as error:
-                said = f"hooks of {named_job(live.job)}: {where(error)}"
-                cycle.failed.append(HookFailed(live.item_id, ended.attempt, said))
+                said, later = f"hooks of {named_job(live.job)}: {where(error)}", isinstance(error, NotYetDelivered)
+                cycle.failed.append(HookFailed(live.item_id, ended.attempt, said, later))
+                self._fileless |= {live.key} if later else set()
                 cycle.note(said)
                 _LOG.exception("a hook of %s raised", live.key)
                 return False
+        self._fileless -= {live.key}
         cycle.hooked.append(Hooked(live.item_id, ended.attempt, bad))
         return True
 

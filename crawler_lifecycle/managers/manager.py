@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, BinaryIO
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.managers.manager import FAILED_OUTCOMES
+from crawler_lifecycle.domain.run_data import Items, RunFile, find_file, open_file
 
 from .base import BaseLoopScript
 from .cycle import Cycle
@@ -170,6 +171,55 @@ class WorkFlowManager(BaseLoopScript):
         if running:
             _LOG.warning("wait_for: %s still running after %g s", ", ".join(running[:10]), waited)
         return not running
+
+    # --- what jobs brought -------------------------------------------------------------------------------------------
+
+    def items(
+        self,
+        job: JobKey | JobDict,
+        *,
+        task: int | None = None,
+        offset: int = 0,
+        limit: int | None = None,
+        fields: Collection[str] | None = None,
+        partial: bool = False,
+    ) -> Items:
+        """The items of a job of this manager, one after the other.
+
+        ``task``: only of the task with this index. ``fields``: only these of each item. A job that lives or failed is
+        refused unless ``partial`` is true: then its items count as far as they came. Raises ``InvalidRequest``, and
+        ``NotYetDelivered`` when its files are still on their way after 30 s; a hook that raises that runs again later.
+
+        >>> from crawler_lifecycle.managers import CrawlManager
+        >>> from crawler_lifecycle.managers.testing import simulate
+        >>> class Shop(CrawlManager):
+        ...     name, spider, loop_mode = "shop", "shop.com", 60
+        ...     def finished_ok_hook(self, spider, outcome, job_args_override, jobkey):
+        ...         self.state["dearest"] = max(item["price"] for item in self.items(jobkey, fields=["price"]))
+        >>> simulate(Shop, items={"shop.com": [{"price": 7}, {"price": 9}]}).state
+        {'dearest': 9}
+        """
+        runs = [self._run_of(job, partial=partial)]
+        return Items(self._platform, runs, task=task, offset=offset, limit=limit, fields=fields)
+
+    def files(self, job: JobKey | JobDict, *, partial: bool = False) -> Sequence[RunFile]:
+        """The supporting files of a job of this manager; ``partial`` as for ``items``."""
+        return self._platform.run_files(self._run_of(job, partial=partial))
+
+    def open(self, job: JobKey | JobDict, name: str, *, partial: bool = False) -> BinaryIO:
+        """One of these files, to be read. Raises ``InvalidRequest`` where there is none of this name."""
+        runs = [self._run_of(job, partial=partial)]
+        return open_file(self._platform, find_file(self._platform, runs, name))
+
+    def _run_of(self, job: JobKey | JobDict, *, partial: bool) -> int:
+        key = job if isinstance(job, str) else job.get("key") if isinstance(job, dict) else None
+        found = self._platform.job(key) if isinstance(key, str) else None
+        if found is None or found["run_id"] is None:
+            raise refusal("job", job if isinstance(job, str) else key, "give the key of a job that has begun")
+        ended, outcome = found["state"] == "finished", found["close_reason"]
+        if not partial and (not ended or outcome in self.failed_outcomes):
+            raise refusal("job", key, f"it is {outcome if ended else found['state']}; partial=True reads what there is")
+        return int(found["run_id"])
 
     # --- resumption --------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from crawler_lifecycle.domain.managers.manager import Decision, JobState, Live, Start, Waiting
+from crawler_lifecycle.domain.run_data import DataSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class OwnedPage:
     """``None``: there are no more."""
 
 
-class Platform(Protocol):
+class Platform(DataSource, Protocol):
     """Answers of the service. Each method may be called while a call of the driver is under way, from its thread."""
 
     def start(self) -> Start:

@@ -32,6 +32,7 @@ from crawler_lifecycle.domain.managers.manager import (
     yields_behind,
 )
 from crawler_lifecycle.domain.managers.scrapy_cloud import FAILED_HERE, never_retried
+from crawler_lifecycle.domain.run_data import HeldFiles
 
 from .base import BaseScript
 from .driver import Driver, identity_of
@@ -104,13 +105,16 @@ class _Row:
     outcome: str | None = None
     bad: bool = False
     tries: int = 0
+    items: Sequence[Any] | None = None
 
 
 #: An outcome for all jobs, outcomes in the order of scheduling, by number, or a function of the job.
 Outcomes = str | Sequence[str] | Mapping[int, str] | Callable[[Scheduled], str]
+#: Items that jobs leave, by spider, or a function of the job.
+Left = Mapping[str, Sequence[Any]] | Callable[[Scheduled], Sequence[Any]]
 
 
-class Simulation:
+class Simulation(HeldFiles):
     """One manager: its rows, its clock, and the process that holds its class."""
 
     def __init__(
@@ -123,8 +127,10 @@ class Simulation:
         stats: Mapping[str, float] | None = None,
         tags: Sequence[str] = (),
         others: Sequence[Mapping[str, Any]] = (),
+        items: Left = {},  # noqa: B006
     ) -> None:
-        self.others = others
+        super().__init__()
+        self.others, self.items = others, items
         """Jobs of managers of this name in other flows, as ``JobDict`` has them."""
         self.cls, self.outcomes, self.seconds, self.job_stats = cls, outcomes, seconds, dict(stats or {})
         name, flow_id = identity_of(cls, list(argv), list(tags))
@@ -257,7 +263,7 @@ class Simulation:
         for row in hooked.values():
             row.state = JobState.ENDED
             self.hook_errors += row.tries >= TRIES
-        for failed in decision.failed:
+        for failed in [one for one in decision.failed if not one.later]:
             self.rows[failed.item_id - 1].tries += 1
         for added in decision.added:
             more = {name: getattr(added, name) for name in ("unique", "seq", "retry", "retry_of", "not_before")}
@@ -290,6 +296,8 @@ class Simulation:
         self.record.scheduled.append(began)
         row.outcome = self._outcome(began)
         row.bad = row.outcome in FAILED_HERE
+        row.items = self.items(began) if callable(self.items) else self.items.get(row.job.spider)
+        self.leave(row.item_id, row.items)
         row.started_at = self.clock
         row.ends_at = self.clock + (self.seconds(began) if callable(self.seconds) else self.seconds)
 
@@ -361,7 +369,9 @@ class Simulation:
             "running_time": None if row.started_at is None else int(row.started_at * 1000),
             "finished_time": int(row.ends_at * 1000) if over else None,
             "scrapystats": dict(self.job_stats) if over else {},
-            **{"items": None, "pages": None, "errors": None, "run_id": None, "attempt": 1, "cause": None},
+            "items": None if row.items is None or not over else len(row.items),
+            "run_id": None if row.started_at is None else row.item_id,
+            **{"pages": None, "errors": None, "attempt": 1, "cause": None},
         }
 
     # --- Platform ----------------------------------------------------------------------------------------------------
@@ -420,13 +430,15 @@ def simulate(
     stats: Mapping[str, float] | None = None,
     tags: Sequence[str] = (),
     cycles: int = 10_000,
+    items: Left = {},  # noqa: B006
 ) -> Record:
     """Drive a class in memory to its end, or for so many cycles.
 
     ``argv``: the words of its command line. ``outcomes``: how jobs end: one word for all, a list in the order of
     scheduling, words by number, or a function of the job. ``seconds``: how long each runs. ``stats``: the
-    ``scrapystats`` of each. ``tags``: the manager's own. ``cycles``: after so many it stops. Raises ``ClassError`` for
-    what the class does wrong outside of its hooks.
+    ``scrapystats`` of each. ``tags``: the manager's own. ``cycles``: after so many it stops. ``items``:
+    those that jobs leave, by spider or by a function of the job. Raises ``ClassError`` for what the class does wrong
+    outside of its hooks.
 
     >>> from crawler_lifecycle.managers import PeriodicCrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -436,5 +448,5 @@ def simulate(
     >>> record.over, len(record.scheduled)
     (False, 3)
     """
-    simulation = Simulation(cls, argv, outcomes=outcomes, seconds=seconds, stats=stats, tags=tags)
+    simulation = Simulation(cls, argv, outcomes=outcomes, seconds=seconds, stats=stats, tags=tags, items=items)
     return simulation.run(cycles)

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from crawler_lifecycle.domain import errors, values
+from crawler_lifecycle.domain import values
 from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec
-from crawler_lifecycle.domain.run_data import RunFile
+from crawler_lifecycle.domain.run_data import AskedFiles
 from crawler_lifecycle.graphs.asking import use
 from crawler_lifecycle.graphs.calling import Meant, NotCallable, execute
 from crawler_lifecycle.graphs.job import Cancel, Job, Record, Snooze
@@ -88,26 +88,13 @@ class _Worker:
     """The worker, from any thread: questions, and what is too large for a message in the two files."""
 
     def __init__(self, pipes: Pipes, given: int, result: int) -> None:
-        self._pipes, self._given, self._result = pipes, given, result
+        self.ask, self._given, self._result = pipes.ask, given, result
         self._one = threading.RLock()
 
-    def ask(self, name: str, **arguments: Any) -> Any:
-        """Its answer. Raises what it refused as the error that it is."""
-        answer = self._pipes.ask(name, **arguments)
-        if isinstance(answer, dict) and "error" in answer:
-            raise getattr(errors, answer["error"])(answer["text"])
-        return answer
-
     def ask_much(self, name: str, **arguments: Any) -> list[tuple[Document, Any]]:
-        """The same for values."""
+        """The values that it answers."""
         with self._one:
             return self.frames(self.ask(name, **arguments))
-
-    def ask_bytes(self, name: str, **arguments: Any) -> bytes:
-        """The same for bytes as they are."""
-        with self._one:
-            frames = read_frames(self._given, self.ask(name, **arguments))
-            return b"".join(piece for _, chunks in frames for piece in chunks)
 
     def tell_much(self, name: str, parts: Iterable[bytes], **arguments: Any) -> Any:
         """Ask, and give bytes of any size."""
@@ -122,10 +109,11 @@ class _Worker:
         return write_frames(self._result, frames, sys.maxsize)
 
 
-class _OwnGraph:
+class _OwnGraph(AskedFiles):
     """``Platform`` of a function that is executed: for its own graph and no other."""
 
     def __init__(self, worker: _Worker, key: str) -> None:
+        super().__init__(worker.ask)
         self._worker, self._key = worker, key
 
     def status(self, key: str) -> Document | None:
@@ -165,12 +153,6 @@ class _OwnGraph:
 
     def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:
         return list(self._of(key).ask("crawls", paths=paths))
-
-    def run_files(self, run_id: int) -> list[RunFile]:
-        return [RunFile(run_id, name, size) for name, size in self._worker.ask("files", run_id=run_id)]
-
-    def read_file(self, file: RunFile, offset: int) -> bytes:
-        return self._worker.ask_bytes("read", run_id=file.run_id, file=file.name, offset=offset)
 
     def send(self, key: str, spec: GraphSpec, **_: Any) -> bool:
         raise _elsewhere("start a graph")

@@ -23,6 +23,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.managers.manager import CHOICES, Decision, JobState, Live, Start, Waiting
+from crawler_lifecycle.domain.run_data import AskedFiles
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
 from crawler_lifecycle.managers.types import ClassError
@@ -36,10 +37,11 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 
 
-class HostPlatform:
+class HostPlatform(AskedFiles):
     """``Platform`` by questions to the worker."""
 
     def __init__(self, pipes: wire.Pipes, start: Start) -> None:
+        super().__init__(pipes.ask)
         self._pipes, self._start = pipes, start
         self.limit_s = 0.0
         """Seconds that each method of the class may take, as of the call under way."""

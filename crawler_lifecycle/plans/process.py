@@ -26,7 +26,15 @@ from typing import Any
 
 from crawler_lifecycle.clusters.local.launch import PASSED_ON
 from crawler_lifecycle.clusters.local.processes import identity
-from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    DuplicateRequest,
+    Fenced,
+    InvalidRequest,
+    NotDelivered,
+    NotInThisState,
+    RunNotFound,
+)
 from crawler_lifecycle.ports.protocols import PlanFailed
 
 from .output import Output, for_people
@@ -34,6 +42,8 @@ from .wire import MESSAGE_MAX, TEXT_MAX, encode
 
 log = logging.getLogger(__name__)
 
+#: What an answer may raise: it goes to users' code. Anything else ends the call.
+TOLD = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound, NotDelivered, ClusterUnavailable)
 #: Answers a question of the host: name and arguments. Raises ``InvalidRequest`` for one that makes no sense.
 Answer = Callable[[str, Mapping[str, Any]], Any]
 #: Called now and then while a call is under way; what it raises ends the call.
@@ -339,8 +349,8 @@ class _Call:
             if not isinstance(name, str) or not isinstance(arguments, dict):
                 raise InvalidRequest("a question needs a name and arguments")
             line = encode({"answer": self._answer(name, arguments)})
-        except InvalidRequest as error:
-            line = encode({"refused": str(error)})
+        except TOLD as error:
+            line = encode({"refused": str(error), "error": error.code})
         more = min(time.monotonic() - began, ANSWERS_S - self._answered_s)
         self._answered_s += more
         self._until += more

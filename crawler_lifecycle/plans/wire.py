@@ -1,10 +1,10 @@
 """JSON lines between a worker and a process with users' code; both sides use this module.
 
 Worker to host: ``{"call": name, ...}`` and, while a call is under way, the answer to a question: ``{"answer": ...}`` or
-``{"refused": text}``. Host to worker: questions ``{"ask": name, "args": {...}}``, where it is ``{"at": name, "item":
-id}``, what it has done so far ``{"did": ...}``, and the end of the call: ``{"reply": ...}``, ``{"wrong": text}`` for
-what the user's class did wrong, or ``{"broken": text}`` for any other exception. Standard library only: every host pays
-for this import.
+``{"refused": text, "error": its name}``. Host to worker: questions ``{"ask": name, "args": {...}}``, where it is
+``{"at": name, "item": id}``, what it has done so far ``{"did": ...}``, and the end of the call: ``{"reply": ...}``,
+``{"wrong": text}`` for what the user's class did wrong, or ``{"broken": text}`` for any other exception. Standard
+library only: every host pays for this import.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import IO, Any, TypeVar
 
+from crawler_lifecycle.domain import errors
 from crawler_lifecycle.domain.managers.manager import Ended, Facts, Job, Live, Waiting
 
 W = TypeVar("W", Live, Waiting)
@@ -89,8 +90,8 @@ class Pipes:
             self.open = False
 
     def ask(self, name: str, **arguments: Any) -> Any:
-        """Return what the worker answers, from any thread. Raises ``ValueError`` for what it refuses, and where nobody
-        would answer."""
+        """Return what the worker answers, from any thread. Raises what it refused as the error that it is, and
+        ``ValueError`` where nobody would answer."""
         if os.getpid() != self._me:
             raise ValueError(f"{name}: only the process that was called may ask; ask there, and hand the answer on")
         with self._asking:
@@ -101,7 +102,7 @@ class Pipes:
         if answer is None:
             os._exit(0)  # the worker is gone
         if "refused" in answer:
-            raise ValueError(answer["refused"])
+            raise getattr(errors, answer["error"])(answer["refused"])
         return answer["answer"]
 
     def forget(self) -> None:

@@ -131,9 +131,9 @@ class Bench:
         self.environment = ActivityEnvironment()
         self.environment.info = replace(self.environment.info, task_queue=functions_queue(None))
 
-    def reading(self) -> FileReading:
+    def reading(self, parent: str) -> FileReading:
         store = self.world.store
-        return FileReading(store.runs, RunFiles(store.tasks, store.exports, self.live, None, "nowhere"))
+        return FileReading(store.runs, RunFiles(store.tasks, store.exports, self.live, None, "nowhere"), parent)
 
     def step(self, path: str, *deps: str, call: str = "note", style: str = "plain", **fields: Any) -> StepSpec:
         job = {"call": call if ":" in call else f"{self.module}:{call}", "style": style}

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
+from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.managers import cycles as cycle
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder, ManagerActivities
+from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
@@ -20,14 +22,14 @@ from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS, Facts, Job, Jo
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, WorkFlowManager, driver
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager, PlanRow
-from crawler_lifecycle.ports.protocols import PlanFailed
+from crawler_lifecycle.ports.protocols import FileArchive, PlanFailed
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store import open_store, upgrade
 from tests.contracts.store.managing import FLOW, NAME, Managed
 from tests.contracts.store.managing import MINE as OWNER
 from tests.contracts.store.world import Clock, World
 from tests.support.fakes.plans import FakeHost, FakeHosts
-from tests.support.fakes.services import FakeCatalogue
+from tests.support.fakes.services import FakeArchive, FakeCatalogue
 
 PLAN = "shop.managers:M"
 
@@ -63,6 +65,7 @@ class Bench:
     world: World
     hosts: FakeHosts = field(default_factory=lambda: FakeHosts({PLAN: Shops}))
     fences: dict[int, Fence] = field(default_factory=dict)
+    archive: FileArchive = field(default_factory=FakeArchive)
 
     def __post_init__(self) -> None:
         row, _ = self.managers.reserve_manager(NewManager(NAME, FLOW, PLAN))
@@ -72,7 +75,13 @@ class Bench:
             self.world.store.plans,
             self.hosts,
             FakeCatalogue([CrawlerDefinition("shop", args={"page": Argument(default="0")})]),
+            self.reading,
         )
+
+    def reading(self, parent: str) -> FileReading:
+        store = self.world.store
+        files = RunFiles(store.tasks, store.exports, None, ArchivedFiles(self.archive), "nowhere")
+        return FileReading(store.runs, files, parent, self.world.clock)
 
     @property
     def managers(self) -> Any:

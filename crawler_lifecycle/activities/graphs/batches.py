@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, Store
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
-from crawler_lifecycle.domain.names import pool_of
+from crawler_lifecycle.domain.names import graph_workflow_id, pool_of
 from crawler_lifecycle.domain.values import NoValue
 from crawler_lifecycle.ports.graphs import Done, GraphFence, GraphRow, StepWork
 from crawler_lifecycle.ports.protocols import (
@@ -75,8 +75,8 @@ class GraphBatchActivities:
     plans: PlanStore
     functions: FunctionHosts
     directory: WorkflowDirectory
-    reading: Callable[[], FileReading]
-    """Makes what reads files of runs, for one execution."""
+    reading: Callable[[str], FileReading]
+    """Makes what reads files of the runs of a workflow, for one execution."""
     clock: Clock = utc_now
     grace_s: float = GRACE_S
     together: dict[str, int] = field(default_factory=dict, repr=False)
@@ -179,9 +179,8 @@ class _Batch:
             return Done(end, error=wrong)
         with self._owner.functions.use(self._row.key) as host:
             watch = _Watch(self._owner, self._fence, work, host, self.alive)
-            questions = Questions(
-                *(self._graphs, self._owner.directory, self._row, work, host, watch.look, self._owner.reading())
-            )
+            reading = self._owner.reading(graph_workflow_id(self._row.key))
+            questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.look, reading)
             try:
                 reply = host.call(self._order(work), questions.answer, watch.alive)
                 return self._completed(work, reply)

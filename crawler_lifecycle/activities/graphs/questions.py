@@ -9,18 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.activities.run_files import FileReading
+from crawler_lifecycle.activities.run_files import FileQuestions, FileReading
 from crawler_lifecycle.activities.shared import answered, patient
-from crawler_lifecycle.domain.errors import (
-    ClusterUnavailable,
-    DuplicateRequest,
-    Fenced,
-    InvalidRequest,
-    NotDelivered,
-    NotInThisState,
-    RunNotFound,
-    TemporalUnavailable,
-)
+from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.graph.checks import check_begin, shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph
@@ -47,10 +38,6 @@ CRAWL = ("path", "run_id", "state", "outcome")
 PAGE = 200
 #: Seconds for which a question waits while the database is away. The function would be executed again else.
 PATIENCE_S = 30.0
-#: What a question may raise: it goes to the function that asked.
-_ANSWERED = (
-    *(InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound, NotDelivered, ClusterUnavailable),
-)
 
 
 def unfit(work: StepWork) -> str | None:
@@ -128,7 +115,7 @@ def _whole(path: str, parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 @dataclass
-class Questions:
+class Questions(FileQuestions):
     """Answers one function that is executed."""
 
     graphs: GraphStore
@@ -140,18 +127,13 @@ class Questions:
     """Whether it is to end."""
     reading: FileReading
     """Reads what crawls of this graph have left."""
-    _run_ids: set[int] = field(default_factory=set)
-    """The runs of which it may read."""
     _request_id: str = ""
     """Of the question that is being answered, however often that is tried."""
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """The answer; what cannot be is told as the error that the function raises."""
+        """The answer. Raises what cannot be, for the function that asks."""
         self._request_id = uuid.uuid4().hex
-        try:
-            return patient(lambda: answered(self, name, arguments), PATIENCE_S)
-        except _ANSWERED as error:
-            return {"error": type(error).__name__, "text": str(error)}
+        return patient(lambda: answered(self, name, arguments), PATIENCE_S)
 
     @property
     def _id(self) -> int:
@@ -211,21 +193,9 @@ class Questions:
         crawls = [one.path for one in inside if one.kind is StepKind.CRAWL]
         pages = [crawls[begin : begin + PAGE] for begin in range(0, len(crawls), PAGE)]
         rows = [row for page in pages for row in self._named(page)]
-        self._run_ids |= {row.run_id for row in rows if row.run_id is not None}
         return [{name: getattr(row, name) for name in CRAWL} for row in rows]
 
-    def ask_files(self, run_id: int) -> object:
-        return [[file.name, file.bytes] for file in self.reading.list(self._mine(run_id))]
-
-    def ask_read(self, run_id: int, file: str, offset: int) -> object:
-        return self.host.give([({}, [self.reading.read(self._mine(run_id), file, offset)])])
-
     # --- behind them
-
-    def _mine(self, run_id: int) -> int:
-        if run_id not in self._run_ids:
-            raise InvalidRequest(f"run {run_id!r:.40} is no crawl of this graph that was asked for; name its step")
-        return run_id
 
     @property
     def _me(self) -> str:

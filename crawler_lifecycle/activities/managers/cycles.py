@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
+from crawler_lifecycle.activities.run_files import FileQuestions, FileReading
 from crawler_lifecycle.activities.shared import alive, answered, keep_output, there
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks
@@ -139,6 +140,8 @@ class ManagerActivities:
     plans: PlanStore
     hosts: PlanHosts
     catalogue: Catalogue
+    reading: Callable[[str], FileReading]
+    """Makes what reads files of a manager's runs, for one cycle."""
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
     """Items of a source that wait for a slot at most."""
@@ -168,12 +171,13 @@ class ManagerActivities:
             keep_output(self.managers.keep_output, row.manager_id, self.hosts.printed(row.manager_id))
 
 
-class _Cycle:
+class _Cycle(FileQuestions):
     """One cycle of one manager."""
 
     def __init__(self, owner: ManagerActivities, row: ManagerRow, fence: ManagerFence) -> None:
         self._owner, self._managers, self._hosts = owner, owner.managers, owner.hosts
         self._row, self._fence = row, fence
+        self.reading = owner.reading(f"manager/{row.name}/")
         self._incident = owner.incidents.setdefault((row.manager_id, fence.attempt), Incident())
         self._host: PlanHost | None = None
         self._slow_at = time.monotonic() + SLOW_S
@@ -287,8 +291,9 @@ class _Cycle:
         log.warning("manager %d: %s", row.manager_id, text)
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         elsewhere = failed.missing and self._served()
-        if self._hosts.queue is None and failed.struck:
-            text = f"{text}; its worker leaves"  # that is no try of anybody
+        if self.reading.late or (self._hosts.queue is None and failed.struck):  # that is no try of anybody
+            text = f"{text}; files of its jobs are not there yet" if self.reading.late else f"{text}; its worker leaves"
+            tries = len(AGAIN_S) if self.reading.late else 0
         elif failed.item_id in self._ended:  # one try of these hooks, and none of the whole class
             text = f"{text} ({_tried(self._managers.note_try(self._fence, failed.item_id))})"
         else:
@@ -410,8 +415,8 @@ class _Cycle:
         error = known if self._gave_up and GIVEN_UP in known else decision.error
         for failure in decision.failed:
             tries = self._ended.get(failure.item_id, 0) + 1
-            error = f"{failure.error} ({_tried(tries)})"
-            wanted_s = AGAIN_S[tries - 1] if tries < TRIES else 0.0
+            error = f"{failure.error} ({'tried again' if failure.later else _tried(tries)})"
+            wanted_s = AGAIN_S[-1] if failure.later else AGAIN_S[tries - 1] if tries < TRIES else 0.0
             again_s = wanted_s if again_s is None else min(again_s, wanted_s)
         # That hooks were given up stays to be seen; everything else is over when a cycle had no error.
         if not decision.over and (error or "") != known and (error or GIVEN_UP not in known):

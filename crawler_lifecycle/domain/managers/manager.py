@@ -347,6 +347,8 @@ class HookFailed:
     attempt: int
     error: str
     """The name of the hook, and what it raised."""
+    later: bool = False
+    """True when files of the job were not there yet: that is no try."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class ManagerDecisions(ManagerPart):
         with self._unit(fence.manager_id, fence) as unit:
             resumed = _reopen(unit) if decision.picked else 0
             resumed += _hook(unit, decision.hooked)
-            hooks_failed(unit, [one.item_id for one in decision.failed])
+            hooks_failed(unit, [one.item_id for one in decision.failed if not one.later])
             rows = _rows_of(unit, [pick.item_id for pick in decision.picked if pick.item_id >= 0])
             seqs = {item_id: row["seq"] for item_id, row in rows.items()}
             numbers = new_numbers(decision, unit.row["next_seq"], seqs)

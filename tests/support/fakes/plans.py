@@ -10,6 +10,7 @@ from copy import deepcopy
 from typing import Any
 
 from crawler_lifecycle.domain.managers.manager import Decision, Facts, JobState, Live, Page, Start, Waiting
+from crawler_lifecycle.domain.run_data import AskedFiles
 from crawler_lifecycle.managers.base import BaseScript
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
@@ -135,10 +136,11 @@ class FakeHost:
             raise PlanFailed(f"{self.plan}: {error}", lives=True) from error
 
 
-class FakePlatform:
+class FakePlatform(AskedFiles):
     """``Platform`` by calls of functions."""
 
     def __init__(self, start: Start) -> None:
+        super().__init__(lambda name, **arguments: self.answer(name, arguments))
         self._start = start
         self.answer: Answer = lambda name, arguments: None
         self.done: Decision | None = None
