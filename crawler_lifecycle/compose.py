@@ -13,6 +13,7 @@ from crawler_lifecycle.activities.audits.parents import ParentAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.child_runs import ChildRuns
 from crawler_lifecycle.activities.completion import CompletionActivities
+from crawler_lifecycle.activities.deletion import DeletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.due import DueActivities
 from crawler_lifecycle.activities.graphs.batches import GraphBatchActivities
@@ -52,6 +53,7 @@ from crawler_lifecycle.ports.protocols import (
 from crawler_lifecycle.ports.webhooks import WebhookSenders
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
+from crawler_lifecycle.workflows.deletion import RunDeletionWorkflow
 from crawler_lifecycle.workflows.due import CrawlDueWorkflow
 from crawler_lifecycle.workflows.exports import CrawlEventWorkflow, RunExportWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 WORKFLOWS: tuple[type, ...] = (
     CrawlerLifecycleWorkflow,
     RunExportWorkflow,
+    RunDeletionWorkflow,
     CrawlEventWorkflow,
     CrawlAuditWorkflow,
     CrawlManagerWorkflow,
@@ -145,6 +148,8 @@ class Parts:
     buffer: int = 1000
     """Items of a manager's source that wait for a slot at most."""
     webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
+    places: Sequence[FilesPlace] = ()
+    """The places from which files of deleted runs are removed."""
 
 
 def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
@@ -167,6 +172,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         cloud=settings.plans.cloud(),
         buffer=settings.plans.buffer,
         webhooks=HttpWebhooks(settings.webhooks.rules),
+        places=build_places(settings),
     )
 
 
@@ -314,6 +320,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             *(s.completion, s.exports, s.deployment, s.runs, s.tasks, s.events),
             *(p.files, p.sink, p.archive, p.catalogue, p.notifiers),
         ),
+        DeletionActivities(s.deletion, s.runs, p.directory, p.archive, p.places),
         build_audit(p),
         build_parent_audit(p),
         ManagingActivities(s.managers, children, p.cloud),

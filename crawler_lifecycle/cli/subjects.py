@@ -214,17 +214,20 @@ def each(
     return Exit.DONE
 
 
-def be_sure(kind: Kind, numbers: Sequence[object], what: str, *, yes: bool) -> None:
-    """Ask before ``what`` is killed. Raises ``CommandFailed`` when nobody says yes, or nobody can be asked."""
+def be_sure(kind: Kind, numbers: Sequence[object], what: str, *, yes: bool, verb: str = "force-stop") -> None:
+    """Ask before ``what`` is killed or deleted. Raises ``CommandFailed`` when nobody says yes, or can be asked."""
     if yes:
         return
+    does, why, done, instead = {
+        "force-stop": ("Kill", "force-stop kills crawlers without asking them", "stopped", "stop"),
+        "delete": ("Delete", "delete cannot be undone", "deleted", "describe"),
+    }[verb]
     if not sys.stdin.isatty():
-        again = kind.call("force-stop", *numbers, "--yes")
-        raise CommandFailed(Exit.USAGE, "force-stop kills crawlers without asking them", None, again)
+        raise CommandFailed(Exit.USAGE, why, None, kind.call(verb, *numbers, "--yes"))
     wanted = " ".join(shlex.quote(str(one)) for one in numbers)
-    print(f"Kill {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{does} {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandFailed(Exit.ERROR, "nothing was stopped", None, kind.call("stop", *numbers))
+        raise CommandFailed(Exit.ERROR, f"nothing was {done}", None, kind.call(instead, *numbers))
 
 
 # --- following ------------------------------------------------------------------------------------------------------

@@ -100,6 +100,15 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """Signal a stop to a workflow; ``False`` when none of this id is open, or it works for another run."""
         ...
 
+    def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> Mapping[str, bool]:
+        """Delete executions of this very run, with their histories, and those of these workflows that are of no run;
+        some of them by each call. Their run ids, and whether it was open; empty: none is left. It may lag behind."""
+        ...
+
+    def begin_deletion(self, run: RunRef) -> object:
+        """Start the workflow that deletes what the run brought, or find it open."""
+        ...
+
     def hurry(self, owner: Owner) -> None:
         """Have the run looked at now, also where a step of it waits for its next try. A closed chain is no error."""
         ...
@@ -176,6 +185,11 @@ class FileArchive(Protocol):
         Raises ``NotDelivered``."""
         ...
 
+    def remove(self, run: RunRef) -> int:
+        """Remove all archives of the run, also what was begun of one; how many there were. Again: none. Raises
+        ``NotDelivered``."""
+        ...
+
     def check(self) -> str:
         """Say in words where archives go, after writing and removing a probe. Raises ``NotDelivered``."""
         ...
@@ -198,7 +212,7 @@ class TaskBundles(Protocol):
 
 
 class FilesPlace(Protocol):
-    """The place where tasks in pods leave files, as the one who clears it sees it. It names runs as ``RunRef`` does,
+    """The place where tasks leave files, as the one who clears it sees it. It names runs as ``RunRef`` does,
     with their uid.
 
     Raises ``ClusterUnavailable`` and ``NotDelivered``.

@@ -20,6 +20,7 @@ from crawler_lifecycle.store.runs.additions import AdditionStore
 from crawler_lifecycle.store.runs.adoption import AdoptionStore
 from crawler_lifecycle.store.runs.completion import CompletionStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
+from crawler_lifecycle.store.runs.deletion import DeletionStore
 from crawler_lifecycle.store.runs.deployment import DeploymentStore
 from crawler_lifecycle.store.runs.exports import ExportStore
 from crawler_lifecycle.store.runs.initiation import InitiationStore
@@ -68,6 +69,7 @@ class Store:
     completion: CompletionStore
     exports: ExportStore
     file_retention: FileRetentionStore
+    deletion: DeletionStore
     events: EventStore
     runs: RunReader
     tasks: TaskReader

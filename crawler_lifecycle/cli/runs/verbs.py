@@ -250,6 +250,19 @@ def resume(
     return Exit.DONE
 
 
+def delete(run: RunId, /, *runs: RunIds, yes: Yes = False, by: By = None) -> int:
+    """Delete all that ended runs brought: files, archives, logs, arguments, histories. A stub of each stays.
+
+    It needs the role admin. Again: how far that is. A run that executes has to be stopped first.
+    """
+    be_sure(RUN, (run, *runs), "all that was brought by run", yes=yes, verb="delete")
+
+    def ask(gateway: Gateway, run_id: int) -> Document:
+        return gateway.delete(RUN.path(run_id), requested_by=by or user())
+
+    return each(RUN, (run, *runs), ask)
+
+
 def look(run: RunId, /) -> int:
     """Have the cluster asked about a run now, instead of at the next due look."""
     session = current()

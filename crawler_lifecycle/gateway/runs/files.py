@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.item_table import READ_MAX, ItemTable, item_table
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -167,3 +168,7 @@ def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FileP
         if place >= first.size:
             return
         now = live.read(run, task, path, place, CHUNK)
+    if now is None:  # an end in silence would pass for all of it
+        raise ClusterUnavailable(
+            f"{path!r:.200} went while it was read: its run was deleted, or its files were cleared"
+        )

@@ -29,6 +29,7 @@ audit_finding = Table(
     Column("tries", Integer, nullable=False),
     UniqueConstraint("subject"),
     Index(None, "status", "last_seen"),
+    Index(None, "run_id"),
     **OPTIONS,
 )
 

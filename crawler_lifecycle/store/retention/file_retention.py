@@ -40,7 +40,7 @@ class FileRetentionStore(RunPart):
         ``put_aside`` is then called while no resume and no export of the run can begin; what it raises is raised, and
         nothing is given up. Return where the run stands, and the last attempt that is given up. Raises ``RunNotFound``.
         """
-        with self._unit(run_id) as unit:
+        with self._unit(run_id, of_deleted=True) as unit:
             (run,) = _kept(unit.conn, [run_id])
             stand, _ = stand_of(run, before, incomplete=incomplete)
             if stand is not RetentionState.OLD:
@@ -55,7 +55,7 @@ class FileRetentionStore(RunPart):
     def note_files_removed(self, run_id: int, attempt: int) -> None:
         """The files that were given up are gone."""
         p = history_property.c
-        with self._unit(run_id) as unit:
+        with self._unit(run_id, of_deleted=True) as unit:
             key = (p.run_id == run_id, p.attempt == attempt, p.name == PROPERTY_FILES_REMOVED)
             unit.conn.execute(update(history_property).where(*key).values(value=f"{_DONE} {unit.now.isoformat()}"))
 

@@ -68,6 +68,10 @@ run_history = Table(
     Column("updated_at", UtcTime, nullable=False),
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
+    # When somebody asked that all that it brought goes, when it was gone, and the report.
+    Column("deleted_at", UtcTime),
+    Column("deletion_ended_at", UtcTime),
+    Column("deletion", Json),
     UniqueConstraint("request_id"),
     Index(None, "run_uid", unique=True),
     # Lists are read newest first, so every index for a filter goes on in the order of the id.
@@ -92,6 +96,7 @@ run_history = Table(
     # Only live runs have a next look; those without one are read by the last change of their rows.
     Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
+    Index(None, "deletion_ended_at", "deleted_at"),
     Index("ix_run_history_unheard", "stop_acted_at", "status", "stop_requested_at"),
     **OPTIONS,
 )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ CONNECT_S, READ_S, TRIES = 10, 60, 3
 CHECK_S = 5
 
 _CHUNK = 2**20
+#: Removals at once. One request for each object: not every service can do many in one.
+THREADS = 8
 
 
 class Bucket:
@@ -78,6 +81,21 @@ class Bucket:
         """The names in the bucket, page by page. Raises ``NotDelivered``."""
         with self.telling(what):
             yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, **options)
+
+    def remove(self, below: str, which: Callable[[str], bool] = lambda key: True) -> int:
+        """Remove the objects below this prefix, as far as ``which`` chooses their keys; how many. Raises
+        ``NotDelivered``."""
+
+        def remove(key: str) -> None:
+            with self.telling("removing an object", self.url(key)):
+                self.client.delete_object(Bucket=self.name, Key=key)
+
+        count = 0
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="s3-removal") as threads:
+            for page in self.pages("listing objects", Prefix=below):
+                keys = [key for key in (str(one["Key"]) for one in page.get("Contents", ())) if which(key)]
+                count += len(list(threads.map(remove, keys)))
+        return count
 
     def runs(self, what: str) -> Iterator[str]:
         """The names directly below the prefix, whatever they are: of runs, if only we write here."""
