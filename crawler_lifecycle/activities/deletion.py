@@ -18,7 +18,7 @@ from .child_runs import workflow_ids
 from .shared import alive, beating, there
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.store.runs.deletion import DeletionStore
+    from crawler_lifecycle.store.retention.deletion import DeletionStore
     from crawler_lifecycle.store.runs.reads import RunReader
 
 #: Temporal's lists may lag behind: so often none must be listed in a row, with so many seconds between two lists.

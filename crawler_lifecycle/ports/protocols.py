@@ -105,10 +105,6 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         some of them by each call. Their run ids, and whether it was open; empty: none is left. It may lag behind."""
         ...
 
-    def begin_deletion(self, run: RunRef) -> object:
-        """Start the workflow that deletes what the run brought, or find it open."""
-        ...
-
     def hurry(self, owner: Owner) -> None:
         """Have the run looked at now, also where a step of it waits for its next try. A closed chain is no error."""
         ...

@@ -14,13 +14,13 @@ from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.store.migrations.schema_version import schema_of
+from crawler_lifecycle.store.retention.deletion import DeletionStore
 from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
 from crawler_lifecycle.store.runs.additions import AdditionStore
 from crawler_lifecycle.store.runs.adoption import AdoptionStore
 from crawler_lifecycle.store.runs.completion import CompletionStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
-from crawler_lifecycle.store.runs.deletion import DeletionStore
 from crawler_lifecycle.store.runs.deployment import DeploymentStore
 from crawler_lifecycle.store.runs.exports import ExportStore
 from crawler_lifecycle.store.runs.initiation import InitiationStore

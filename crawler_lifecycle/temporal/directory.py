@@ -49,7 +49,6 @@ class TemporalDirectory:
     hurry = _asked(Workflows.hurry)
     deliver_again = _asked(Workflows.export_again)
     delete_executions = _asked(Workflows.delete_executions)
-    begin_deletion = _asked(Workflows.delete_run)
     deliver_event = _asked(Workflows.deliver_event)
     end = _asked(Workflows.end)
     _start_due = _asked(Workflows.start_due)

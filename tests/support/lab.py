@@ -29,6 +29,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.looks import CorrectionRow
@@ -164,6 +165,12 @@ class Outside:
 
     def open(self, url: str) -> Iterator[bytes]:
         yield self.stored[self.stored.index(url.removeprefix("memory:///"))].encode()
+
+    def remove(self, run: RunRef) -> int:
+        self._maybe("remove")
+        mine = [key for key in self.stored if key.startswith(f"{run}/")]
+        self.stored = [key for key in self.stored if key not in mine]
+        return len(mine)
 
     def check(self) -> str:
         return "in memory"

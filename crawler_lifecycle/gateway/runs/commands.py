@@ -33,8 +33,8 @@ from crawler_lifecycle.domain.names import attempt_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own
 from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.retention.deletion import DeletionStore
 from crawler_lifecycle.store.runs.additions import AdditionStore
-from crawler_lifecycle.store.runs.deletion import DeletionStore
 from crawler_lifecycle.store.runs.initiation import InitiationStore
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.stops import StopStore

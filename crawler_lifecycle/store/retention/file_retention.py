@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.runs.tables import export_record, history_property, run_history
-from crawler_lifecycle.store.runs.unit import RunPart
+from crawler_lifecycle.store.runs.unit import RunPart, Unit
 
 _BEGUN, _DONE = "begun", "done"
 
@@ -45,9 +45,7 @@ class FileRetentionStore(RunPart):
             stand, _ = stand_of(run, before, incomplete=incomplete)
             if stand is not RetentionState.OLD:
                 return stand, run.attempt
-            if not run.given_up:
-                key = {"run_id": run_id, "attempt": run.attempt, "name": PROPERTY_FILES_REMOVED}
-                unit.conn.execute(insert(history_property).values(**key, value=f"{_BEGUN} {unit.now.isoformat()}"))
+            begin_removal(unit)
             # Before the commit: whoever resumes the run waits for this row, and then finds no saved state.
             put_aside()
             return stand, run.attempt
@@ -58,6 +56,14 @@ class FileRetentionStore(RunPart):
         with self._unit(run_id, of_deleted=True) as unit:
             key = (p.run_id == run_id, p.attempt == attempt, p.name == PROPERTY_FILES_REMOVED)
             unit.conn.execute(update(history_property).where(*key).values(value=f"{_DONE} {unit.now.isoformat()}"))
+
+
+def begin_removal(unit: Unit) -> None:
+    """Give up the files of the run's attempt, unless they were before."""
+    (run,) = _kept(unit.conn, [unit.run_id])
+    if not run.given_up:
+        key = {"run_id": run.run_id, "attempt": run.attempt, "name": PROPERTY_FILES_REMOVED}
+        unit.conn.execute(insert(history_property).values(**key, value=f"{_BEGUN} {unit.now.isoformat()}"))
 
 
 def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:

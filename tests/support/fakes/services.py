@@ -235,6 +235,12 @@ class FakeDirectory:
         self.stopped.setdefault(workflow_id, []).append(stop)
         return True
 
+    def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> dict[str, bool]:
+        self.faults.strike()
+        mine = [one for one in self.workflows if one.run_uid == run.uid]
+        self.workflows = [one for one in self.workflows if one not in mine]
+        return {one.first_run_id: True for one in mine}
+
     def hurry(self, owner: Owner) -> None:
         self.faults.strike()
         self.hurried.append(owner)
@@ -404,6 +410,13 @@ class FakeArchive:
     def part(self, url: str, place: int, limit: int) -> FilePart:
         content = b"".join(self.open(url))
         return FilePart(content[place : place + limit], len(content))
+
+    def remove(self, run: RunRef) -> int:
+        self.faults.strike()
+        mine = [url for url in self.stored if url.startswith(f"memory:///{run}/")]
+        for url in mine:
+            del self.stored[url]
+        return len(mine)
 
     def check(self) -> str:
         self.faults.strike()

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crawler_lifecycle.clusters.local.processes.identity import Identity
-from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.retention import folders_go
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.runner.held import Held, NotOurs
@@ -63,47 +62,6 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
         removed.append(ref.run_id)
         _empty_trash(state)
     return removed
-
-
-class LocalPlace:
-    """The port ``FilesPlace`` over the folders of this cluster, whose age nobody asks."""
-
-    def __init__(self, state: Path) -> None:
-        self._state = state
-
-    @property
-    def where(self) -> str:
-        return str(self._state)
-
-    def runs(self) -> set[str]:
-        return {folder.name for folder in _folders(self._state / "tasks")}
-
-    def put_aside(self, run: RunRef) -> None:
-        """Take the run's folders away. Raises ``ClusterUnavailable``."""
-        folder = self._state / "tasks" / str(run)
-        with self._telling():
-            if _folders(folder) or _folders(self._state / "state" / str(run)):
-                with exclusive(self._state):
-                    folder.mkdir(exist_ok=True)
-                    _put_aside(self._state, folder)
-
-    def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove what was put aside, of whatever attempt. Raises ``ClusterUnavailable``."""
-        with self._telling():
-            _empty_trash(self._state)
-        left = [one for one in _folders(self._state / TRASH) if one.name.startswith(f"{run}.")]
-        if left:
-            raise ClusterUnavailable(f"'{left[0]}' cannot be removed; remove it as the user of the crawlers")
-
-    def finish(self) -> list[str]:
-        return []
-
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise ClusterUnavailable(f"'{self._state}' cannot be cleared: {error}") from error
 
 
 def _is_over(run: Path, before: float) -> bool:

@@ -6,41 +6,28 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, case, delete, insert, select, update
+from sqlalchemy import Column, ColumnElement, FromClause, Update, and_, case, delete, select, update
 
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind
 from crawler_lifecycle.domain.managers.manager import JobState
-from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED, graph_key_of
+from crawler_lifecycle.domain.names import graph_key_of
 from crawler_lifecycle.domain.run import OUTCOMES, RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import RunRow
-from crawler_lifecycle.store.audits.tables import audit_finding
 from crawler_lifecycle.store.base.bulk import CHUNK, delete_rows
-from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.graphs.tables import graph, graph_result, graph_step
 from crawler_lifecycle.store.managers.tables import manager, manager_item
+from crawler_lifecycle.store.runs.moves import forget_staged
+from crawler_lifecycle.store.runs.rows import run_row
+from crawler_lifecycle.store.runs.unit import RunPart, Unit, check_run
+from crawler_lifecycle.store.tables import metadata
 
-from .moves import forget_staged
-from .rows import run_row
-from .tables import (
-    cancellation_log,
-    correction,
-    export_record,
-    history_property,
-    run_history,
-    run_tag,
-    status_transition,
-    task_history,
-    task_log,
-    task_stats,
-)
-from .unit import RunPart, Unit, check_run
+from .file_retention import begin_removal
 
 _OVER = [status.value for status in RunStatus if status.terminal]
-#: Fields of a stored request that hold no words of a person; they decide whether a repeat is one.
-_ASKED = ("args", "settings", "tags")
+_EMPTY: Mapping[str, Any] = {}
 
 
 def _known(outcome: Column[Any]) -> Any:
@@ -48,16 +35,26 @@ def _known(outcome: Column[Any]) -> Any:
     return case((outcome.in_(OUTCOMES), outcome), else_=None)
 
 
-#: What of a table's rows goes, by the key in whose order they are gone through.
-_TEXTS: Mapping[Column[Any], Mapping[str, Any]] = {
-    task_history.c.task_id: {
+_T, _run = metadata.tables, metadata.tables["run_history"].c
+_task, _event = _T["task_history"], _T["outbox_event"]
+#: Large tables, in the order of their keys, and what of their rows goes: words of persons and of crawlers.
+_PAGED: Mapping[Column[Any], Mapping[str, Any]] = {
+    _task.c.task_id: {
         **dict.fromkeys(("cause", "reason", "resume_note")),
-        "outcome": _known(task_history.c.outcome),
-        "args": {},
+        "outcome": _known(_task.c.outcome),
+        "args": _EMPTY,
     },
-    status_transition.c.seq: {"evidence": {}},
-    correction.c.id: {"evidence": {}},
-    outbox_event.c.seq: {},
+    _T["status_transition"].c.seq: {"evidence": _EMPTY},
+    _T["correction"].c.id: {"evidence": _EMPTY},
+    _event.c.seq: {"body": {"deleted": True}},
+}
+#: The same of small ones; ``None``: the whole row. Exports keep their status: nothing is undelivered of the run.
+_SMALL: Mapping[str, Mapping[str, Any] | None] = {
+    "cancellation_log": {"reason": None},
+    "export_record": {"url": None, "error": None},
+    "manager_item": {"params": None, "error": None, "outcome": _known(manager_item.c.outcome)},
+    "run_tag": None,
+    "audit_finding": None,
 }
 
 
@@ -79,33 +76,30 @@ class DeletionStore(RunPart):
             _check_taken_in(unit)
             report = {"requested_by": requested_by, "gone": {}, "left": _theirs(unit.run)}
             unit.update_run(deleted_at=unit.now, deletion=report)
-            p = history_property.c
-            key = {"run_id": run_id, "attempt": unit.attempt, "name": PROPERTY_FILES_REMOVED}
-            there = select(p.id).where(p.run_id == run_id, p.attempt == unit.attempt, p.name == PROPERTY_FILES_REMOVED)
-            if unit.conn.execute(there).one_or_none() is None:  # as in file_retention.py, which can carry it on
-                unit.conn.execute(insert(history_property).values(**key, value=f"begun {unit.now.isoformat()}"))
+            begin_removal(unit)
             unit.changed = True
             return run_row(unit.run), True
 
     def open_deletions(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
         """Runs whose deletion was asked for before then and has not come to its end."""
-        r = run_history.c
-        query = select(run_history).where(r.deletion_ended_at.is_(None), r.deleted_at < older_than)
-        return [run_row(row) for row in self._rows(query.order_by(r.deleted_at).limit(limit))]
+        query = select(_T["run_history"]).where(_run.deletion_ended_at.is_(None), _run.deleted_at < older_than)
+        return [run_row(row) for row in self._rows(query.order_by(_run.deleted_at).limit(limit))]
 
     def delete_texts(self, run: RunRef, alive: Callable[[], None]) -> dict[str, int]:
         """Take words of persons and crawlers out of all rows about the run; how many rows those are, by table.
 
         Many transactions; again: the same. ``alive`` is called between two of them, and may raise.
         """
-        gone = {key.table.name: self._delete_pages(run, key, alive) for key in _TEXTS}
+        gone = {key.table.name: self._delete_pages(run, key, alive) for key in _PAGED}
         with self._unit(run.run_id, of_deleted=True) as unit:
             check_run(unit.run, run)
-            _delete_beside(unit)
-            _delete_of_parents(unit)
-            stored = {**unit.run["request"], **{name: [] if name == "tags" else {} for name in _ASKED}}
+            forget_staged(unit)
+            for name, words in _SMALL.items():
+                mine = _T[name].c.run_id == run.run_id
+                unit.conn.execute(delete(_T[name]).where(mine) if words is None else _taken(_T[name], mine, words))
+            _delete_of_graph(unit)
             unit.update_run(
-                request=stored,
+                request={**unit.run["request"], "args": {}, "settings": {}, "tags": []},
                 outcome=unit.run["outcome"] if unit.run["outcome"] in OUTCOMES else None,
                 **dict.fromkeys(("cause", "waiting_for", "look_error", "look_error_since", "stop_reason")),
             )
@@ -113,21 +107,20 @@ class DeletionStore(RunPart):
 
     def _delete_pages(self, run: RunRef, key: Column[Any], alive: Callable[[], None]) -> int:
         table, after, count = key.table, 0, 0
+        page = select(key).where(table.c.run_id == run.run_id).order_by(key).limit(CHUNK)
         while True:
             with self._unit(run.run_id, of_deleted=True) as unit:
                 check_run(unit.run, run)
-                page = select(key).where(table.c.run_id == run.run_id, key > after).order_by(key).limit(CHUNK)
-                keys = list(unit.conn.execute(page).scalars())
+                keys = list(unit.conn.execute(page.where(key > after)).scalars())
                 if not keys:
                     return count
-                values = _TEXTS[key] or {"body": {"run_id": run.run_id, "run_uid": run.uid, "deleted": True}}
-                unit.conn.execute(update(table).where(key.in_(keys)).values(**values))
-                if table is task_history:
-                    for log in (task_log, task_stats):
-                        delete_rows(unit.conn, log.c.task_id, "PRIMARY", keys)
-                if table is outbox_event:
-                    of_page = outbox_delivery.c.seq.in_(keys)
-                    unit.conn.execute(update(outbox_delivery).where(of_page).values(error=None))
+                unit.conn.execute(_taken(table, key.in_(keys), _PAGED[key]))
+                if table is _task:
+                    for name in ("task_log", "task_stats"):
+                        delete_rows(unit.conn, _T[name].c.task_id, "PRIMARY", keys)
+                if table is _event:
+                    sent = _T["outbox_delivery"]
+                    unit.conn.execute(_taken(sent, sent.c.seq.in_(keys), {"error": None}))
             after, count = keys[-1], count + len(keys)
             alive()
 
@@ -143,6 +136,7 @@ class DeletionStore(RunPart):
             rest = {where: why for where, why in {**told["left"], **left}.items() if why is not None}
             new = {**told, "gone": {**told["gone"], **most}, "left": rest}
             unit.update_run(deletion=new, **({"deletion_ended_at": unit.now} if ended else {}))
+            unit.changed = ended
 
 
 def _theirs(run: Row) -> dict[str, str]:
@@ -166,30 +160,19 @@ def _check_taken_in(unit: Unit) -> None:
         raise NotInThisState(f"{why}; wait for its end, or stop it (crawlctl graph stop {graph_id})")
 
 
-def _delete_beside(unit: Unit) -> None:
-    """The same of what is small, and of what looks and audits wrote."""
-    conn, run_id, x, a = unit.conn, unit.run_id, export_record.c, audit_finding.c
-    forget_staged(unit)
-    conn.execute(update(cancellation_log).where(cancellation_log.c.run_id == run_id).values(reason=None))
-    # Its status stays: nothing is undelivered of it.
-    conn.execute(update(export_record).where(x.run_id == run_id).values(url=None, error=None))
-    conn.execute(delete(run_tag).where(run_tag.c.run_id == run_id))
-    conn.execute(delete(audit_finding).where(a.run_id == run_id))
+def _taken(table: FromClause, which: ColumnElement[bool], words: Mapping[str, Any]) -> Update:
+    return update(table).where(which).values(**words)  # type: ignore[arg-type]
 
 
-def _delete_of_parents(unit: Unit) -> None:
-    """The copy of its arguments in its manager, and of its end in its graph, which makes a new run where its step is
-    retried. What both were told to do is theirs."""
-    conn, run_id, i, s, g = unit.conn, unit.run_id, manager_item.c, graph_step.c, graph.c
-    words = {"params": None, "error": None, "outcome": _known(i.outcome)}
-    conn.execute(update(manager_item).where(i.run_id == run_id).values(**words))
+def _delete_of_graph(unit: Unit) -> None:
+    """Take the end of the run out of its graph, which makes a new run where the step is retried."""
     if (key := graph_key_of(unit.run["parent"] or "")) is None:
         return
-    of_graph = select(s.graph_id, s.number).join_from(graph_step, graph, g.graph_id == s.graph_id)
-    of_graph = of_graph.where(g.graph_key == key, s.run_id == run_id, s.kind == StepKind.CRAWL.value)
-    for graph_id, number in conn.execute(of_graph).all():
+    conn, s, text = unit.conn, graph_step.c, f"run {unit.run_id} was deleted"
+    mine = select(s.graph_id, s.number).join_from(graph_step, graph, graph.c.graph_id == s.graph_id)
+    mine = mine.where(graph.c.graph_key == key, s.run_id == unit.run_id, s.kind == StepKind.CRAWL.value)
+    for graph_id, number in conn.execute(mine).all():
         delete_rows(conn, graph_result.c.number, "PRIMARY", [number], of={"graph_id": graph_id})
-        this = (s.graph_id == graph_id, s.number == number)
-        forgotten = dict.fromkeys(("run_id", "errors", "result_bytes")) | {"run_attempt": 0}
-        text = f"run {run_id} was deleted"
-        conn.execute(update(graph_step).where(*this).values(**forgotten, outcome=_known(s.outcome), reason=text))
+        this = and_(s.graph_id == graph_id, s.number == number)
+        ended = {"outcome": _known(s.outcome), "reason": text, "errors": None, "result_bytes": None}
+        conn.execute(_taken(graph_step, this, {**ended, "run_id": None, "run_attempt": 0}))
