@@ -43,29 +43,23 @@ class DeletionActivities:
         """Take the words of persons and crawlers out of all rows about the run. Second execution: the same."""
         with beating(), self._telling(run, "rows"):
             gone = self.deletion.delete_texts(run, alive)
-            self.deletion.note_deletion(run, {f"rows of {table}": count for table, count in gone.items()}, {})
+            self.deletion.note_deletion(run, {f"words in {table}": count for table, count in gone.items()}, {})
 
     @activity.defn(name="delete_run_histories", no_thread_cancel_exception=True)
-    def delete_run_histories(self, run: RunRef) -> bool:
-        """Delete what Temporal has of the run; whether something of it was still open. Second execution: what is left.
+    def delete_run_histories(self, run: RunRef) -> None:
+        """Delete what Temporal has of the run, also what is open. Second execution: what is left.
 
         Raises ``TemporalUnavailable`` while there is something.
         """
-        row = there(self.runs.get_run(run.run_id), f"run {run.run_id}")
-        gone, empty = dict[str, bool](), 0
+        row, empty = there(self.runs.get_run(run.run_id), f"run {run.run_id}"), 0
         with beating(), self._telling(run, HISTORIES):
             for _ in range(LISTS_MAX):
-                found = self.directory.delete_executions(run, workflow_ids(row))
-                gone = {**found, **gone}  # the first list says what was open
-                empty = 0 if found else empty + 1
+                empty = 0 if self.directory.delete_executions(run, workflow_ids(row)) else empty + 1
                 if empty == LISTS:
-                    break
+                    return self.deletion.note_deletion(run, {HISTORIES: None}, {})
                 alive()
                 time.sleep(LIST_S)
-            self.deletion.note_deletion(run, {HISTORIES: len(gone)}, {})
-            if empty < LISTS:
-                raise TemporalUnavailable(f"{len(gone)} are deleted, and Temporal still lists some")
-        return any(gone.values())
+            raise TemporalUnavailable("Temporal still lists some")
 
     @activity.defn(name="delete_run_files", no_thread_cancel_exception=True)
     def delete_run_files(self, run: RunRef) -> None:
@@ -79,7 +73,8 @@ class DeletionActivities:
                     place.remove(run, row.attempt)
                     self.deletion.note_deletion(run, {f"files in {place.where}": None}, {})
             with self._telling(run, ARCHIVES, troubles):
-                self.deletion.note_deletion(run, {ARCHIVES: self.archive.remove(run)}, {})
+                self.archive.remove(run)
+                self.deletion.note_deletion(run, {ARCHIVES: None}, {})
             if troubles:
                 raise troubles[0]
             self.deletion.note_deletion(run, {}, {}, ended=True)

@@ -100,9 +100,9 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """Signal a stop to a workflow; ``False`` when none of this id is open, or it works for another run."""
         ...
 
-    def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> Mapping[str, bool]:
+    def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> int:
         """Delete executions of this very run, with their histories, and those of these workflows that are of no run;
-        some of them by each call. Their run ids, and whether it was open; empty: none is left. It may lag behind."""
+        some of them by each call. How many were listed; it may lag behind."""
         ...
 
     def hurry(self, owner: Owner) -> None:
@@ -181,9 +181,8 @@ class FileArchive(Protocol):
         Raises ``NotDelivered``."""
         ...
 
-    def remove(self, run: RunRef) -> int:
-        """Remove all archives of the run, also what was begun of one; how many there were. Again: none. Raises
-        ``NotDelivered``."""
+    def remove(self, run: RunRef) -> None:
+        """Remove all archives of the run, also what was begun of one. Raises ``NotDelivered``."""
         ...
 
     def check(self) -> str:

@@ -151,20 +151,19 @@ class Workflows:
         """Have what a run brought deleted, or find that going on."""
         await self._start(names.DELETION_WORKFLOW, [run], names.deletion_workflow_id(run))
 
-    async def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> dict[str, bool]:
-        """Delete executions of this very run, and those of these workflows that are of no run: the next of both. Their
-        run ids, and whether it was open."""
+    async def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> int:
+        """Delete executions of this very run, and those of these workflows that are of no run, some of them; how many
+        the server lists."""
         ids = ", ".join(f"'{one}'" for one in workflow_ids if not set("'\\") & set(one))
         query = f"CrawlRunUid = '{run.uid}'" + (f" OR (CrawlRunUid IS NULL AND WorkflowId IN ({ids}))" if ids else "")
         async with self.asking() as client:
-            pages = client.list_workflows(query, page_size=20)
-            await pages.fetch_next_page()
-            for one in pages.current_page or ():
+            listed = [one async for one in client.list_workflows(query, page_size=20, limit=20)]
+            for one in listed:
                 which = WorkflowExecutionRef(workflow_id=one.id, run_id=one.run_id)
                 order = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=which)
                 with allowing(RPCStatusCode.NOT_FOUND):  # it is deleted, and listed for another moment
                     await client.workflow_service.delete_workflow_execution(order)
-        return {one.run_id: one.close_time is None for one in pages.current_page or ()}
+        return len(listed)
 
     async def deliver_event(self, key: str) -> None:
         """Have an event on record delivered, or find that going on."""

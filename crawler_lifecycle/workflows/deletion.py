@@ -15,7 +15,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.run_ref import RunRef
 
-from .calls import MustLeave, WithoutSignals, call, pause
+from .calls import MustLeave, WithoutSignals, call, never, pause
 from .requests import read_input
 
 #: Seconds after which an export has learnt that its workflow is gone (by its heartbeats, each half a minute).
@@ -33,8 +33,8 @@ class RunDeletionWorkflow(WithoutSignals):
         check_number("run_id", ref.run_id, LIMITS["run_id"])
         try:
             await call(DeletionActivities.delete_run_texts, ref)
-            if await call(DeletionActivities.delete_run_histories, ref):
-                await pause(STRAY_S, lambda: False, "an export that ends")
+            await call(DeletionActivities.delete_run_histories, ref)
+            await pause(STRAY_S, never, "an export that may still write")
             await call(DeletionActivities.delete_run_files, ref)
         except MustLeave:
             workflow.continue_as_new(ref)

@@ -166,11 +166,9 @@ class Outside:
     def open(self, url: str) -> Iterator[bytes]:
         yield self.stored[self.stored.index(url.removeprefix("memory:///"))].encode()
 
-    def remove(self, run: RunRef) -> int:
+    def remove(self, run: RunRef) -> None:
         self._maybe("remove")
-        mine = [key for key in self.stored if key.startswith(f"{run}/")]
-        self.stored = [key for key in self.stored if key not in mine]
-        return len(mine)
+        self.stored = [key for key in self.stored if not key.startswith(f"{run}/")]
 
     def check(self) -> str:
         return "in memory"

@@ -40,7 +40,8 @@ async def planted(lab: Lab) -> RunRef:
     ask = {"crawler": "books", "args": {"shelf": WORD}, "tags": [WORD]}
     run_id = (await (await lab.start(ask, id=f"lab/{lab.folder.name}")).result()).run_id
     lab.handles.clear()  # nothing of it is there to be replayed
-    return lab.store.runs.get_run(run_id).ref
+    run: RunRef = lab.store.runs.get_run(run_id).ref
+    return run
 
 
 async def deleted(lab: Lab, run: RunRef) -> Any:
@@ -53,6 +54,12 @@ async def deleted(lab: Lab, run: RunRef) -> Any:
     await lab.ended(handle)
     lab.handles.append(handle)  # it is replayed
     return lab.store.runs.get_run(run.run_id)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert workflow.STRAY_S == 60
+    monkeypatch.setattr(workflow, "STRAY_S", 0.5)
 
 
 @pytest.fixture
@@ -77,13 +84,12 @@ async def test_nothing_is_left_in_temporal_and_in_archives(real_lab: Lab) -> Non
     assert await histories(real_lab.client) == []
     assert real_lab.outside.stored == []
     assert where(real_lab.store) == set()
-    assert (row.deletion["gone"]["archives"], row.deletion["gone"]["histories of Temporal"]) == (1, 1)
+    assert row.deletion["gone"].keys() >= {"archives", "histories of Temporal", "words in task_history"}
     assert (row.deletion["left"], row.deletion_ended_at is not None) == ({}, True)
 
 
-async def test_what_still_delivers_is_ended_and_waited_for(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_still_delivers_is_ended_and_waited_for(real_lab: Lab) -> None:
     """An archive that nobody takes keeps the workflow of a run open for a day."""
-    monkeypatch.setattr(workflow, "STRAY_S", 0.5)
     real_lab.outside.fail["store"] = NotDelivered(WORD)
     real_lab.cluster.folders[1, 0] = real_lab.folder
     handle = await real_lab.start({"crawler": "books", "args": {"shelf": WORD}})
@@ -97,9 +103,7 @@ async def test_what_still_delivers_is_ended_and_waited_for(real_lab: Lab, monkey
     ]
 
 
-async def test_an_outage_is_told_and_what_is_left_goes_after_it(
-    real_lab: Lab, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_outage_is_told_and_what_is_left_goes_after_it(real_lab: Lab, local: Path) -> None:
     run = await planted(real_lab)
     task = local / "tasks" / str(run) / "0" / "1"
     (task / "files").mkdir(parents=True)
@@ -111,8 +115,8 @@ async def test_an_outage_is_told_and_what_is_left_goes_after_it(
 
     async def heal() -> None:
         def told() -> bool:
-            left = real_lab.store.runs.get_run(run.run_id).deletion["left"]
-            return left == {"archives": "the bucket is away"}
+            report = real_lab.store.runs.get_run(run.run_id).deletion
+            return bool(report and report["left"] == {"archives": "the bucket is away"})
 
         await real_lab.until(told)
         assert await asyncio.to_thread(files, local) == []

@@ -85,16 +85,14 @@ class FolderArchive:
         except (OSError, ValueError) as error:
             raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
 
-    def remove(self, run: RunRef) -> int:
-        """Remove all archives of the run, also what was begun; how many there were. Raises ``NotDelivered``."""
+    def remove(self, run: RunRef) -> None:
+        """Remove all archives of the run, also what was begun. Raises ``NotDelivered``."""
         folder = self.root / str(run)
         try:
-            count = len(list(folder.glob("*/[!.]*")))
             if folder.exists():
                 shutil.rmtree(folder)
         except OSError as error:
             raise NotDelivered(f"{folder}: the archives cannot be removed: {error}") from error
-        return count
 
     def check(self) -> str:
         """Write and remove a probe. Raises ``NotDelivered`` with reason and cure."""

@@ -135,8 +135,8 @@ class DeletionStore(RunPart):
             most = {where: max(n or 0, told["gone"].get(where) or 0) or n for where, n in gone.items()}
             rest = {where: why for where, why in {**told["left"], **left}.items() if why is not None}
             new = {**told, "gone": {**told["gone"], **most}, "left": rest}
-            unit.update_run(deletion=new, **({"deletion_ended_at": unit.now} if ended else {}))
-            unit.changed = ended
+            unit.changed = ended and unit.run["deletion_ended_at"] is None
+            unit.update_run(deletion=new, **({"deletion_ended_at": unit.now} if unit.changed else {}))
 
 
 def _theirs(run: Row) -> dict[str, str]:

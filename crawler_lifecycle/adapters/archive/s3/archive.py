@@ -88,14 +88,14 @@ class S3Archive:
             raise NotDelivered(f"{url}: the archive cannot be read in parts: the service does not heed Range")
         return FilePart(b"".join(self.bucket.chunks(answer["Body"], key, _READING)), int(whole))
 
-    def remove(self, run: RunRef) -> int:
-        """Remove all archives of the run, also what was begun; how many there were. Raises ``NotDelivered``."""
+    def remove(self, run: RunRef) -> None:
+        """Remove all archives of the run, also what was begun. Raises ``NotDelivered``."""
         from .upload import abort_below
 
         below = f"{self.bucket.prefix}{run}/"
         with self.bucket.telling("the archives cannot be removed"):
             abort_below(self.bucket.client, self.bucket.name, below)
-        return self.bucket.remove(below)
+        self.bucket.remove(below)
 
     def _key(self, url: str) -> str:
         if not url.startswith(self.bucket.root):

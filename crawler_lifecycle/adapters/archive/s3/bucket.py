@@ -82,20 +82,16 @@ class Bucket:
         with self.telling(what):
             yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, **options)
 
-    def remove(self, below: str, which: Callable[[str], bool] = lambda key: True) -> int:
-        """Remove the objects below this prefix, as far as ``which`` chooses their keys; how many. Raises
-        ``NotDelivered``."""
+    def remove(self, below: str, which: Callable[[str], bool] = lambda key: True) -> None:
+        """Remove the objects below this prefix, as far as ``which`` chooses their keys. Raises ``NotDelivered``."""
 
         def remove(key: str) -> None:
             with self.telling("removing an object", self.url(key)):
                 self.client.delete_object(Bucket=self.name, Key=key)
 
-        count = 0
         with ThreadPoolExecutor(THREADS, thread_name_prefix="s3-removal") as threads:
             for page in self.pages("listing objects", Prefix=below):
-                keys = [key for key in (str(one["Key"]) for one in page.get("Contents", ())) if which(key)]
-                count += len(list(threads.map(remove, keys)))
-        return count
+                list(threads.map(remove, filter(which, [str(one["Key"]) for one in page.get("Contents", ())])))
 
     def runs(self, what: str) -> Iterator[str]:
         """The names directly below the prefix, whatever they are: of runs, if only we write here."""
