@@ -342,6 +342,7 @@ async def _laboratory(
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     parts = Parts(store, cluster, cluster, catalogue, scheduler, [outside], outside, outside, directory)
     parts.webhooks = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
+    parts.places = []  # a test adds some
     lab = Lab(client, parts, cluster, scheduler, outside, folder)
     try:
         async with AsyncExitStack() as stack:

@@ -67,7 +67,7 @@ def local(real_lab: Lab) -> Path:
     """The folder of a local cluster with the files of run 1."""
     state = real_lab.folder / "cluster"
     (state / "tasks").mkdir(parents=True)
-    real_lab.parts.places = (VolumePlace(state),)
+    real_lab.parts.places.append(VolumePlace(state))  # type: ignore[attr-defined]
     return state
 
 

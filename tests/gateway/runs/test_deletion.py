@@ -98,9 +98,8 @@ def test_a_file_that_goes_while_it_is_read_is_no_short_file() -> None:
             return FilePart(b"x" * CHUNK, 3 * CHUNK) if place < 2 * CHUNK else None
 
     nothing: Any = None
-    opened = RunFiles(nothing, nothing, Going(), None).of_task(
-        RunRef(1, "a" * 32), TaskRef(1, 0, 1, "u"), "items.jsonl"
-    )  # type: ignore[arg-type]
+    files = RunFiles(nothing, nothing, Going(), None)  # type: ignore[arg-type]
+    opened = files.of_task(RunRef(1, "a" * 32), TaskRef(1, 0, 1, "u"), "items.jsonl")
     assert opened is not None
     with pytest.raises(ClusterUnavailable, match="its run was deleted"):
         opened.beginning(3 * CHUNK)
