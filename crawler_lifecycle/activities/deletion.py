@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
+from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered, TemporalUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.protocols import FileArchive, FilesPlace, WorkflowDirectory
 
@@ -56,7 +56,7 @@ class DeletionActivities:
             for _ in range(LISTS_MAX):
                 empty = 0 if self.directory.delete_executions(run, workflow_ids(row)) else empty + 1
                 if empty == LISTS:
-                    return self.deletion.note_deletion(run, {HISTORIES: None}, {})
+                    return
                 alive()
                 time.sleep(LIST_S)
             raise TemporalUnavailable("Temporal still lists some")
@@ -71,17 +71,15 @@ class DeletionActivities:
                 with self._telling(run, f"files in {place.where}", troubles):
                     place.put_aside(run)
                     place.remove(run, row.attempt)
-                    self.deletion.note_deletion(run, {f"files in {place.where}": None}, {})
             with self._telling(run, ARCHIVES, troubles):
                 self.archive.remove(run)
-                self.deletion.note_deletion(run, {ARCHIVES: None}, {})
-            if troubles:
-                raise troubles[0]
+            if troubles:  # its words may be names of a crawler's files, and would stay in our own history
+                raise NotDelivered("not everything could be removed; the report of the run says why")
             self.deletion.note_deletion(run, {}, {}, ended=True)
 
     @contextmanager
     def _telling(self, run: RunRef, what: str, troubles: list[LifecycleError] | None = None) -> Iterator[None]:
-        """Keep in the report why this is left, as long as it is. With ``troubles`` others have their turn."""
+        """Keep in the report why this is left, or that it is gone. With ``troubles`` others have their turn first."""
         try:
             yield
         except LifecycleError as error:
@@ -90,4 +88,4 @@ class DeletionActivities:
                 raise
             troubles.append(error)
         else:
-            self.deletion.note_deletion(run, {}, {what: None})
+            self.deletion.note_deletion(run, {what: None}, {what: None})

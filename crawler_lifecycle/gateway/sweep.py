@@ -92,7 +92,7 @@ class Sweep:
         for run in store.sweep.unheard_stops(due):
             yield _Left(f"the stop of run {run.run_id}", partial(self._tell, run))
         for run in store.deletion.open_deletions(due):
-            yield _Left(f"the deletion of run {run.run_id}", partial(self._commands.tell_deletion, run))
+            yield _Left(f"the deletion of run {run.run_id}", partial(self._workflows.delete_run, run.ref))
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
             for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=status):
                 if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):

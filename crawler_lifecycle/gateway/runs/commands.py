@@ -100,10 +100,14 @@ def found(runs: RunReader, run_id: int) -> RunRow:
 
 def undeleted(runs: RunReader, run_id: int) -> RunRow:
     """The run, to read what it brought. Blocks. Raises ``RunNotFound`` and ``RunDeleted``."""
-    row = found(runs, run_id)
+    return check_kept(found(runs, run_id))
+
+
+def check_kept(row: RunRow) -> RunRow:
+    """The same run. Raises ``RunDeleted``."""
     if row.deleted_at is not None:
-        detail = f"run {run_id} was deleted at {row.deleted_at.isoformat()}; GET /v1/runs/{run_id} tells what is left"
-        raise RunDeleted(detail)
+        when, cure = row.deleted_at.isoformat(), f"GET /v1/runs/{row.run_id} tells what is left"
+        raise RunDeleted(f"run {row.run_id} was deleted at {when}; {cure}")
     return row
 
 
@@ -322,12 +326,8 @@ class Commands:
         row, fresh = await run_in_threadpool(self._deletion.ask_deletion, run_id, requested_by)
         note = None
         if row.deletion_ended_at is None:
-            note = await told(self.tell_deletion(row), f"the deletion of run {run_id}")
+            note = await told(self._workflows.delete_run(row.ref), f"the deletion of run {run_id}")
         return Commanded(row, fresh, note)
-
-    async def tell_deletion(self, row: RunRow) -> None:
-        """Start the workflow of a deletion that is on record, or find it at work."""
-        await self._workflows.delete_run(row.ref)
 
     async def look(self, run_id: int) -> Commanded[RunRow]:
         """Have the workflow look at the cluster now."""

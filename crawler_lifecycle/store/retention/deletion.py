@@ -28,6 +28,7 @@ from .file_retention import begin_removal
 
 _OVER = [status.value for status in RunStatus if status.terminal]
 _EMPTY: Mapping[str, Any] = {}
+_WORDS: dict[str, Any] = dict.fromkeys(("cause", "reason", "resume_note"))
 
 
 def _known(outcome: Column[Any]) -> Any:
@@ -39,11 +40,7 @@ _T, _run = metadata.tables, metadata.tables["run_history"].c
 _task, _event = _T["task_history"], _T["outbox_event"]
 #: Large tables, in the order of their keys, and what of their rows goes: words of persons and of crawlers.
 _PAGED: Mapping[Column[Any], Mapping[str, Any]] = {
-    _task.c.task_id: {
-        **dict.fromkeys(("cause", "reason", "resume_note")),
-        "outcome": _known(_task.c.outcome),
-        "args": _EMPTY,
-    },
+    _task.c.task_id: _WORDS | {"outcome": _known(_task.c.outcome), "args": _EMPTY},
     _T["status_transition"].c.seq: {"evidence": _EMPTY},
     _T["correction"].c.id: {"evidence": _EMPTY},
     _event.c.seq: {"body": {"deleted": True}},
