@@ -500,6 +500,7 @@ def graphs(world: World, size: Size) -> None:
     store.record_graph_stop(graphed.id, world.stop())
     graphed.advance(*range(1, 1000))
     store.end_graph(graphed.fence, "stopped")
+    world.store.deletion.delete_texts(next(iter(runs.values())).run, lambda: None)
     store.command(graphed.id, "again", lambda graph: graph.retry(None, cascade=True))
     again = Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-again"))
     again.advance()

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import Fenced, NotInThisState, RunDeleted, RunNotFound
+from crawler_lifecycle.domain.managers.manager import Job, JobState
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, RunStatus
@@ -19,6 +20,8 @@ from crawler_lifecycle.ports.looks import Correction, Details
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store import Store
 from crawler_lifecycle.store.tables import metadata
+from tests.contracts.store.graphing import Graphed, crawl
+from tests.contracts.store.managing import Managed, job
 from tests.contracts.store.world import OTHER, World, closed, seen
 
 WORD = "planted-canary"
@@ -145,7 +148,7 @@ def test_what_is_deleted_is_neither_resumed_nor_written(world: World) -> None:
 
 def test_only_what_has_ended_is_deleted(world: World) -> None:
     fence = world.deployed()
-    with pytest.raises(NotInThisState, match=r"is INITIALIZING; stop it first \(crawlctl stop 1\)"):
+    with pytest.raises(NotInThisState, match=rf"is INITIALIZING; stop it first \(crawlctl stop {fence.run_id}\)"):
         world.store.deletion.ask_deletion(fence.run_id, None)
     with pytest.raises(RunNotFound):
         world.store.deletion.ask_deletion(99, None)
@@ -171,3 +174,39 @@ def test_crawlctl_cluster_tidy_can_carry_its_files_out(world: World) -> None:
     store.file_retention.note_files_removed(fence.run_id, 1)
     assert [run.removed for run in store.file_retention.kept_runs([fence.run_id])] == [True]
     assert RunStatus(store.runs.get_run(fence.run_id).status).terminal  # type: ignore[union-attr]
+
+
+def test_a_manager_handles_an_end_first_and_then_forgets_its_arguments(world: World) -> None:
+    store, managed = world.store, Managed.begun(world)
+    managed.add(Job("services", {"q": WORD}), job(2))
+    managed.pick(2, JobState.QUEUED)
+    fence, other = managed.begin()
+    world.finish(fence)
+    with pytest.raises(NotInThisState, match=f"manager {managed.id} has not handled the end of run {fence.run_id} yet"):
+        store.deletion.ask_deletion(fence.run_id, None)
+    managed.handle()
+    delete(store, fence.run)
+    assert where(store) == set()
+    first, second = managed.jobs()
+    assert (first.state, first.job, first.run_id) == (JobState.ENDED, None, fence.run_id)
+    assert (second.job is not None, second.run_id) == (True, other.run_id)
+    managed.check_counters()
+
+
+def test_a_graph_ends_first_and_a_retry_of_its_step_makes_a_new_run(world: World) -> None:
+    store, graphed = world.store, Graphed.made(world, [crawl("a")])
+    graphed.advance()
+    (fence,) = graphed.begin_runs().values()
+    world.finish(fence)
+    store.exports.record_export(fence, "empty", None, None)
+    with pytest.raises(NotInThisState, match=f"graph {graphed.id} goes on"):
+        store.deletion.ask_deletion(fence.run_id, None)
+    graphed.advance()
+    store.graphs.end_graph(graphed.fence, None)
+    delete(store, fence.run)
+    step = graphed.step("a")
+    assert (step.state, step.run_id, step.reason) == ("completed", None, f"run {fence.run_id} was deleted")
+    assert list(store.graphs.result(graphed.id, step.number)) == []
+    told = store.runs.get_run(fence.run_id).deletion  # type: ignore[union-attr]
+    assert told is not None
+    assert list(told["left"]) == ["graph/nightly/shops"]
