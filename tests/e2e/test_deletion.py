@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from crawler_lifecycle.cli.problems import CommandFailed
 from tests.e2e.world import World, until
 
 WORD = "planted-canary-of-the-deletion"
@@ -99,7 +100,7 @@ def test_a_planted_word_is_found_nowhere(planted: World) -> None:
     said = world.crawlctl("describe", str(run))
     assert "by ada, done" in said.stdout
     assert WORD not in json.dumps(world.gateway.run(run)) + said.stdout
-    refused = world.crawlctl("resume", str(run))
-    assert "run_deleted" in refused.stderr
+    with pytest.raises(CommandFailed, match="run_deleted"):
+        world.gateway.resume(run)
     audit = world.crawlctl("audit")
     assert "database, cluster and Temporal agree" in audit.stdout + audit.stderr
