@@ -27,6 +27,7 @@ told = {{"pages": 1, "items": 1, "errors": 0, "bytes": 1, "finish_reason": "{WOR
 pathlib.Path(os.environ["CRAWL_STATS_FILE"]).write_text(json.dumps(told))
 sys.exit(1)
 """
+pytestmark = pytest.mark.slow
 #: What was delivered is with its receiver; services write lines of their own (docs/operations.md).
 DELIVERED = {"events.jsonl", "logs/worker.log"}
 
