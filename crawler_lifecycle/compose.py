@@ -14,6 +14,7 @@ from crawler_lifecycle.activities.audits.parents import ParentAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.child_runs import ChildRuns
 from crawler_lifecycle.activities.completion import CompletionActivities
+from crawler_lifecycle.activities.deletion import DeletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.due import DueActivities
 from crawler_lifecycle.activities.graphs.batches import GraphBatchActivities
@@ -54,6 +55,7 @@ from crawler_lifecycle.ports.protocols import (
 from crawler_lifecycle.ports.webhooks import WebhookSenders
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
+from crawler_lifecycle.workflows.deletion import RunDeletionWorkflow
 from crawler_lifecycle.workflows.due import CrawlDueWorkflow
 from crawler_lifecycle.workflows.exports import CrawlEventWorkflow, RunExportWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
 WORKFLOWS: tuple[type, ...] = (
     CrawlerLifecycleWorkflow,
     RunExportWorkflow,
+    RunDeletionWorkflow,
     CrawlEventWorkflow,
     CrawlAuditWorkflow,
     CrawlManagerWorkflow,
@@ -141,6 +144,8 @@ class Parts:
     live_files: LiveFiles | None = None
     """The files that tasks leave, where this worker can read them."""
     webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
+    places: Sequence[FilesPlace] = ()
+    """The places from which files of deleted runs are removed."""
 
     def reading(self, parent: str) -> FileReading:
         """The reader of files for users' code in a manager or graph (``FileReading.parent``)."""
@@ -170,6 +175,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         buffer=settings.plans.buffer,
         live_files=kind.live_files() if role == PLANS else None,
         webhooks=HttpWebhooks(settings.webhooks.rules),
+        places=build_places(settings),
     )
 
 
@@ -312,6 +318,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             *(s.completion, s.exports, s.deployment, s.runs, s.tasks, s.events),
             *(p.files, p.sink, p.archive, p.catalogue, p.notifiers),
         ),
+        DeletionActivities(s.deletion, s.runs, p.directory, p.archive, p.places),
         build_audit(p),
         build_parent_audit(p),
         ManagingActivities(s.managers, children, p.cloud),

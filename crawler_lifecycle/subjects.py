@@ -250,6 +250,16 @@ def _status(row: Document) -> Word:
     return Word(status_word(row), why=_why(row))
 
 
+def deletion_words(deleted: Document) -> str:
+    """The report of a deletion in a line: who asked and when, what is gone, and what is left and why."""
+    by = f" by {deleted['requested_by']}" if deleted.get("requested_by") else ""
+    done = f"done {deleted['ended_at']}" if deleted.get("ended_at") else "it goes on"
+    gone = [where if n is None else f"{n:,} {where}" for where, n in (deleted.get("gone") or {}).items() if n != 0]
+    left = [f"{where}: {why}" for where, why in (deleted.get("left") or {}).items()]
+    words = f"asked for {deleted.get('requested_at')}{by}, {done}"
+    return words + (f"; gone: {', '.join(gone)}" if gone else "") + (f"; left: {'; '.join(left)}" if left else "")
+
+
 def _live(row: Document) -> bool:
     return row.get("status") not in TERMINAL
 
@@ -289,6 +299,7 @@ RUN = Subject(
         Action("look", "Check now", "It is being checked.", _live),
         Action("resume", "Resume", _ATTEMPT, _is("status", "FAILED"), before=_ATTEMPT),
         Action(*("rerun", "Run again", _ATTEMPT, _is("status", "COMPLETED"), (), _AGAIN, "resume"), before=_ATTEMPT),
+        Action("delete", "Delete", "Its deletion is recorded.", before="Its deletion was recorded before."),
     ),
 )
 

@@ -20,16 +20,10 @@ from temporalio.common import MetricMeter
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 
 from crawler_lifecycle.domain.errors import LifecycleError, codes
+from crawler_lifecycle.domain.run import OUTCOMES
 from crawler_lifecycle.ports.looks import Committed, CorrectionRow
 
 log = logging.getLogger(__name__)
-
-#: Every outcome that we give ourselves (docs/lifecycle.md, "How an end is read").
-OUTCOMES = frozenset({
-    *("finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out", "cancelled (stalled)", "killed by oom"),
-    *("evicted", "interrupted", "memusage_exceeded", "diskusage_exceeded", "size_limit", "time_limit", "banned"),
-    *("failed", "deploy_failed", "lost", "partial"),
-})  # fmt: skip
 
 #: Seconds: of a look, of an export, between a change on the cluster and its record.
 LOOK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0)

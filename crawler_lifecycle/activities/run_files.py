@@ -251,6 +251,8 @@ class FileReading:
         if type(run_id) is not int or not 0 < run_id <= ID_MAX:
             raise refusal("run_id", run_id, "give the number of a run")
         run = there(self.runs.get_run(run_id), f"run {run_id}")
+        if run.deleted_at is not None:
+            raise NotDelivered(f"run {run_id} was deleted; nothing that it brought is there any more")
         whose = run.parent or ""
         if whose != self.parent and not (self.parent.endswith("/") and whose.startswith(self.parent)):
             raise InvalidRequest(f"run {run_id}: {self.parent} did not begin it; name a run of its own")
@@ -283,10 +285,10 @@ def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FileP
     """The content that the file had when it was opened; what comes after is for the next question."""
     now: FilePart | None = first
     place = 0
-    while now is not None and now.data:
+    while place < first.size:
+        if now is None or not now.data:  # an end in silence would pass for all of it
+            raise NotDelivered(f"run {run.run_id}: {path!r:.300} was removed while it was read; begin again")
         data = now.data[: first.size - place]
         yield data
         place += len(data)
-        if place >= first.size:
-            return
-        now = live.read(run, task, path, place, CHUNK)
+        now = live.read(run, task, path, place, CHUNK) if place < first.size else None

@@ -18,6 +18,7 @@ RUNS = {
     "stop": ("runs.verbs:stop", "Ask runs to end in order."),
     "force-stop": ("runs.verbs:force_stop", "End runs at once, killing what they execute."),
     "resume": ("runs.verbs:resume", "Go on with a run that has ended, as its next attempt."),
+    "delete": ("runs.verbs:delete", "Delete all that ended runs brought; a stub of each stays."),
     "look": ("runs.verbs:look", "Have the cluster asked about a run now."),
     "wait": ("runs.verbs:wait", "Wait for a run; the exit code tells how it ended."),
     "watch": ("runs.watch:watch", "Watch a run to its end, or all live runs."),

@@ -124,6 +124,9 @@ class Kind:
         with current().gateway() as gateway:
             for number in dict.fromkeys(numbers):
                 try:
+                    if action == "delete":
+                        answers.append(gateway.delete(self.path(number), **(body or {})))
+                        continue
                     answers.append(gateway.post(self.path(number, f"/{action}"), body))
                     if not gateway.accepted and status_of(answers[-1])[0] in TERMINAL:
                         what, after = f"{self.noun} {number} had ended already", self.call("describe", number)
@@ -144,17 +147,20 @@ class Kind:
             raise failures[-1]
         return Exit.DONE
 
-    def be_sure(self, numbers: Sequence[object], what: str, *, yes: bool) -> None:
-        """Ask before ``what`` is killed. Raises ``CommandFailed`` when nobody says yes, or nobody can be asked."""
+    def be_sure(self, numbers: Sequence[object], what: str, *, yes: bool, verb: str = "force-stop") -> None:
+        """Ask before ``what`` is killed or deleted. Raises ``CommandFailed`` when nobody says yes, or can be asked."""
         if yes:
             return
+        does, why, done, instead = {
+            "force-stop": ("Kill", "force-stop kills crawlers without asking them", "stopped", "stop"),
+            "delete": ("Delete", "delete cannot be undone", "deleted", "describe"),
+        }[verb]
         if not sys.stdin.isatty():
-            again = self.call("force-stop", *numbers, "--yes")
-            raise CommandFailed(Exit.USAGE, "force-stop kills crawlers without asking them", None, again)
+            raise CommandFailed(Exit.USAGE, why, None, self.call(verb, *numbers, "--yes"))
         wanted = " ".join(shlex.quote(str(one)) for one in numbers)
-        print(f"Kill {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"{does} {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CommandFailed(Exit.ERROR, "nothing was stopped", None, self.call("stop", *numbers))
+            raise CommandFailed(Exit.ERROR, f"nothing was {done}", None, self.call(instead, *numbers))
 
     # --- following ---------------------------------------------------------------------------------------------------
 

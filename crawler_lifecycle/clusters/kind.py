@@ -91,7 +91,7 @@ class ClusterKind(ABC):
         return None
 
     def volume(self) -> FilesPlace | None:
-        """A volume on which tasks leave files, if it is mounted here."""
+        """The volume, or the folders, on which tasks leave files, if they are here."""
         return None
 
 

@@ -69,6 +69,10 @@ class NotInThisState(LifecycleError):
     """The action does not fit the state of the run (resume of a run that is still going on, and the like)."""
 
 
+class RunDeleted(NotInThisState):
+    """The run was deleted, or is about to be: nothing that it brought is read or written, and nobody resumes it."""
+
+
 class TooManyOpen(NotInThisState):
     """As many managers, graphs, schedules or webhooks are open as the installation allows; the text names the limit."""
 

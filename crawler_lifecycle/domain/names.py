@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
 #: Sends again what an ended run has to deliver; started by a person, hours or months after the run.
 EXPORT_WORKFLOW = "RunExportWorkflow"
+#: Deletes what a run brought, and leaves a stub of it.
+DELETION_WORKFLOW = "RunDeletionWorkflow"
 #: Delivers the end of a manager or a graph, which waits for no bus.
 EVENT_WORKFLOW = "CrawlEventWorkflow"
 #: Compares database, cluster and Temporal.
@@ -182,6 +184,12 @@ def graph_batch_workflow_id(key: str, batch: int) -> str:
 def export_workflow_id(run: RunRef, attempt: int) -> str:
     """The workflow id under which an attempt's deliveries are sent again: one at a time."""
     return f"crawl-export/{run}/{attempt}"
+
+
+def deletion_workflow_id(run: RunRef) -> str:
+    """The workflow id under which what a run brought is deleted. It names no search attribute of the run: it goes on
+    until nothing is found that does."""
+    return f"crawl-delete/{run}"
 
 
 def ended_key(kind: str, id: int, uid: str, attempt: int) -> str:

@@ -39,7 +39,7 @@ DATABASE = Retention(90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of e
 #: hour (LIFECYCLE_CLUSTER__KEEP_DAYS; clusters/local/folders/retention.py).
 LOCAL_FOLDERS = Retention(14 * DAY_S)
 #: The cluster volume and bundles in object storage: files and saved state of runs that ended and were exported, by
-#: ``crawlctl cluster tidy`` (clusters/kubernetes/files/volume.py, adapters/archive/bundles.py). One try of an
+#: ``crawlctl cluster tidy`` (clusters/volume.py, adapters/archive/bundles.py). One try of an
 #: export may read files for six hours.
 FILES = Retention(
     14 * DAY_S, 12 * 3600.0, "an export may read files for hours, and a run that just ended may be resumed"

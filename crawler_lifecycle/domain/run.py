@@ -63,6 +63,12 @@ class RunStatus(StrEnum):
 
 #: Outcomes of runs that a person ended: they failed, and that is what somebody wanted.
 STOPPED_OUTCOMES = ("cancelled", "cancel_timeout")
+#: Every outcome that we give ourselves (docs/lifecycle.md, "How an end is read").
+OUTCOMES = frozenset({
+    *("finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out", "cancelled (stalled)", "killed by oom"),
+    *("evicted", "interrupted", "memusage_exceeded", "diskusage_exceeded", "size_limit", "time_limit", "banned"),
+    *("failed", "deploy_failed", "lost", "partial"),
+})  # fmt: skip
 
 _RUN_RANK = {
     RunStatus.INITIALIZING: 0,

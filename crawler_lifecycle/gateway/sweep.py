@@ -80,6 +80,8 @@ class Sweep:
             yield _Left(f"the start of run {run.run_id}", take_over)
         for run in store.sweep.unheard_stops(due):
             yield _Left(f"the stop of run {run.run_id}", partial(self._notify_stop, run))
+        for run in store.deletion.open_deletions(due):
+            yield _Left(f"the deletion of run {run.run_id}", partial(self.workflows.delete_run, run.ref))
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
             for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=status):
                 if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):

@@ -86,6 +86,11 @@ class WorkflowDirectory(KnowsRuns, Protocol):
     def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
         """Signal a stop to a workflow; ``False`` when none of this id is open, or it works for another run."""
 
+    def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> int:
+        """Delete executions of this very run, with their histories, and those of these workflows that are of no run;
+        some of them by each call. How many were listed; it may lag behind."""
+        ...
+
     def hurry(self, owner: Owner) -> None:
         """Have the run looked at now, also where a step of it waits for its next try. A closed chain is no error."""
 
@@ -151,6 +156,10 @@ class FileArchive(Protocol):
         """At most ``limit`` bytes of a stored archive from ``place`` on, which lies before its end, and its size.
         Raises ``NotDelivered``."""
 
+    def remove(self, run: RunRef) -> None:
+        """Remove all archives of the run, also what was begun of one. Raises ``NotDelivered``."""
+        ...
+
     def check(self) -> str:
         """Say in words where archives go, after writing and removing a probe. Raises ``NotDelivered``."""
 
@@ -170,7 +179,7 @@ class TaskBundles(Protocol):
 
 
 class FilesPlace(Protocol):
-    """The place where tasks in pods leave files, as the one who clears it sees it. It names runs as ``RunRef`` does,
+    """The place where tasks leave files, as the one who clears it sees it. It names runs as ``RunRef`` does,
     with their uid.
 
     Raises ``ClusterUnavailable`` and ``NotDelivered``.

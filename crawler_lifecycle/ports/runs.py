@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent
@@ -99,6 +99,11 @@ class RunRow:
     errors: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    deleted_at: datetime | None = None
+    """The time when somebody asked that all that it brought goes."""
+    deletion_ended_at: datetime | None = None
+    deletion: Mapping[str, Any] | None = None
+    """Who asked, what of it is ``gone`` and what is ``left`` and why, by place."""
     pages_per_minute: float | None = None
     """On average, from its start to its end or, before that, to ``last_progress_at``. Null where it is unknown; of a
     resumed run as well, whose counters and start are of several attempts: its tasks tell theirs."""

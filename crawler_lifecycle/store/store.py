@@ -14,6 +14,7 @@ from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.store.migrations.schema_version import schema_of
+from crawler_lifecycle.store.retention.deletion import DeletionStore
 from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
 from crawler_lifecycle.store.runs.additions import AdditionStore
@@ -65,6 +66,7 @@ class Store:
     completion: CompletionStore
     exports: ExportStore
     file_retention: FileRetentionStore
+    deletion: DeletionStore
     events: EventStore
     runs: RunReader
     tasks: TaskReader

@@ -12,7 +12,7 @@ from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution as WorkflowExecutionRef
 from temporalio.api.enums.v1 import PendingActivityState, WorkflowExecutionStatus
-from temporalio.api.workflowservice.v1 import ResetActivityRequest
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetActivityRequest
 from temporalio.client import (
     Client,
     WorkflowExecution,
@@ -148,6 +148,24 @@ class Workflows:
         workflow_id = names.export_workflow_id(fence.run, fence.attempt)
         await self._start(names.EXPORT_WORKFLOW, [ExportOrder(fence, event, files)], workflow_id)
         return workflow_id
+
+    async def delete_run(self, run: RunRef) -> None:
+        """Have what a run brought deleted, or find that going on."""
+        await self._start(names.DELETION_WORKFLOW, [run], names.deletion_workflow_id(run))
+
+    async def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> int:
+        """Delete executions of this very run, and those of these workflows that are of no run, some of them; how many
+        the server lists."""
+        ids = ", ".join(f"'{one}'" for one in workflow_ids if not set("'\\") & set(one))
+        query = f"CrawlRunUid = '{run.uid}'" + (f" OR (CrawlRunUid IS NULL AND WorkflowId IN ({ids}))" if ids else "")
+        async with self.asking() as client:
+            listed = [one async for one in client.list_workflows(query, page_size=20, limit=20)]
+            for one in listed:
+                which = WorkflowExecutionRef(workflow_id=one.id, run_id=one.run_id)
+                order = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=which)
+                with allowing(RPCStatusCode.NOT_FOUND):  # it is deleted, and listed for another moment
+                    await client.workflow_service.delete_workflow_execution(order)
+        return len(listed)
 
     async def deliver_event(self, key: str) -> None:
         """Have an event on record delivered, or find that going on."""

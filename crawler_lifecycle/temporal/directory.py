@@ -48,6 +48,7 @@ class TemporalDirectory:
     stop = _asked(Workflows.stop)
     hurry = _asked(Workflows.hurry)
     deliver_again = _asked(Workflows.export_again)
+    delete_executions = _asked(Workflows.delete_executions)
     deliver_event = _asked(Workflows.deliver_event)
     end = _asked(Workflows.end)
     _start_due = _asked(Workflows.start_due)

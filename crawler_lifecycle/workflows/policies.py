@@ -71,6 +71,9 @@ PUSH = Policy(QUEUE_MAIN, 5, _retry(0.25, 0.5, tries=3))
 PUSHES_AGAIN = Policy(QUEUE_MAIN, 60, _retry(1, 5, tries=3))
 EVENT = Policy(QUEUE_MAIN, 30, _retry(1, 900), total_s=24 * 3600)
 ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 900), heartbeat_s=30, total_s=24 * 3600)
+#: A deletion goes on until it is done: the rows of 100,000 tasks, and archives of any number.
+DELETE = Policy(QUEUE_MAIN, 3600, _retry(1, 300), heartbeat_s=30)
+DELETE_FILES = replace(DELETE, queue=QUEUE_EXPORT)
 STOP = Policy(QUEUE_CONTROL, 60, _retry(1, 15), heartbeat_s=DEAD_S, turn=FIRST)
 RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
 
@@ -113,6 +116,8 @@ _USERS: tuple[tuple[Policy, str], ...] = (
     (STOP, "k8_stop_task k8_stop_pod stop_manager_runs stop_graph_runs stop_previous_due"),
     (EVENT, "initiate_export_signal deliver_event"),
     (ARCHIVE, "export_supporting_files"),
+    (DELETE, "delete_run_texts delete_run_histories"),
+    (DELETE_FILES, "delete_run_files"),
     (PUSHES_AGAIN, "resend_pushes"),
     (AUDIT, "audit_cluster audit_runs audit_parents audit_schedules audit_workflows audit_ended"),
     (CLOSE_AUDIT, "close_audit"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.reconciliation import LookAnswer, LookOrder, ReconciliationActivities, Sync
 from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.bounds import cut_to_travel, travels
+from crawler_lifecycle.domain.managers.manager import names_of_workflow
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.runs import Fence
 
@@ -141,7 +143,11 @@ async def tell_parent(s: RunState) -> None:
 
     It comes with the verdict and before the deliveries: these may take days, and a parent waits for the end alone.
     """
-    await tell(s.parent, names.SIGNAL_RUN_ENDED, s.result(None), s.inbox)
+    result = s.result(None)
+    if s.parent and (names.graph_key_of(s.parent) or names_of_workflow(s.parent)):
+        # Ours reads the row of the run. What a crawler said would stay in its history when the run is deleted.
+        result = replace(result, outcome="", cause="")
+    await tell(s.parent, names.SIGNAL_RUN_ENDED, result, s.inbox)
 
 
 async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) -> None:

@@ -19,6 +19,7 @@ from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.workflows.policies import POLICIES
 from tests.activities.cases import ANOTHER_PROCESS, GONE, WAITED, Case
 from tests.activities.cases import CASES as OF_RUNS
+from tests.activities.deletion_cases import DELETION
 from tests.activities.due_cases import DUE
 from tests.activities.graph_cases import GRAPHS
 from tests.activities.manager_cases import MANAGING
@@ -42,7 +43,7 @@ HOW_IT_WAS_FOUND = {"status_transition.evidence"}
 #: is given under a recorded stop only, and an archive lies under the key of its attempt.
 OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
 
-CASES = [*OF_RUNS, *MANAGING, *GRAPHS, *DUE, *WEBHOOKS]
+CASES = [*OF_RUNS, *DELETION, *MANAGING, *GRAPHS, *DUE, *WEBHOOKS]
 #: Of a module, so that all tests of one case come after each other, and one process brings its world to its state.
 every_case = pytest.mark.parametrize("case", CASES, ids=str, scope="module")
 
@@ -58,6 +59,11 @@ def originals(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) ->
         return world, case.prepare(world)
 
     return original
+
+
+@pytest.fixture(autouse=True)
+def _lists_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crawler_lifecycle.activities.deletion.LIST_S", 0)
 
 
 @pytest.fixture
@@ -200,6 +206,7 @@ def _is_fenced(case: Case) -> bool:
         "signal_pusher_stopped",  # pushes the stored event of its own attempt, whoever owns the run by now
         "initiate_export_signal",  # delivers the stored event of its own attempt, whoever owns the run by now
         "deliver_event",  # the same, of what is no run
+        *("delete_run_texts", "delete_run_histories", "delete_run_files"),  # whoever owned the run: it has ended
     }
 
 

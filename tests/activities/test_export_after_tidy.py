@@ -17,7 +17,7 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.clusters.kubernetes.files.layout import files_path, state_path
 from crawler_lifecycle.clusters.kubernetes.files.sources import VolumeFiles
-from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
+from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.runner.state import NO_STATE, WENT_ON, JobState

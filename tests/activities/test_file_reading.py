@@ -19,6 +19,7 @@ from crawler_lifecycle.activities.run_files import CHUNK, FileQuestions, FileRea
 from crawler_lifecycle.activities.shared import answered
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered, NotYetDelivered, RunNotFound
 from crawler_lifecycle.domain.run_data import PIECE, AskedFiles, Items, RunFile, find_file, open_file
 from crawler_lifecycle.ports.files import FileSource
@@ -164,6 +165,21 @@ def test_runs_of_others_are_refused(bench: Bench) -> None:
             bench.source.run_files(file.run_id)
     bench.renew("graph/")
     assert bench.source.read_file(file, 0)
+
+
+@pytest.mark.parametrize("place", ["live"], indirect=True)
+def test_nothing_of_a_deleted_run_is_read_on(bench: Bench) -> None:
+    items = iter(Items(bench.source, [bench.run.run_id]))
+    assert next(items) == {"price": 0}
+    bench.world.store.deletion.ask_deletion(bench.run.run_id, "ada")
+    VolumePlace(bench.root).remove(bench.run.run, 1)
+    with pytest.raises(NotDelivered):
+        list(items)
+    bench.renew()
+    for asked in ("files", "read"):
+        more = {"file": "task-0/items.jsonl", "offset": 0} if asked == "read" else {}
+        with pytest.raises(NotDelivered, match=rf"run {bench.run.run_id} was deleted"):
+            answered(bench, asked, {"run_id": bench.run.run_id} | more)
 
 
 @pytest.mark.parametrize("place", ["live", "folder"], indirect=True)

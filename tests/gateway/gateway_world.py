@@ -74,6 +74,7 @@ class FakeWorkflows:
     started: list[tuple[str, RunRequest]] = field(default_factory=list)
     signals: list[tuple[str, StopRequest | None]] = field(default_factory=list)
     exports: list[tuple[Fence, bool, bool]] = field(default_factory=list)
+    deletions: list[RunRef] = field(default_factory=list)
     troubles: dict[str, WorkflowProblem] = field(default_factory=dict)
     listed: dict[str, str] = field(default_factory=dict)
     audits: list[bool] = field(default_factory=list)
@@ -153,6 +154,10 @@ class FakeWorkflows:
         await self._reach()
         self.exports.append((fence, event, files))
         return export_workflow_id(fence.run, fence.attempt)
+
+    async def delete_run(self, run: RunRef) -> None:
+        await self._reach()
+        self.deletions.append(run)
 
     async def audit(self, repair: bool, wait_s: float, unknown: Unknown) -> tuple[str, AuditReport | None]:
         await self._reach()

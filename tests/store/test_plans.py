@@ -499,6 +499,7 @@ def graphs(world: World, size: Size) -> None:
     store.record_graph_stop(graphed.id, world.stop())
     graphed.advance(*range(1, 1000))
     store.end_graph(graphed.fence, "stopped")
+    world.store.deletion.delete_texts(next(iter(runs.values())).run, lambda: None)
     store.command(graphed.id, "again", lambda graph: graph.retry(None, cascade=True))
     again = Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-again"))
     again.advance()
@@ -551,6 +552,10 @@ def clearing(store: Store, filled: Filled) -> None:
     assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (RetentionState.OLD, old.attempt)
     store.file_retention.note_files_removed(old.run_id, old.attempt)
     assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (RetentionState.REMOVED, old.attempt)
+    store.deletion.ask_deletion(old.run_id, "ada")
+    assert [one.run_id for one in store.deletion.open_deletions(filled.clock.forward(60))] == [old.run_id]
+    store.deletion.delete_texts(RunRef(old.run_id, old.run_uid), lambda: None)
+    store.deletion.note_deletion(RunRef(old.run_id, old.run_uid), {}, {}, ended=True)
 
 
 LIVE = [status.value for status in RunStatus if not status.terminal]
@@ -616,11 +621,14 @@ def rewrites(statement: str) -> bool:
         return False
     if re.match(r"INSERT INTO", words, re.I):
         return "ON DUPLICATE KEY" in words.upper() or "ON CONFLICT" in words.upper()
-    return not re.match(r"UPDATE cancellation_log SET acted_at ?= ?\S+ WHERE ", words)
+    # When a stop was acted on; and the texts of a deleted run go.
+    may = r"cancellation_log SET (acted_at|reason)|(status_transition|correction) SET evidence"
+    return not re.match(rf"UPDATE ({may}) ?= ?\S+ WHERE ", words)
 
 
 @pytest.mark.parametrize("statement", [
     "UPDATE correction SET kind=%(kind)s WHERE id = 1", "DELETE FROM status_transition", "REPLACE INTO correction (id)",
+    "UPDATE correction SET evidence=?, kind=? WHERE id = 1",
     "UPDATE cancellation_log SET acted_at=?, requested_by=? WHERE id = 1", "INSERT OR REPLACE INTO correction (id)",
     "UPDATE task_history AS t FROM correction SET x = 1", "INSERT INTO correction (id) ON CONFLICT (id) DO NOTHING",
     "DELETE x FROM correction AS x", "TRUNCATE status_transition",

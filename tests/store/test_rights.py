@@ -91,6 +91,8 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         assert store.runs.transitions(fence.run_id)
         assert store.runs.cancellations(fence.run_id)
         assert store.events.deliveries(fence.run_id)
+        store.deletion.ask_deletion(fence.run_id, "ada")
+        assert store.deletion.delete_texts(fence.run, lambda: None)["status_transition"]
         hook = {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}
         made, _ = store.webhooks.put_webhook("shop", hook, None)
         store.webhooks.follow_webhook("shop", "f")
@@ -108,7 +110,8 @@ def test_an_upgrade_that_has_nothing_to_do_needs_no_more(limited: str) -> None:
 
 @pytest.mark.parametrize("statement", [
     "UPDATE correction SET kind = 'late'", "DELETE FROM correction", "REPLACE INTO correction (id) VALUES (1)",
-    "UPDATE status_transition SET lag_ms = 0", "DELETE FROM status_transition",
+    "UPDATE correction SET evidence = '{}', kind = 'late'", "UPDATE status_transition SET lag_ms = 0",
+    "DELETE FROM status_transition",
     "UPDATE run_history, correction SET correction.lag_ms = 0",
     "UPDATE cancellation_log SET requested_by = 'nobody'", "DELETE FROM cancellation_log",
     "INSERT INTO correction (id) VALUES (1) ON DUPLICATE KEY UPDATE lag_ms = 0",

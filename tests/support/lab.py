@@ -29,6 +29,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.looks import CorrectionRow
@@ -152,6 +153,10 @@ class Outside:
 
     def open(self, url: str) -> Iterator[bytes]:
         yield self.stored[self.stored.index(url.removeprefix("memory:///"))].encode()
+
+    def remove(self, run: RunRef) -> None:
+        self._maybe("remove")
+        self.stored = [key for key in self.stored if not key.startswith(f"{run}/")]
 
     def check(self) -> str:
         return "in memory"
@@ -325,6 +330,7 @@ async def _laboratory(
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     parts = Parts(store, cluster, cluster, catalogue, scheduler, [outside], outside, outside, directory)
     parts.webhooks = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
+    parts.places = []  # a test adds some
     lab = Lab(client, parts, cluster, scheduler, outside, folder)
     try:
         async with AsyncExitStack() as stack:

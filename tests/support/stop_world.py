@@ -403,6 +403,7 @@ class World:
             self.lab.parts.store.additions,
             self.lab.parts.store.stops,
             self.lab.parts.store.runs,
+            self.lab.parts.store.deletion,
             Workflows(self.lab.client),
             Crawlers(self.lab.scheduler),
         )

@@ -81,7 +81,7 @@ async def test_heartbeats_of_a_plain_function_do_not_hold_the_event_loop_up() ->
 
 
 def test_every_step_that_holds_up_a_run_is_noticed_to_be_dead() -> None:
-    """Pushes last 5 s at most; an export and an audit hold up nobody."""
+    """Pushes last 5 s at most; an export, an audit and a deletion hold up nobody."""
     slow = {name for name, p in POLICIES.items() if (p.heartbeat_s or p.try_s) > DEAD_S}
     courtesies = {"initiate_export_signal", "deliver_event", "export_supporting_files", "resend_pushes"}
-    assert slow == courtesies | {name for name in POLICIES if "audit" in name}
+    assert slow == courtesies | {name for name in POLICIES if "audit" in name or "delete" in name}

@@ -41,6 +41,7 @@ def commands(lab: Lab, workflows: Workflows | None = None) -> Commands:
         lab.store.additions,
         lab.store.stops,
         lab.store.runs,
+        lab.store.deletion,
         workflows or Workflows(lab.client),
         Crawlers(lab.scheduler),
     )

@@ -16,7 +16,6 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -40,8 +39,6 @@ _NOT_THERE = ("NoSuchKey", "404")
 _READING = "files of a task cannot be read"
 #: The key that probes have below the prefix: always the same one, because who may write may not always remove.
 PROBE = "doctor-probe"
-#: Removals at once. One request for each object: not every service can do many in one.
-THREADS = 8
 
 NOTHING = "nothing was uploaded: its crawler never began, was killed, or reached neither gateway nor storage"
 UNFINISHED = "its upload did not come to an end: only the beginning is here"
@@ -201,14 +198,7 @@ class BundlesPlace:
     def remove(self, run: RunRef, attempt: int) -> None:
         """Remove what the run's attempts up to this one uploaded; a second time, nothing."""
         top = f"{self.bucket.prefix}{run}/"
-
-        def remove(key: str) -> None:
-            self._call("removing an object", lambda s3: s3.delete_object(Bucket=self.bucket.name, Key=key))
-
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="tidy") as threads:
-            for page in self.bucket.pages("listing objects", Prefix=top):
-                keys = [str(one["Key"]) for one in page.get("Contents", ())]
-                list(threads.map(remove, [key for key in keys if _attempt_of(key.removeprefix(top)) <= attempt]))
+        self.bucket.remove(top, lambda key: _attempt_of(key.removeprefix(top)) <= attempt)
 
     def finish(self) -> list[str]:
         """Nothing is begun here that another call would have to end."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress, pack
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilePart, FileSource
 
 from .limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
@@ -82,6 +84,15 @@ class FolderArchive:
             return path.open("rb")
         except (OSError, ValueError) as error:
             raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
+
+    def remove(self, run: RunRef) -> None:
+        """Remove all archives of the run, also what was begun. Raises ``NotDelivered``."""
+        folder = self.root / str(run)
+        try:
+            if folder.exists():
+                shutil.rmtree(folder)
+        except OSError as error:
+            raise NotDelivered(f"{folder}: the archives cannot be removed: {error}") from error
 
     def check(self) -> str:
         """Write and remove a probe. Raises ``NotDelivered`` with reason and cure."""

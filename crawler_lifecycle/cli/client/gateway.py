@@ -182,9 +182,9 @@ class Gateway:
         """Have the document at this path be that."""
         return self._send("PUT", path, json=dict(body))
 
-    def delete(self, path: str) -> Document:
+    def delete(self, path: str, **params: Any) -> Document:
         """Have the document at this path removed."""
-        return self._send("DELETE", path)
+        return self._send("DELETE", path, params=_given(params))
 
     def send_graph(self, body: Mapping[str, object], pages: Sequence[bytes]) -> Document:
         """Announce a graph, send its pages, and start it; the same graph again finds it."""

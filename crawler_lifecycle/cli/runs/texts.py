@@ -14,7 +14,7 @@ from crawler_lifecycle.cli.output import ago, clean, moment, number, took
 from crawler_lifecycle.cli.subjects import Kind
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.subjects import RUN as SUBJECT
-from crawler_lifecycle.subjects import TERMINAL, Document, plain, status_word
+from crawler_lifecycle.subjects import TERMINAL, Document, deletion_words, plain, status_word
 
 RunId = Annotated[int, Parameter(help="the run's id")]
 
@@ -32,6 +32,7 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
         ("status", f"{status_words(run)}, stage {run.get('stage')}"),
         ("cause", clean(run.get("cause"))),
+        ("deleted", clean(deletion_words(run["deleted"])) if run.get("deleted") else ""),
         ("blocked", clean(run.get("blocked"))),
         ("truth", truth_words(run)),
         ("waiting", clean(run.get("waiting"))),

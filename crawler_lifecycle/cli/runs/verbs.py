@@ -209,6 +209,15 @@ def resume(
     return Exit.DONE
 
 
+def delete(run: RunId, /, *runs: RunIds, yes: Yes = False, by: By = None) -> int:
+    """Delete all that ended runs brought: files, archives, logs, arguments, histories. A stub of each stays.
+
+    It needs the role admin. Again: how far that is. A run that executes has to be stopped first.
+    """
+    RUN.be_sure((run, *runs), "all that was brought by run", yes=yes, verb="delete")
+    return RUN.each((run, *runs), "delete", {"requested_by": by or user()})
+
+
 def look(run: RunId, /) -> int:
     """Have the cluster asked about a run now, instead of at the next due look."""
     with current().gateway() as gateway:

@@ -72,7 +72,7 @@ class KubernetesKind(ClusterKind):
         return Finalizers(api_of(self.settings))
 
     def volume(self) -> FilesPlace | None:
-        from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
+        from crawler_lifecycle.clusters.volume import VolumePlace
 
         return None if self.settings.volume_path is None else VolumePlace(self.settings.volume_path)
 

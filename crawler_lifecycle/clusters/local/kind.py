@@ -10,6 +10,7 @@ from crawler_lifecycle.clusters.local.folders.inventory import LocalRuns
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.clusters.local.observer import LocalObserver
+from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.ports.protocols import TaskBundles
 
 
@@ -33,6 +34,9 @@ class LocalKind(ClusterKind):
 
     def numbers(self) -> LocalRuns:
         return LocalRuns(self.settings.state_dir)
+
+    def volume(self) -> VolumePlace:
+        return VolumePlace(self.settings.state_dir)
 
     def observer(self) -> LocalObserver:
         return LocalObserver(self.settings.state_dir)

@@ -101,7 +101,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(Role.OPERATE, own_task=True), "uploadFiles"),
     (
         Access(Role.ADMIN),
-        """putWebhook listWebhooks getWebhook deleteWebhook pauseWebhook resumeWebhook testWebhook
+        """deleteRun putWebhook listWebhooks getWebhook deleteWebhook pauseWebhook resumeWebhook testWebhook
         listWebhookDeliveries""",
     ),
     # scrapyd's dialect, where it is spoken.

@@ -122,6 +122,25 @@ class StopOfRun(BaseModel):
     force: bool
 
 
+class Deletion(BaseModel):
+    """The report of the deletion of what a run brought."""
+
+    requested_at: datetime
+    requested_by: str | None
+    ended_at: datetime | None
+    """Null while it goes on."""
+    gone: dict[str, int | None]
+    """What is gone, and how many; null: all there was."""
+    left: dict[str, str]
+    """What is left, and why."""
+
+    @classmethod
+    def of(cls, row: RunRow) -> Self | None:
+        told = row.deletion or {}
+        at = row.deleted_at
+        return None if at is None else cls(requested_at=at, ended_at=row.deletion_ended_at, **told)
+
+
 class Run(BaseModel):
     """One run."""
 
@@ -166,6 +185,7 @@ class Run(BaseModel):
     started_at: datetime | None
     ended_at: datetime | None
     updated_at: datetime
+    deleted: Deletion | None
     _waits: str | None = PrivateAttr(default=None)
 
     @property
@@ -187,6 +207,7 @@ class Run(BaseModel):
                 "requested_by": requested_by if isinstance(requested_by, str) else None,
                 "tags": tags if isinstance(tags, list) else [],
                 "stop": Stop.of(row.stop) if row.stop else None,
+                "deleted": Deletion.of(row),
                 "waiting": waiting(standing),
                 "verified_ago_s": (
                     round(max((now - row.verified_at).total_seconds(), 0.0), 3) if row.verified_at else None

@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     NotInThisState,
     RowUnreadable,
+    RunDeleted,
     RunNotFound,
     TemporalUnavailable,
 )
@@ -32,6 +33,7 @@ from crawler_lifecycle.domain.names import attempt_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own
 from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.retention.deletion import DeletionStore
 from crawler_lifecycle.store.runs.additions import AdditionStore
 from crawler_lifecycle.store.runs.initiation import InitiationStore
 from crawler_lifecycle.store.runs.reads import RunReader
@@ -114,6 +116,19 @@ def found(runs: RunReader, run_id: int) -> RunRow:
     return row
 
 
+def undeleted(runs: RunReader, run_id: int) -> RunRow:
+    """The run, to read what it brought. Blocks. Raises ``RunNotFound`` and ``RunDeleted``."""
+    return check_kept(found(runs, run_id))
+
+
+def check_kept(row: RunRow) -> RunRow:
+    """The same run. Raises ``RunDeleted``."""
+    if row.deleted_at is not None:
+        when, cure = row.deleted_at.isoformat(), f"GET /v1/runs/{row.run_id} tells what is left"
+        raise RunDeleted(f"run {row.run_id} was deleted at {when}; {cure}")
+    return row
+
+
 def _not_found(run_id: int) -> RunNotFound:
     return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
 
@@ -134,6 +149,7 @@ class Commands:
     additions: AdditionStore
     stops: StopStore
     runs: RunReader
+    deletion: DeletionStore
     workflows: Workflows
     crawlers: Crawlers
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -269,7 +285,7 @@ class Commands:
 
         Raises ``NotInThisState`` when it is in another ``attempt`` than the caller saw.
         """
-        row = await self.find(run_id)
+        row = await run_in_threadpool(undeleted, self.runs, run_id)
         if attempt not in (None, row.attempt):
             raise NotInThisState(f"run {run_id} is in attempt {row.attempt} by now; look at it again first")
         if row.status is RunStatus.COMPLETED and not body.rerun:
@@ -301,6 +317,14 @@ class Commands:
             # The verdict stands but the former workflow still exports.
             return attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
         return wanted
+
+    async def delete(self, run_id: int, requested_by: str | None) -> Commanded[RunRow]:
+        """Record that all goes that an ended run brought, then have a workflow do it. Again: how far that is."""
+        row, fresh = await run_in_threadpool(self.deletion.ask_deletion, run_id, requested_by)
+        note = None
+        if row.deletion_ended_at is None:
+            note = await notify(self.workflows.delete_run(row.ref), f"the deletion of run {run_id}")
+        return Commanded(row, fresh, note)
 
     async def look(self, run_id: int) -> Commanded[RunRow]:
         """Have the workflow look at the cluster now."""

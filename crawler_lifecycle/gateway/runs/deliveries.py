@@ -20,7 +20,7 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
-from .commands import Commanded, found, needing_temporal
+from .commands import Commanded, needing_temporal, undeleted
 from .requests import ResendExport
 
 
@@ -54,7 +54,7 @@ class Deliveries:
 
     def _judged(self, run_id: int, wanted: int | None) -> tuple[RunRow, int]:
         """The run and an attempt of it that has its verdict. Raises ``Problem`` 409."""
-        row = found(self.runs, run_id)
+        row = undeleted(self.runs, run_id)
         attempt = wanted or row.attempt
         if self.events.find_event(event_key(row.ref, attempt, EVENT_RUN_ENDED)) is None:
             detail = f"attempt {attempt} of run {run_id} has no verdict, so there is nothing to deliver"
@@ -63,7 +63,7 @@ class Deliveries:
 
     def download(self, run_id: int, wanted: int | None) -> tuple[Iterator[bytes], dict[str, str]]:
         """The archive of an attempt, or of the newest, and headers that describe it. Raises ``Problem`` 404 or 503."""
-        found(self.runs, run_id)
+        undeleted(self.runs, run_id)
         stored = [e for e in self.exports.list_exports(run_id) if e["status"] == "exported"]
         fitting = [e for e in stored if wanted in (None, e["attempt"])]
         if not fitting or self.archive is None:

@@ -15,7 +15,7 @@ from crawler_lifecycle.activities.run_files import FileList, OpenedFile, RunFile
 from crawler_lifecycle.domain.item_table import ItemTable
 from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, ItemsChoice, LogChoice
 from crawler_lifecycle.gateway.runs.answers import TaskFilePage
-from crawler_lifecycle.gateway.runs.commands import found
+from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
@@ -40,7 +40,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         those of attempts that were replaced. Where this gateway cannot read these, as the newest archive has them."""
 
         def read() -> FileList:
-            run = found(runs, run_id)
+            run = undeleted(runs, run_id)
             task = None if choice.task is None else find_task(tasks, run.ref, choice.task).ref
             with reading(run_id):
                 return files.list(run, task)
@@ -66,7 +66,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         that it has in the folder of a task."""
 
         def begin() -> OpenedFile:
-            run = found(runs, run_id)
+            run = undeleted(runs, run_id)
             with reading(run_id):
                 if choice.path is None:
                     opened, what = files.open(run, str(choice.name)), f"name: {choice.name!r}"
@@ -94,7 +94,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
 
 def items_of(files: RunFiles, runs: RunReader, run_id: int, name: str) -> ItemTable:
     """The first items of a file of the run. Blocks. Raises ``Problem`` when there is no such run or file."""
-    run = found(runs, run_id)
+    run = undeleted(runs, run_id)
     with reading(run_id):
         table = files.table(run, name)
     if table is None:
@@ -125,7 +125,7 @@ def add_logs(app: FastAPI, reader: LogReader, runs: RunReader, tasks: TaskReader
         """
 
         def task() -> LoggedTask:
-            return find_task(tasks, found(runs, run_id).ref, choice.task)
+            return find_task(tasks, undeleted(runs, run_id).ref, choice.task)
 
         chunks = await reader.read(await run_in_threadpool(task), choice.tail, follow=choice.follow)
         return reader.answer(chunks, TEXT, HEADERS)

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.gateway.access.operations import check_own, signed
+from crawler_lifecycle.gateway.access.operations import caller_name, check_own, signed
 from crawler_lifecycle.gateway.api.long_poll import WAIT_MAX_S, conditional, documents, next_answer
 from crawler_lifecycle.gateway.api.paging import (
     ArchiveChoice,
@@ -110,6 +110,14 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
     async def resume_run(run_id: RunId, body: Annotated[ResumeRun, Depends(_RESUME)]) -> Accepted:
         """Go on with a run that has ended, as its next attempt."""
         return answer(await commands.resume(run_id, signed(body)))
+
+    @app.delete("/v1/runs/{run_id}", operation_id="deleteRun", status_code=202)
+    async def delete_run(
+        run_id: RunId, requested_by: Annotated[str | None, Query(min_length=1, max_length=255)] = None
+    ) -> Accepted:
+        """Delete all that an ended run brought: files, archives, logs, arguments, texts of events, and the histories of
+        Temporal. A stub stays, and `deleted` tells what is gone, and what is left and why. Again: how far that is."""
+        return answer(await commands.delete(run_id, requested_by or caller_name()))
 
     @app.post("/v1/runs/{run_id}/look", operation_id="lookAtRun", status_code=202)
     async def look_at_run(run_id: RunId) -> Accepted:

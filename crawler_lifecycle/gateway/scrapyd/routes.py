@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle.gateway.api.paging import LINES_MAX
+from crawler_lifecycle.gateway.runs.commands import check_kept
 from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT
 from crawler_lifecycle.gateway.scrapyd.forms import Form, read_form, refused
 from crawler_lifecycle.gateway.scrapyd.jobs import Answer, Jobs, in_its_words
@@ -69,7 +70,7 @@ def add_scrapyd(app: FastAPI, jobs: Jobs, reader: LogReader, tasks: TaskReader) 
     )
     async def log(project: str, spider: str, job: str) -> Streamed:
         row = await jobs.run_of(project, spider, job)
-        task = await run_in_threadpool(find_task, tasks, row.ref, None)
+        task = await run_in_threadpool(find_task, tasks, check_kept(row).ref, None)
         chunks = await reader.read(task, LINES_MAX, follow=False)
         return reader.answer(chunks, TEXT, HEADERS)
 

@@ -120,13 +120,14 @@ class AuditStore(StorePart):
     def ended_runs(
         self, since: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
     ) -> list[EndedRun]:
-        """Runs that ended at ``since`` or later, in the order of their end and id; ``after`` is the last one seen."""
+        """Runs that ended at ``since`` or later, in the order of their end and id, without those that were deleted;
+        ``after`` is the last one seen."""
         r = run_history.c
         begin, last_id = after or (since, -1)
         over = func.coalesce(r.status, "").in_(OVER_RUNS)  # in no index, so that SQLite goes by the end
         query = (
             select(run_history)
-            .where(r.ended_at >= begin, over)
+            .where(r.ended_at >= begin, over, r.deleted_at.is_(None))
             .where((r.ended_at > begin) | (r.run_id > last_id))
             .order_by(r.ended_at, r.run_id)
             .limit(limit)
@@ -138,7 +139,8 @@ class AuditStore(StorePart):
     def ended_run(self, run_id: int) -> EndedRun | None:
         """One of them; ``None`` when the run has not ended or does not exist."""
         r = run_history.c
-        query = select(run_history).where(r.run_id == run_id, r.status.in_(OVER_RUNS), r.ended_at.is_not(None))
+        over = (r.status.in_(OVER_RUNS), r.ended_at.is_not(None), r.deleted_at.is_(None))
+        query = select(run_history).where(r.run_id == run_id, *over)
         with self._db.reading() as conn:
             found = _with_deliveries(conn, list(conn.execute(query).mappings()))
             return found[0] if found else None

@@ -27,6 +27,7 @@ audit_finding = new_table(
     Column("tries", Integer, nullable=False),
     UniqueConstraint("subject"),
     Index(None, "status", "last_seen"),
+    Index(None, "run_id"),
 )
 
 audit_report = new_table(

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.runs.tables import export_record, history_property, run_history
-from crawler_lifecycle.store.runs.unit import RunPart
+from crawler_lifecycle.store.runs.unit import RunPart, Unit
 
 _BEGUN, _DONE = "begun", "done"
 
@@ -39,14 +39,12 @@ class FileRetentionStore(RunPart):
         ``put_aside`` is then called while no resume and no export of the run can begin; what it raises is raised, and
         nothing is given up. Return where the run stands, and the last attempt that is given up. Raises ``RunNotFound``.
         """
-        with self._unit(run_id) as unit:
+        with self._unit(run_id, of_deleted=True) as unit:
             (run,) = _kept(unit.conn, [run_id])
             stand, _ = stand_of(run, before, incomplete=incomplete)
             if stand is not RetentionState.OLD:
                 return stand, run.attempt
-            if not run.given_up:
-                key = {"run_id": run_id, "attempt": run.attempt, "name": PROPERTY_FILES_REMOVED}
-                unit.conn.execute(insert(history_property).values(**key, value=f"{_BEGUN} {unit.now.isoformat()}"))
+            begin_removal(unit)
             # Before the commit: whoever resumes the run waits for this row, and then finds no saved state.
             put_aside()
             return stand, run.attempt
@@ -54,9 +52,17 @@ class FileRetentionStore(RunPart):
     def note_files_removed(self, run_id: int, attempt: int) -> None:
         """The files that were given up are gone."""
         p = history_property.c
-        with self._unit(run_id) as unit:
+        with self._unit(run_id, of_deleted=True) as unit:
             key = (p.run_id == run_id, p.attempt == attempt, p.name == PROPERTY_FILES_REMOVED)
             unit.conn.execute(update(history_property).where(*key).values(value=f"{_DONE} {unit.now.isoformat()}"))
+
+
+def begin_removal(unit: Unit) -> None:
+    """Give up the files of the run's attempt, unless they were before."""
+    (run,) = _kept(unit.conn, [unit.run_id])
+    if not run.given_up:
+        key = {"run_id": run.run_id, "attempt": run.attempt, "name": PROPERTY_FILES_REMOVED}
+        unit.conn.execute(insert(history_property).values(**key, value=f"{_BEGUN} {unit.now.isoformat()}"))
 
 
 def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:

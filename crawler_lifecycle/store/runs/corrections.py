@@ -47,7 +47,7 @@ class CorrectionStore(RunPart):
         """
         for one in corrections:
             _check(one, found_by)
-        with self._unit(run_id, fence) as unit:
+        with self._unit(run_id, fence, of_deleted=True) as unit:
             tasks = _tasks(unit, corrections)
             known = _known(unit, corrections)
             written = []

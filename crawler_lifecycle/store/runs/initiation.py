@@ -30,7 +30,7 @@ from .additions import check_capacity, insert_tasks
 from .moves import forget_staged
 from .rows import distinct_tags, request_hash, run_handle, run_row, stored_request, work_hash
 from .tables import history_property, run_history, run_tag
-from .unit import RunPart, Unit, read_run
+from .unit import RunPart, Unit, check_kept, read_run
 
 _CLAIM_ROUNDS = 10
 
@@ -121,6 +121,8 @@ class InitiationStore(RunPart):
             if run is not None:
                 if owner is None or _owner_of(run) != owner:
                     _check_same(run, fingerprint)
+                if owner is not None:
+                    check_kept(run)
                 return then(Unit(conn, run, self._clock()), False)
             unit = self._insert(conn, request, request_id, fingerprint, args)
             answer = then(unit, True)

@@ -128,7 +128,7 @@ def _attention() -> list[ColumnElement[bool]]:
 
     theirs = or_(r.outcome.is_(None), r.outcome.not_in(STOPPED_OUTCOMES))
     failed = r.status == RunStatus.FAILED.value
-    return [failed, theirs, ~followed("work_hash"), ~followed("schedule")]
+    return [failed, theirs, r.deleted_at.is_(None), ~followed("work_hash"), ~followed("schedule")]
 
 
 def _times(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:

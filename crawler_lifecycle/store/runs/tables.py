@@ -77,6 +77,10 @@ run_history = new_table(
     Column("quiet_ms", BigInteger),
     *_counters(),
     *life_columns(),
+    # When somebody asked that all that it brought goes, when it was gone, and the report.
+    Column("deleted_at", UtcTime),
+    Column("deletion_ended_at", UtcTime),
+    Column("deletion", Json),
     UniqueConstraint("request_id"),
     Index(None, "run_uid", unique=True),
     # Lists are read newest first, so every index for a filter goes on in the order of the id.
@@ -101,6 +105,7 @@ run_history = new_table(
     # Only live runs have a next look; those without one are read by the last change of their rows.
     Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
+    Index(None, "deletion_ended_at", "deleted_at"),
     Index("ix_run_history_unheard", "stop_acted_at", "status", "stop_requested_at"),
 )
 

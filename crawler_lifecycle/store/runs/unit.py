@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, func, insert, select, update
 
 from crawler_lifecycle.domain.audits.corrections import untrue_ms
-from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunNotFound
+from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunDeleted, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHANGED, run_subject
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -57,12 +57,23 @@ def count_tasks(conn: Connection, run_id: int) -> TaskCounts:
     return TaskCounts(dict(conn.execute(_COUNT, {"run_id": run_id}).all()))
 
 
-def check_fence(run: Row, fence: Fence) -> None:
-    """Raise ``Fenced`` unless the run is still the writer's. It is told in the log of whoever tried, too."""
-    if run["run_uid"] != fence.run_uid:
-        text = fence.run.foreign(f"The row of run {fence.run_id}", run["run_uid"])
+def check_run(run: Row, ref: RunRef) -> None:
+    """Raise ``Fenced`` for the row of another run. It is told in the log of whoever tried, too."""
+    if run["run_uid"] != ref.uid:
+        text = ref.foreign(f"The row of run {ref.run_id}", run["run_uid"])
         log.warning("refused a write for another run: %s", text)
         raise Fenced(text)
+
+
+def check_kept(run: Row) -> None:
+    """Raise ``RunDeleted`` for a run that was deleted."""
+    if run["deleted_at"] is not None:
+        raise RunDeleted(f"Run {run['run_id']} was deleted at {run['deleted_at'].isoformat()}; start a new one")
+
+
+def check_fence(run: Row, fence: Fence) -> None:
+    """Raise ``Fenced`` unless the run is still the writer's. It is told in the log of whoever tried, too."""
+    check_run(run, fence.run)
     same_attempt, same_owner = run["attempt"] == fence.attempt, run["owner_run_id"] == fence.owner_run_id
     if same_attempt and same_owner:
         return
@@ -265,15 +276,18 @@ class RunPart(StorePart):
         return [{str(name): value for name, value in row.items()} for row in self._rows(query)]
 
     @contextmanager
-    def _unit(self, run_id: int, fence: Fence | None = None) -> Iterator[Unit]:
+    def _unit(self, run_id: int, fence: Fence | None = None, *, of_deleted: bool = False) -> Iterator[Unit]:
         """Lock the run first, check the fence, and tell of the change at the end if there was one.
 
-        The run's row comes first in every transaction, so that two of them cannot wait for each other.
+        The run's row comes first in every transaction, so that two of them cannot wait for each other. Raises
+        ``RunDeleted``, unless this is ``of_deleted`` runs as well.
         """
         with self._db.writing() as conn:
             run = read_run(conn, run_id, lock=True, owned=fence is not None)
             if fence is not None:
                 check_fence(run, fence)
+            if not of_deleted:
+                check_kept(run)
             # The clock is read after the wait for the lock: lag counts until the commit, not until the attempt.
             unit = Unit(conn, run, self._clock(), told=self._told)
             yield unit

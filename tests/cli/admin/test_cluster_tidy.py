@@ -13,7 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.clusters.kubernetes.files.layout import files_path, state_path
-from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
+from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import Fence

@@ -113,6 +113,23 @@ def test_runs_of_one_number_have_archives_of_their_own(archive: FileArchive, fol
     assert b"".join(archive.open(first.url)) == content
 
 
+def test_all_archives_of_one_run_are_removed(archive: FileArchive, folder: Path) -> None:
+    runs = [RunRef(7, uid * 32) for uid in "ab"]
+    urls = {
+        (run, attempt): archive.store(archive_key(run, attempt), [FileSource("", folder)], {}, lambda *_: None).url
+        for run in runs
+        for attempt in (1, 2)
+    }
+    archive.remove(runs[0])
+    archive.remove(runs[0])
+    for (run, _), url in urls.items():
+        if run == runs[1]:
+            assert b"".join(archive.open(url))
+            continue
+        with pytest.raises(NotDelivered):
+            b"".join(archive.open(url))
+
+
 def test_an_error_of_the_callback_gets_out_and_leaves_the_former_archive(archive: FileArchive, folder: Path) -> None:
     first = archive.store(KEY, [FileSource("", folder)], {}, lambda *_: None)
     (folder / "b.txt").write_bytes(b"changed")

@@ -90,6 +90,28 @@ def test_force_needs_a_stop_before_it_or_the_number(world: World, browser: TestC
     assert told(press(browser, "force", "1.1", "2.1"))[2] == ("yes", "The forced stop is recorded.")
 
 
+def test_a_deletion_needs_the_role_admin_and_the_number(world: World, door: TestClient, keys: Keys) -> None:
+    door.headers.update(keys.headers("admin"))
+    for _ in range(2):
+        start(door)
+    world.claim(1)
+    world.end(1)
+    door.headers.update(keys.headers("operate"))
+    assert "Delete …" not in door.get("/runs/1").text
+    assert press(door, "delete", "1.1", typed="1").status_code == 403
+    door.headers.update(keys.headers("admin"))
+    assert "Delete …" in door.get("/runs/1").text
+    assert "Delete …" not in door.get("/runs/2").text, "it goes on"
+    assert "Delete run 1" in press(door, "delete", "1.1").text
+    assert world.workflows.deletions == []
+    assert "stop it first" in told(press(door, "delete", "2.1", typed="2"))[2][1]
+    assert told(press(door, "delete", "1.1", typed="1"))[1] == ("yes", "Its deletion is recorded.")
+    assert told(press(door, "delete", "1.1", typed="1"))[1] == ("yes", "Its deletion was recorded before.")
+    shown = door.get("/runs/1").text
+    assert "by the-admin, it goes on" in shown
+    assert not {"Delete …", ">Resume<", "Send again"} & set(re.findall("Delete …|>Resume<|Send again", shown))
+
+
 def test_all_that_fit_are_chosen_by_the_filter(browser: TestClient) -> None:
     for n in range(4):
         start(browser, tags=["odd"] if n % 2 else [])

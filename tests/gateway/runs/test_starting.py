@@ -205,6 +205,7 @@ def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read
         world.store.additions,
         world.store.stops,
         world.store.runs,
+        world.store.deletion,
         world.workflows,
         crawlers,
         world.clock,

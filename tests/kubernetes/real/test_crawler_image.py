@@ -342,7 +342,7 @@ def _tidied(volume: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
-from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
+from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.run_ref import RunRef
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
 place, run = VolumePlace(Path(sys.argv[1])), RunRef(7, sys.argv[2])

@@ -235,6 +235,12 @@ class FakeDirectory:
         self.stopped.setdefault(workflow_id, []).append(stop)
         return True
 
+    def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> int:
+        self.faults.strike()
+        mine = [one for one in self.workflows if one.run_uid == run.uid]
+        self.workflows = [one for one in self.workflows if one not in mine]
+        return len(mine)
+
     def hurry(self, owner: Owner) -> None:
         self.faults.strike()
         self.hurried.append(owner)
@@ -404,6 +410,11 @@ class FakeArchive:
     def part(self, url: str, place: int, limit: int) -> FilePart:
         content = b"".join(self.open(url))
         return FilePart(content[place : place + limit], len(content))
+
+    def remove(self, run: RunRef) -> None:
+        self.faults.strike()
+        for url in [one for one in self.stored if one.startswith(f"memory:///{run}/")]:
+            del self.stored[url]
 
     def check(self) -> str:
         self.faults.strike()

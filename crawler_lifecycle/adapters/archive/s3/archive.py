@@ -15,6 +15,7 @@ from crawler_lifecycle.adapters.archive.zip.packing import Pace, Progress, pack
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.retention import UPLOADS
 from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilePart, FileSource
 
 from .bucket import Bucket
@@ -84,6 +85,15 @@ class S3Archive:
             answer["Body"].close()
             raise NotDelivered(f"{url}: the archive cannot be read in parts: the service does not heed Range")
         return FilePart(b"".join(self.bucket.chunks(answer["Body"], key, _READING)), int(whole))
+
+    def remove(self, run: RunRef) -> None:
+        """Remove all archives of the run, also what was begun. Raises ``NotDelivered``."""
+        from .upload import abort_below
+
+        below = f"{self.bucket.prefix}{run}/"
+        with self.bucket.reporting("the archives cannot be removed"):
+            abort_below(self.bucket.client, self.bucket.name, below)
+        self.bucket.remove(below)
 
     def _key(self, url: str) -> str:
         if not url.startswith(self.bucket.root):

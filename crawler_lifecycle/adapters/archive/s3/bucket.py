@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ CONNECT_S, READ_S, TRIES = 10, 60, 3
 CHECK_S = 5
 
 _CHUNK = 2**20
+#: Removals at once. One request for each object: not every service can do many in one.
+THREADS = 8
 
 
 class Bucket:
@@ -78,6 +81,17 @@ class Bucket:
         """The names in the bucket, page by page. Raises ``NotDelivered``."""
         with self.reporting(what):
             yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, **options)
+
+    def remove(self, below: str, which: Callable[[str], bool] = lambda key: True) -> None:
+        """Remove the objects below this prefix, as far as ``which`` chooses their keys. Raises ``NotDelivered``."""
+
+        def remove(key: str) -> None:
+            with self.reporting("removing an object", self.url(key)):
+                self.client.delete_object(Bucket=self.name, Key=key)
+
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="s3-removal") as threads:
+            for page in self.pages("listing objects", Prefix=below):
+                list(threads.map(remove, filter(which, [str(one["Key"]) for one in page.get("Contents", ())])))
 
     def _connect(self) -> BaseClient:
         import boto3.session

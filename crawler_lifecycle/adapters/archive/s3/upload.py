@@ -342,6 +342,18 @@ class Leftovers:
         return young
 
 
+def abort_below(client: Any, bucket: str, prefix: str) -> None:
+    """Abort every unfinished upload whose key begins so. Raises what the client raises."""
+    try:
+        for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
+            for one in page.get("Uploads", ()):
+                if one["Key"].startswith(prefix):  # rclone's server lists others as well
+                    client.abort_multipart_upload(Bucket=bucket, Key=one["Key"], UploadId=one["UploadId"])
+    except S3_ERRORS as error:
+        if code_of(error) != "NoSuchUpload":
+            raise
+
+
 def _server_time(answer: Mapping[str, Any]) -> datetime:
     try:
         return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])

@@ -84,7 +84,7 @@ def volume_line(path: Path | None, *, in_pod: bool) -> Line:
         cure = "kubectl exec -n crawler-lifecycle deploy/worker-export -- crawlctl doctor tells how it is there"
         return warn(CHECK, f"the shared volume is not mounted on this machine ({path})", cure)
     mount = "mount the claim there (deploy/components/shared-volume), or set LIFECYCLE_CLUSTER__VOLUME_PATH right"
-    from crawler_lifecycle.clusters.kubernetes.files.sources import is_volume
+    from crawler_lifecycle.clusters.volume import is_volume
 
     try:
         there = is_volume(path)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
+from crawler_lifecycle.clusters.volume import check_mounted, unreadable
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.cluster import TaskFiles
@@ -56,36 +56,10 @@ class VolumeFiles:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                raise _unreadable(self._root, error) from error
+                raise unreadable(self._root, error) from error
             found.append(FileSource(files_prefix(task.index, task.attempt), folder, root=self._root))
         check_mounted(self._root)  # only now: what went with the volume, at whatever moment, is not missing
         return found
-
-
-def is_volume(root: Path) -> bool:
-    """Tell whether this is the volume, and not the empty folder where it should be mounted. Raises ``OSError``."""
-    return "tasks" in os.listdir(root) or os.path.ismount(root)
-
-
-def check_mounted(root: Path) -> None:
-    """Raise ``ClusterUnavailable`` for an empty folder where a volume should be mounted: it is an outage, and not a
-    volume without files."""
-    try:
-        there = is_volume(root)
-    except OSError as error:
-        raise _unreadable(root, error) from error
-    if not there:
-        raise ClusterUnavailable(
-            f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} holds no folder 'tasks' and nothing is mounted there; "
-            "mount the volume that crawl pods write to"
-        )
-
-
-def _unreadable(root: Path, error: OSError) -> ClusterUnavailable:
-    return ClusterUnavailable(
-        f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} cannot be read: {error.strerror}; mount the volume that crawl "
-        "pods write to"
-    )
 
 
 class BundleFiles:

@@ -30,7 +30,7 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.waiting import MARK
 from crawler_lifecycle.gateway.access.operations import caller_name, caller_role, may
 from crawler_lifecycle.observability.metrics import release
-from crawler_lifecycle.subjects import SUBJECTS, At, Cell, Column, Count, Lag, Link, Took, Word, plain
+from crawler_lifecycle.subjects import SUBJECTS, At, Cell, Column, Count, Lag, Link, Took, Word, deletion_words, plain
 from crawler_lifecycle.web.problems import Problem
 
 FOLDER = Path(__file__).parents[1] / "assets"
@@ -310,6 +310,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    made.filters |= {"deletion": lambda one: deletion_words(one.model_dump(mode="json"))}
     made.filters |= {"moment": moment, "between": between, "number": number, "size": size, "pretty": pretty}
     made.filters |= {"aging": aging, "span": span, "rung": rung, "exact": exact, "cell": cell}
     made.globals |= {

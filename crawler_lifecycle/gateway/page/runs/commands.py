@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus, Trigger
-from crawler_lifecycle.gateway.access.operations import may, signed
+from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
 from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
@@ -73,7 +73,9 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         """Carry out what was asked, and tell it for each run."""
         asked = read(RunForm, await form(request))
         chosen = asked.chosen()
-        if asked.do == "force" and (expected := await _unconfirmed(commands, chosen, asked.typed)) is not None:
+        if asked.do == "delete" and not may("deleteRun"):
+            raise Problem(403, "forbidden", "do: 'delete' needs the role admin; ask for a token that has it")
+        if asked.action.danger and (expected := await _unconfirmed(commands, chosen, asked)) is not None:
             return answer(request, "force.html", expected=expected, asked=asked, chosen=chosen, now=clock())
         places = asyncio.Semaphore(AT_ONCE)
 
@@ -90,11 +92,14 @@ def outcome_of(run_id: int, done: bool, text: str) -> Outcome:
     return Outcome(f"run {run_id}", f"/runs/{run_id}", done, text)
 
 
-async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], typed: str | None) -> str | None:
-    """The text that must be typed before a force; ``None``: it was, or each of the runs was asked to stop before."""
+async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], asked: RunForm) -> str | None:
+    """The text that must be typed before a force or a deletion; ``None``: it was, or each of the runs that are forced
+    was asked to stop before."""
     expected = str(chosen[0][0] if len(chosen) == 1 else len(chosen))
-    if typed is not None and typed.strip() == expected:
+    if asked.typed is not None and asked.typed.strip() == expected:
         return None
+    if asked.do == "delete":
+        return expected
     for run_id, _ in chosen:
         try:
             row = await commands.find(run_id)
@@ -130,6 +135,8 @@ async def _do(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> 
         case "stop":
             body = StopRun(**own, reason=asked.reason, request_id=asked.request_key)
             return await commands.stop(run_id, signed(body))
+        case "delete":
+            return await commands.delete(run_id, caller_name())
         case "look":
             return await commands.look(run_id)
         case _:

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.item_table import READ_MAX
 from crawler_lifecycle.domain.items import is_items
 from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice
 from crawler_lifecycle.gateway.page.parts.rendering import answer
-from crawler_lifecycle.gateway.runs.commands import found
+from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.output import HEADERS, TABLES, TEXT, THREADS, items_of, missing
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
@@ -51,7 +51,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews, runs: RunReader, t
     @app.get("/runs/{run_id}/log", operation_id="showLog", include_in_schema=False)
     async def show_log(run_id: RunId, choice: Annotated[FilesChoice, Query()], request: Request) -> Response:
         """The end of a task's log, or a word on where it is."""
-        row = await run_in_threadpool(found, runs, run_id)
+        row = await run_in_threadpool(undeleted, runs, run_id)
         task = await run_in_threadpool(find_task, tasks, row.ref, choice.task)
         text, away = await _end(reader, task)
         run = views.of(row, views.clock())
@@ -63,7 +63,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews, runs: RunReader, t
         """All that a task has printed up to now, byte by byte."""
 
         def task() -> LoggedTask:
-            return find_task(tasks, found(runs, run_id).ref, choice.task)
+            return find_task(tasks, undeleted(runs, run_id).ref, choice.task)
 
         asked = await run_in_threadpool(task)
         named = f'attachment; filename="run-{run_id}-task-{asked.ref.task_id}.log"'
@@ -105,7 +105,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
         """The files that the tasks of a run leave: as they lie there now, or in its archive."""
 
         def listed() -> FileList:
-            row = found(runs, run_id)
+            row = undeleted(runs, run_id)
             with reading(run_id):
                 return files.list(row)
 
@@ -118,7 +118,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
         """The beginning of one file, as text or as a picture."""
 
         def begin() -> tuple[int, bytes]:
-            row = found(runs, run_id)
+            row = undeleted(runs, run_id)
             with reading(run_id):
                 opened = files.open(row, choice.name)
                 if opened is None:

@@ -1,4 +1,4 @@
-"""The shared volume: which runs left folders on it, and their removal.
+"""The shared volume, or the folders of the local cluster: which runs left something there, and its removal.
 
 A run's folders are moved aside in one step each, below ``trash``, and removed there: a resume that comes meanwhile
 finds nothing, and never half of something. The kubelet makes the folders above those of a task, with the rights of the
@@ -17,8 +17,6 @@ from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
-
-from .sources import check_mounted
 
 TRASH = "trash"
 #: In a task's folder of saved state: what of it waits to be removed.
@@ -223,3 +221,30 @@ def _rmdir(folder: Path) -> None:
 
 def _cannot_clear(path: Path, error: OSError) -> ClusterUnavailable:
     return ClusterUnavailable(f"{str(path)!r} cannot be cleared: {error.strerror or error}; {_CURE}")
+
+
+def is_volume(root: Path) -> bool:
+    """Tell whether this is the volume, and not the empty folder where it should be mounted. Raises ``OSError``."""
+    return "tasks" in os.listdir(root) or os.path.ismount(root)
+
+
+def check_mounted(root: Path) -> None:
+    """Raise ``ClusterUnavailable`` for an empty folder where a volume should be mounted: it is an outage, and not a
+    volume without files."""
+    try:
+        there = is_volume(root)
+    except OSError as error:
+        raise unreadable(root, error) from error
+    if not there:
+        raise ClusterUnavailable(
+            f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} holds no folder 'tasks' and nothing is mounted there; "
+            "mount the volume that crawl pods write to"
+        )
+
+
+def unreadable(root: Path, error: OSError) -> ClusterUnavailable:
+    """The error for a volume that cannot be read."""
+    return ClusterUnavailable(
+        f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} cannot be read: {error.strerror}; mount the volume that crawl "
+        "pods write to"
+    )

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.clusters.kubernetes.files import volume
+from crawler_lifecycle.clusters import volume
 from crawler_lifecycle.clusters.kubernetes.files.layout import files_path, state_path
 from crawler_lifecycle.clusters.kubernetes.files.sources import VolumeFiles
-from crawler_lifecycle.clusters.kubernetes.files.volume import ASIDE, TRASH, VolumePlace
+from crawler_lifecycle.clusters.volume import ASIDE, TRASH, VolumePlace
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports.runs import TaskRef
 from tests.support.folders import reachable_folder
@@ -242,7 +242,7 @@ AS_CRAWLS = f"""
 import os, sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
+from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.run_ref import RunRef
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
 place = VolumePlace(Path(sys.argv[1]))

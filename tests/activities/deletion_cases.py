@@ -1,0 +1,47 @@
+"""The same for the activities of a deletion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crawler_lifecycle.domain.audits.audit import OpenWorkflow
+from crawler_lifecycle.domain.run_ref import RunRef
+from tests.activities.cases import Case
+from tests.activities.world import START, World
+
+
+def asked(w: World) -> RunRef:
+    """A run that has ended and was exported, of which a workflow is open, and which is to be deleted."""
+    w.files(0)
+    fence = w.judged()
+    w.call("export_supporting_files", fence)
+    w.directory.workflows = [OpenWorkflow("w", "chain", START, fence.run_id, fence.run_uid)]
+    w.store.deletion.ask_deletion(fence.run_id, "ada")
+    return fence.run
+
+
+def _report(w: World) -> dict[str, Any]:
+    found = dict(w.row().deletion or {})
+    assert (found["requested_by"], found["left"]) == ("ada", {})
+    return dict(found["gone"])
+
+
+def _texts(w: World, _: Any) -> None:
+    assert (w.row().cause, [task.args for task in w.tasks()], w.row().status) == (None, [{}], "COMPLETED")
+    assert _report(w)["words in task_history"] == 1
+
+
+def _histories(w: World, _: Any) -> None:
+    assert (w.directory.workflows, _report(w)) == ([], {"histories of Temporal": None})
+
+
+def _files(w: World, _: Any) -> None:
+    assert (w.archive.stored, _report(w)) == ({}, {"archives": None})
+    assert w.row().deletion_ended_at == w.now
+
+
+DELETION = [
+    Case("delete_run_texts", "asked", asked, _texts),
+    Case("delete_run_histories", "asked", asked, _histories),
+    Case("delete_run_files", "asked", asked, _files),
+]

@@ -1,0 +1,128 @@
+"""The workflow that deletes what a run brought, on a real server: histories, archives and files are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from crawler_lifecycle.clusters.volume import VolumePlace
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.names import deletion_workflow_id
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.workflows import deletion as workflow
+from tests.contracts.store.test_deletion import WORD, where
+from tests.support.fakes.cluster import Behaviour
+from tests.support.lab import Lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def histories(client: Client, word: str = WORD) -> list[str]:
+    """Executions in whose history the word stands."""
+    found = []
+    async for row in client.list_workflows(""):
+        history = await client.get_workflow_handle(row.id, run_id=row.run_id).fetch_history()
+        if any(word.encode() in event.SerializeToString() for event in history.events):
+            found.append(f"{row.workflow_type} {row.id}")
+    return found
+
+
+async def planted(lab: Lab) -> RunRef:
+    """A run with the word in all that it was asked for and has said, ended and exported."""
+    lab.cluster.behaviour = Behaviour(log=f"{WORD}\n", end=replace(Behaviour().end, finish_reason=WORD, message=WORD))
+    lab.cluster.folders[1, 0] = lab.folder
+    ask = {"crawler": "books", "args": {"shelf": WORD}, "tags": [WORD]}
+    run_id = (await (await lab.start(ask, id=f"lab/{lab.folder.name}")).result()).run_id
+    lab.handles.clear()  # nothing of it is there to be replayed
+    run: RunRef = lab.store.runs.get_run(run_id).ref
+    return run
+
+
+async def deleted(lab: Lab, run: RunRef) -> Any:
+    """Delete it; its row afterwards."""
+    await asyncio.to_thread(lab.store.deletion.ask_deletion, run.run_id, "ada")
+    await Workflows(lab.client).delete_run(run)
+    workflow_id = deletion_workflow_id(run)
+    first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
+    handle: Any = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
+    await lab.ended(handle)
+    lab.handles.append(handle)  # it is replayed
+    return lab.store.runs.get_run(run.run_id)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert workflow.STRAY_S == 60
+    monkeypatch.setattr(workflow, "STRAY_S", 0.5)
+
+
+@pytest.fixture
+def local(real_lab: Lab) -> Path:
+    """The folder of a local cluster with the files of run 1."""
+    state = real_lab.folder / "cluster"
+    (state / "tasks").mkdir(parents=True)
+    real_lab.parts.places.append(VolumePlace(state))  # type: ignore[attr-defined]
+    return state
+
+
+def files(folder: Path) -> list[Path]:
+    """Files in which the word stands."""
+    return [path for path in folder.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
+
+
+async def test_nothing_is_left_in_temporal_and_in_archives(real_lab: Lab) -> None:
+    run = await planted(real_lab)
+    assert len(await histories(real_lab.client)) == 1
+    assert (len(real_lab.outside.stored), bool(where(real_lab.store))) == (1, True)
+    row = await deleted(real_lab, run)
+    assert await histories(real_lab.client) == []
+    assert real_lab.outside.stored == []
+    assert where(real_lab.store) == set()
+    assert row.deletion["gone"].keys() >= {"archives", "histories of Temporal", "words in task_history"}
+    assert (row.deletion["left"], row.deletion_ended_at is not None) == ({}, True)
+
+
+async def test_what_still_delivers_is_ended_and_waited_for(real_lab: Lab) -> None:
+    """An archive that nobody takes keeps the workflow of a run open for a day."""
+    real_lab.outside.fail["store"] = NotDelivered(WORD)
+    real_lab.cluster.folders[1, 0] = real_lab.folder
+    handle = await real_lab.start({"crawler": "books", "args": {"shelf": WORD}})
+    await real_lab.until(lambda: real_lab.store.exports.list_exports(1))
+    real_lab.handles.clear()
+    row = await deleted(real_lab, real_lab.store.runs.get_run(1).ref)
+    assert (row.deletion_ended_at is not None, where(real_lab.store)) == (True, set())
+    assert handle.id not in str(await histories(real_lab.client, "books"))
+    assert (await real_lab.events(real_lab.handles[0])) == [
+        *("delete_run_texts", "delete_run_histories", "delete_run_files"),
+    ]
+
+
+async def test_an_outage_is_told_and_what_is_left_goes_after_it(real_lab: Lab, local: Path) -> None:
+    run = await planted(real_lab)
+    task = local / "tasks" / str(run) / "0" / "1"
+    (task / "files").mkdir(parents=True)
+    (task / "files" / "items.jsonl").write_text(WORD)
+    saved = local / "state" / str(run) / "0"
+    saved.mkdir(parents=True)
+    (saved / "queue").write_text(WORD)
+    real_lab.outside.fail["remove"] = NotDelivered("the bucket is away")
+
+    async def heal() -> None:
+        def told() -> bool:
+            report = real_lab.store.runs.get_run(run.run_id).deletion
+            return bool(report and report["left"] == {"archives": "the bucket is away"})
+
+        await real_lab.until(told)
+        assert await asyncio.to_thread(files, local) == []
+        real_lab.outside.fail = {}
+
+    row, _ = await asyncio.gather(deleted(real_lab, run), heal())
+    assert row.deletion["left"] == {}
+    assert row.deletion["gone"][f"files in {local}"] is None
+    assert real_lab.outside.stored == []
