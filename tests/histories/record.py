@@ -182,6 +182,24 @@ async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def deleted(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """The deletion of what a run brought, whose archive cannot be removed at once."""
+    lab.cluster.folders[1, 0] = lab.folder
+    await _to_its_end(lab, {"crawler": "books"})
+    await lab.until(lambda: lab.outside.stored)
+    lab.outside.fail["remove"] = NotDelivered("the bucket is away")
+    lab.handles.clear()  # its executions go
+    run, _ = lab.store.deletion.ask_deletion(1, "ada")
+    await Workflows(lab.client).delete_run(run.ref)
+    await lab.until(lambda: "archives" in lab.store.runs.get_run(1).deletion["left"])
+    lab.outside.fail.clear()
+    handle = lab.client.get_workflow_handle(names.deletion_workflow_id(run.ref))
+    first = (await handle.describe()).run_id
+    handle = lab.client.get_workflow_handle(handle.id, run_id=first, first_execution_run_id=first)
+    await handle.result()
+    return handle
+
+
 async def delivered(lab: Lab) -> WorkflowHandle[Any, Any]:
     """The end of a manager, delivered."""
     m = manager_lab(lab, source=[])
@@ -671,6 +689,7 @@ IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
     graphed_until_stopped,
     graphed_for_long,
     due,
+    deleted,
     delivered,
     hooked,
 ]
