@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered, TemporalUnavailable
+from crawler_lifecycle.domain.errors import Fenced, LifecycleError, NotDelivered, TemporalUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.protocols import FileArchive, FilesPlace, WorkflowDirectory
+from crawler_lifecycle.ports.runs import RunRow
 
 from .child_runs import workflow_ids
 from .shared import alive, beating, there
@@ -51,7 +52,7 @@ class DeletionActivities:
 
         Raises ``TemporalUnavailable`` while there is something.
         """
-        row, empty = there(self.runs.get_run(run.run_id), f"run {run.run_id}"), 0
+        row, empty = self._row(run), 0
         with beating(), self._noting(run, HISTORIES):
             for _ in range(LISTS_MAX):
                 empty = 0 if self.directory.delete_executions(run, workflow_ids(row)) else empty + 1
@@ -64,7 +65,7 @@ class DeletionActivities:
     @activity.defn(name="delete_run_files", no_thread_cancel_exception=True)
     def delete_run_files(self, run: RunRef) -> None:
         """Remove its archives, and the files of its tasks: the end of the deletion. Second execution: what is left."""
-        row = there(self.runs.get_run(run.run_id), f"run {run.run_id}")
+        row = self._row(run)
         troubles = list[LifecycleError]()
         with beating():
             for place in self.places:
@@ -76,6 +77,13 @@ class DeletionActivities:
             if troubles:  # its words may be names of a crawler's files, and would stay in our own history
                 raise NotDelivered("not everything could be removed; the report of the run says why")
             self.deletion.note_deletion(run, {}, {}, ended=True)
+
+    def _row(self, run: RunRef) -> RunRow:
+        """The row of this very run: a database that was restored may give its number to another one."""
+        row = there(self.runs.get_run(run.run_id), f"run {run.run_id}")
+        if row.run_uid != run.uid:
+            raise Fenced(run.foreign(f"The row of run {run.run_id}", row.run_uid))
+        return row
 
     @contextmanager
     def _noting(self, run: RunRef, what: str, troubles: list[LifecycleError] | None = None) -> Iterator[None]:

@@ -200,7 +200,7 @@ def test_a_host_that_begins_like_ours_is_a_foreign_one(client: TestClient) -> No
 def test_allow_names_every_method_of_a_path(client: TestClient) -> None:
     assert client.request("OPTIONS", "/v1/runs").headers["allow"] == "GET, POST"
     assert client.put("/v1/runs/1/tasks").headers["allow"] == "GET, POST"
-    assert client.put("/v1/runs/1").headers["allow"] == "GET"
+    assert client.put("/v1/runs/1").headers["allow"] == "DELETE, GET"
 
 
 def test_a_filter_by_time_takes_no_bare_number(client: TestClient) -> None:

@@ -1,0 +1,178 @@
+"""The deletion of a run under attack: odd folders, a read-only volume, bundles, restored databases, two at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from crawler_lifecycle.activities.deletion import DeletionActivities
+from crawler_lifecycle.adapters.archive import open_archive
+from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
+from crawler_lifecycle.clusters.volume import TRASH, VolumePlace
+from crawler_lifecycle.domain.audits.audit import OpenWorkflow
+from crawler_lifecycle.domain.errors import Fenced, NotDelivered, RunDeleted
+from crawler_lifecycle.domain.names import bundle_key
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports.files import FileSource
+from crawler_lifecycle.ports.protocols import FilesPlace
+from crawler_lifecycle.ports.runs import Fence
+from tests.contracts.store.world import Clock, World, opened
+from tests.support.fakes.services import FakeArchive, FakeDirectory
+from tests.support.s3 import moto_s3, use_aws
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    clock = Clock()
+    with opened(f"sqlite:///{tmp_path / 'state.db'}", clock=clock) as store:
+        yield World(store, clock)
+
+
+@pytest.fixture
+def fence(world: World) -> Fence:
+    """A run that has ended."""
+    fence = world.deployed()
+    world.finish(fence)
+    return fence
+
+
+@pytest.fixture
+def volume(tmp_path: Path, fence: Fence) -> Path:
+    """A volume with the files of the run and of another one."""
+    root = tmp_path / "volume"
+    for run in (fence.run, RunRef(99, "f" * 32)):
+        files = root / "tasks" / str(run) / "0" / "1" / "files"
+        files.mkdir(parents=True)
+        (files / "items.jsonl").write_text("{}")
+    return root
+
+
+def deletion(world: World, places: Sequence[FilesPlace] = (), archive: Any = None) -> DeletionActivities:
+    store = world.store
+    return DeletionActivities(store.deletion, store.runs, FakeDirectory(), archive or FakeArchive(), places)
+
+
+def report(world: World, fence: Fence) -> dict[str, Any]:
+    row = world.store.runs.get_run(fence.run_id)
+    assert row is not None
+    return {**(row.deletion or {}), "ended": row.deletion_ended_at is not None}
+
+
+def remove(doing: DeletionActivities, run: RunRef) -> None:
+    ActivityEnvironment().run(doing.delete_run_files, run)
+
+
+def test_folders_with_anything_in_them(world: World, fence: Fence, volume: Path, tmp_path: Path) -> None:
+    """Links are not followed, nothing is opened, and what a crawler closed to itself goes."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    files = volume / "tasks" / str(fence.run) / "0" / "1" / "files"
+    (files / "to a file").symlink_to(outside / "kept")
+    (files / "to a folder").symlink_to(outside)
+    (files / "to nothing").symlink_to("nowhere")
+    os.mkfifo(files / "fifo")
+    (files / "a\nname\twith\x1b[31m").write_text("x")
+    (files / os.fsdecode(b"no \xff utf-8")).mkdir()
+    (files / "closed" / "below").mkdir(parents=True)
+    (files / "closed" / "below" / "x").touch()
+    (files / "closed").chmod(0)
+    (volume / "state").symlink_to(outside)
+    world.store.deletion.ask_deletion(fence.run_id, "ada")
+    remove(deletion(world, [VolumePlace(volume)]), fence.run)
+    assert [path.name for path in (volume / "tasks").iterdir()] == [f"99-{'f' * 32}"]
+    assert list((volume / TRASH).iterdir()) == []
+    assert (outside / "kept").read_text() == "kept"
+    told = report(world, fence)
+    assert (told["left"], told["ended"]) == ({}, True)
+
+
+def test_a_read_only_volume_is_told_and_keeps_nothing_else(
+    world: World, fence: Fence, volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    archive = FakeArchive()
+    archive.stored[f"memory:///{fence.run}/1.zip"] = b"x"  # type: ignore[assignment]
+    doing = deletion(world, [VolumePlace(volume)], archive)
+    world.store.deletion.ask_deletion(fence.run_id, "ada")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", refuse)
+        with pytest.raises(NotDelivered, match="the report of the run says why"):
+            remove(doing, fence.run)
+    told = report(world, fence)
+    assert "run it where the volume is mounted writable" in told["left"][f"files in {volume}"]
+    assert (told["gone"], told["ended"], archive.stored) == ({"archives": None}, False, {})
+    remove(doing, fence.run)
+    told = report(world, fence)
+    assert (told["left"], told["ended"]) == ({}, True)
+    assert not (volume / "tasks" / str(fence.run)).exists()
+
+
+def test_bundles_go(world: World, fence: Fence, monkeypatch: pytest.MonkeyPatch) -> None:
+    with moto_s3() as server:
+        use_aws(monkeypatch, server.url)
+        bucket = server.bucket()
+        others = bundle_key(RunRef(99, "f" * 32), 0, 1, "part-00000")
+        for key in (bundle_key(fence.run, 0, 1, "part-00000"), bundle_key(fence.run, 1, 1, "bundle.json"), others):
+            bucket.client.put_object(Bucket=bucket.name, Key=f"files/{key}", Body=b"x")
+        world.store.deletion.ask_deletion(fence.run_id, "ada")
+        place = BundlesPlace(f"s3://{bucket.name}/files/")
+        remove(deletion(world, [place]), fence.run)
+        listed = bucket.client.list_objects_v2(Bucket=bucket.name)["Contents"]
+        assert [one["Key"] for one in listed] == [f"files/{others}"]
+        assert report(world, fence)["gone"] == {f"files in {place.where}": None, "archives": None}
+
+
+def test_a_row_of_another_run_is_left_alone(world: World, fence: Fence, volume: Path) -> None:
+    """The database was restored in the middle, and gave the number to another run."""
+    doing, former = deletion(world, [VolumePlace(volume)]), replace(fence.run, uid="e" * 32)
+    theirs = OpenWorkflow("w", "chain", world.clock.now, fence.run_id, fence.run_uid)
+    doing.directory.workflows = [theirs]  # type: ignore[attr-defined]
+    for step in (doing.delete_run_texts, doing.delete_run_histories, doing.delete_run_files):
+        with pytest.raises(Fenced):
+            ActivityEnvironment().run(step, former)
+    assert doing.directory.workflows == [theirs]  # type: ignore[attr-defined]
+    assert len(list((volume / "tasks").iterdir())) == 2
+
+
+def test_a_copy_from_before_the_deletion_is_deleted_again(world: World, fence: Fence, volume: Path) -> None:
+    """The row is back, and nothing else: it is asked for anew, and finds everything gone."""
+    VolumePlace(volume).put_aside(fence.run)
+    doing = deletion(world, [VolumePlace(volume)])
+    world.store.deletion.ask_deletion(fence.run_id, "ada")
+    ActivityEnvironment().run(doing.delete_run_texts, fence.run)
+    remove(doing, fence.run)
+    assert report(world, fence)["ended"]
+
+
+def test_two_ask_and_two_delete_at_once(world: World, fence: Fence, volume: Path) -> None:
+    doing = deletion(world, [VolumePlace(volume)])
+    with ThreadPoolExecutor(4) as threads:
+        asked = list(threads.map(lambda who: world.store.deletion.ask_deletion(fence.run_id, who), "abcd"))
+        list(threads.map(lambda _: remove(doing, fence.run), range(4)))
+    assert sorted(fresh for _, fresh in asked) == [False, False, False, True]
+    told = report(world, fence)
+    assert (told["left"], told["ended"]) == ({}, True)
+
+
+def test_an_export_in_the_middle_leaves_no_archive_behind(world: World, fence: Fence, tmp_path: Path) -> None:
+    """It is asked for while an export writes: this one is not recorded, and what it stored goes."""
+    folder, archive = tmp_path / "files", open_archive((tmp_path / "archive").as_uri())
+    folder.mkdir()
+    (folder / "items.jsonl").write_text("{}")
+    world.store.exports.begin_export(fence)
+    world.store.deletion.ask_deletion(fence.run_id, "ada")
+    stored = archive.store(f"{fence.run}/1.zip", [FileSource("task-0", folder)], {}, lambda *_: None)
+    with pytest.raises(RunDeleted):
+        world.store.exports.record_export(fence, "exported", stored, None)
+    remove(deletion(world, (), archive), fence.run)
+    assert list((tmp_path / "archive").iterdir()) == []
