@@ -29,6 +29,7 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports.files import FileSource
 from tests.adapters.archive.s3_case import KEY, OBJECT, proved, store, until
+from tests.support.run_refs import run_ref
 from tests.support.s3 import SECRET_KEY, Bucket, S3Server, use_aws
 from tests.support.s3_faults import Fault, FaultProxy
 
@@ -244,6 +245,18 @@ def test_an_upload_that_cannot_even_be_aborted_is_removed_by_the_next_try(
     assert bucket.unfinished() == [OBJECT]
     proxy.calm()
     proved(archive, bucket, large, store(archive, large))
+
+
+@pytest.mark.usefixtures("once")
+def test_an_upload_that_ends_while_a_run_is_removed_keeps_no_other_one(
+    archive: S3Archive, bucket: Bucket, proxy: FaultProxy
+) -> None:
+    run = run_ref(7)
+    for attempt in (1, 2, 3):
+        bucket.client.create_multipart_upload(Bucket=bucket.name, Key=f"exports/crawls/{run}/{attempt}.zip")
+    proxy.faults.append(Fault("status", "AbortMultipartUpload", status=404, code="NoSuchUpload"))
+    archive.remove(run)
+    assert len(bucket.unfinished()) == 1, "the first one, of which we were told that it had ended"
 
 
 @pytest.mark.parametrize("kind", ["garbage", "empty"])
