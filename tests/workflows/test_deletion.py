@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from temporalio.client import Client
 
 from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.names import deletion_workflow_id
+from crawler_lifecycle.domain.names import deletion_workflow_id, graph_workflow_id
+from crawler_lifecycle.domain.run import RunResult, RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import deletion as workflow
+from crawler_lifecycle.workflows import steps
 from tests.contracts.store.test_deletion import WORD, where
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
@@ -126,3 +129,22 @@ async def test_an_outage_is_told_and_what_is_left_goes_after_it(real_lab: Lab, l
     assert row.deletion["left"] == {}
     assert row.deletion["gone"][f"files in {local}"] is None
     assert real_lab.outside.stored == []
+
+
+@pytest.mark.parametrize(("parent", "words"), [
+    ("somebody's own", ("finished", "why")), ("manager/shelves/f", ("", "")), (graph_workflow_id("a/b"), ("", "")),
+])  # fmt: skip
+async def test_only_parents_of_others_hear_words_of_a_crawler(
+    monkeypatch: pytest.MonkeyPatch, parent: str, words: tuple[str, str]
+) -> None:
+    """Ours read the row of the run: a word in their histories would outlive its deletion."""
+    heard: list[RunResult] = []
+
+    async def tell(parent: str, signal: str, result: RunResult, inbox: object) -> None:
+        heard.append(result)
+
+    monkeypatch.setattr(steps, "tell", tell)
+    result = RunResult(1, "a" * 32, RunStatus.FAILED, "finished", "why", 2, {})
+    await steps.tell_parent(SimpleNamespace(parent=parent, result=lambda _: result, inbox=None))  # type: ignore[arg-type]
+    assert [(one.outcome, one.cause) for one in heard] == [words]
+    assert (heard[0].run_id, heard[0].status, heard[0].attempt) == (1, "FAILED", 2)
