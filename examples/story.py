@@ -27,8 +27,11 @@ from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import PartFailed
+from crawler_lifecycle.graphs.asking import use
+from crawler_lifecycle.graphs.client import Gateway as GraphGateway
+from examples.graphs import titles
 from examples.managers import PAGES as WALKS
-from examples.story_checks import CHECKS, Places, Untrue, check_manager, expect, run_folder, task_processes
+from examples.story_checks import CHECKS, Places, Untrue, check_graph, check_manager, expect, run_folder, task_processes
 from examples.story_view import TERMINAL, View
 
 #: What are minutes in production are seconds here: looks are 1 to 3 s apart.
@@ -55,6 +58,8 @@ class Story:
         self.ids: dict[str, int] = {}
         self.corrections: list[Run] = []
         self.manager_id: int | None = None
+        use(GraphGateway(str(stack.addresses["gateway"])))
+        self.graph = titles()
         self._key = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
 
     # --- the acts --------------------------------------------------------------------------------------------------
@@ -77,6 +82,8 @@ class Story:
             f"manager {self.manager_id}: {len(WALKS)} runs of plain, {len(set(WALKS))} of them different, 2 at a time"
         )
         self.view.say("manager", text)
+        self.graph.start()
+        self.view.say("graph", f"{self.graph.name}: one crawl for each page of a look, their items merged")
 
     def act_stop(self) -> None:
         """A run is stopped through the gateway while one task executes and three wait."""
@@ -122,6 +129,7 @@ class Story:
         """Every run comes to its end, with nothing lost."""
         runs = {name: self._wait_for_end(name) for name in self.ids}
         self._wait("the end of the manager", lambda: self._manager()["status"] in TERMINAL)
+        self._wait("the end of the graph", lambda: self.graph.status().state in ("completed", "discarded", "cancelled"))
         self._wait("the exports", lambda: all(self._run(name)["exports"] for name in self.ids))
         verdicts = {name: (run["status"], run["outcome"]) for name, run in runs.items()}
         cancelled = runs["stopped"]["tasks"]
@@ -140,6 +148,8 @@ class Story:
         if self.manager_id is not None:
             body = {"force": True, "requested_by": STORYTELLER}
             self.gateway.post(f"/v1/managers/{self.manager_id}/stop", body)
+        if self.graph.status().state == "executing":
+            self.graph.cancel_jobs()
 
     def verify(self) -> list[str]:
         """Check every run at every source; what is untrue."""
@@ -152,12 +162,16 @@ class Story:
                 except (Untrue, OSError, KeyError, ValueError) as error:
                     failed.append(f"run {run_id} {title}: {error or type(error).__name__}")
                     self.view.say("FAILED", failed[-1], "bold red")
-        try:
-            told = check_manager(self._places(), self._manager())
-            self.view.say("ok", f"manager {self.manager_id}: {told}", "green")
-        except (Untrue, OSError, KeyError, ValueError) as error:
-            failed.append(f"manager {self.manager_id}: {error or type(error).__name__}")
-            self.view.say("FAILED", failed[-1], "bold red")
+        plans: dict[str, Callable[[], str]] = {
+            f"manager {self.manager_id}": lambda: check_manager(self._places(), self._manager()),
+            f"graph {self.graph.name}": lambda: check_graph(self._places(), self.graph),
+        }
+        for name, check_plan in plans.items():
+            try:
+                self.view.say("ok", f"{name}: {check_plan()}", "green")
+            except (Untrue, OSError, KeyError, ValueError) as error:
+                failed.append(f"{name}: {error or type(error).__name__}")
+                self.view.say("FAILED", failed[-1], "bold red")
         return failed
 
     def summary(self) -> None:
@@ -286,7 +300,7 @@ def main() -> int:
     options = parser.parse_args()
     # Room for all tasks at once: the story is about truth, not about waiting.
     os.environ.setdefault("LIFECYCLE_CLUSTER__SLOTS", "8")
-    os.environ["LIFECYCLE_PLANS__MODULES"] = '["examples.managers"]'
+    os.environ["LIFECYCLE_PLANS__MODULES"] = '["examples.managers", "examples.graphs"]'
     os.environ["LIFECYCLE_PLANS__FOLDER"] = str(Path(__file__).parents[1])
     signal.signal(signal.SIGTERM, _leave)
     begun = time.monotonic()
