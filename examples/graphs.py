@@ -60,11 +60,11 @@ def shelve(context: dict[str, Any]) -> str:
     return "\n".join(sorted(set(context["merge"].values())))
 
 
-def titles(pages: str = "3") -> Workflow:
+def titles(pages: str = "3", site: str | None = None) -> Workflow:
     """A look at some pages, one crawl for each of them, their items merged, and the result published."""
     return (
         Workflow("titles")
-        .add("look", crawl("plain", args={"max_pages": pages, "delay": "0.1"}))
+        .add("look", crawl("plain", args={"site": site, "max_pages": pages, "delay": "0.1"}))
         .add_graft("pages", each_page, "look")
         .add_cascade("merge", merge, "pages")
         .add_cascade("publish", shelve, "merge")

@@ -168,8 +168,7 @@ def check_manager(places: Places, manager: Run) -> str:
     expect((manager["status"], manager["outcome"]) == ("COMPLETED", "finished"), f"it is {manager['cause']}")
     name = f"manager/{manager['name']}/{manager['flow_id']}"
     runs = [row[0] for row in query(places, "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id", name)]
-    files = (file for run in runs for file in run_folder(places.state_dir, run).glob("*/*/files/summary.json"))
-    ledger = [json.loads(file.read_text()) for file in files]
+    ledger = [json.loads(text) for run in runs for text in _left(places, run, "summary.json")]
     walks = [summary["max_pages"] for summary in ledger]
     expect(walks == list(dict.fromkeys(PAGES)), f"the crawlers walked {walks}, the class said {PAGES}")
     steps = [(summary["started_at"], 1) for summary in ledger] + [(summary["finished_at"], -1) for summary in ledger]
@@ -201,5 +200,14 @@ def check_graph(places: Places, graph: Workflow) -> str:
 
 def _items(places: Places, run_id: int) -> list[Run]:
     """The items of a run, as its crawler wrote them."""
-    files = run_folder(places.state_dir, run_id).glob("*/*/files/items.jsonl")
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for text in _left(places, run_id, "items.jsonl") for line in text.splitlines()]
+
+
+def _left(places: Places, run_id: int, name: str) -> list[str]:
+    """The files of this name that the tasks of a run wrote: in their folders; where there are none, in the archive."""
+    folder = run_folder(places.state_dir, run_id)
+    if folder.exists():
+        return [file.read_text(encoding="utf-8") for file in folder.glob(f"*/*/files/{name}")]
+    [(url,)] = query(places, "SELECT url FROM export_record WHERE run_id = ?", run_id)
+    with zipfile.ZipFile(unquote(urlsplit(url).path)) as archive:
+        return [archive.read(one).decode() for one in archive.namelist() if one.endswith(f"/{name}")]
