@@ -233,9 +233,12 @@ def test_an_archive_on_its_way_is_waited_for(
 
 
 @pytest.mark.parametrize("place", ["live"], indirect=True)
-def test_more_files_than_can_be_listed_are_refused_and_not_left_out(
+def test_what_is_more_than_can_be_read_is_refused_and_not_left_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(run_files, "READ_S", -1.0)
+    with pytest.raises(NotDelivered, match="takes too long to read"):
+        bench.reading.read(bench.run.run_id, "task-0/items.jsonl", 0)
     monkeypatch.setattr(run_files, "ALL_FILES", 2)
     with pytest.raises(InvalidRequest, match="more files than can be read here; download its archive"):
         bench.source.run_files(bench.run.run_id)
