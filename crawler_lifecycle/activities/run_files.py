@@ -191,7 +191,7 @@ class FileReading:
     runs: RunReader
     files: RunFiles
     parent: str
-    """The workflow whose runs may be read; with a ``/`` at its end all whose ids begin so."""
+    """The workflow whose runs may be read: a graph; or managers of one name in every flow, ``manager/NAME/``."""
     clock: Clock = utc_now
     late: bool = field(default=False, init=False)
     """True when an archive was not there in time."""
@@ -256,7 +256,7 @@ class FileReading:
             raise refusal("run_id", run_id, "give the number of a run")
         run = there(self.runs.get_run(run_id), f"run {run_id}")
         whose = run.parent or ""
-        if whose != self.parent and not (self.parent.endswith("/") and whose.startswith(self.parent)):
+        if not (whose.startswith(self.parent) if self.parent.startswith("manager/") else whose == self.parent):
             raise InvalidRequest(f"run {run_id}: {self.parent} did not begin it; name a run of its own")
         return run
 

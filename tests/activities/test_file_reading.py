@@ -156,14 +156,17 @@ def test_what_cannot_be_asked(bench: Bench) -> None:
 @pytest.mark.parametrize("place", ["live"], indirect=True)
 def test_runs_of_others_are_refused(bench: Bench) -> None:
     file = RunFile(bench.run.run_id, "task-0/items.jsonl", 0)
-    for parent in ("graph/nightly2", "graph/night", "manager/x/", "graph"):
+    for parent in ("graph/nightly2", "graph/night", "manager/x/", "graph/", "manager/"):
         bench.renew(parent)
         with pytest.raises(InvalidRequest, match="did not begin it"):
             bench.source.read_file(file, 0)
         with pytest.raises(InvalidRequest, match="did not begin it"):
             bench.source.run_files(file.run_id)
-    bench.renew("graph/")
-    assert bench.source.read_file(file, 0)
+    flow = RunFile(bench.world.executing("r2", parent="manager/x/monday").run_id, "task-0/items.jsonl", 0)
+    for parent, error in {"manager/x/": NotDelivered, "manager/y/": InvalidRequest, "graph/": InvalidRequest}.items():
+        bench.renew(parent)
+        with pytest.raises(error):
+            bench.source.read_file(flow, 0)
 
 
 @pytest.mark.parametrize("place", ["live", "folder"], indirect=True)
