@@ -219,7 +219,7 @@ def test_a_part_that_does_not_answer_any_more_is_replaced(
         kept = watching._kept["blocked"]
         wait_until(lambda: kept.heard is not None)
         before = watching.kill("blocked", signal.SIGSTOP)
-        assert not supervise.responds(blocked.health)
+        assert supervise.status(blocked.health) is None
 
         def replaced() -> bool:
             if watching.pids().get("blocked") == before:  # who asked it before may hear its answer only now
@@ -244,7 +244,7 @@ def test_a_part_that_lacks_something_answers_all_the_same(tmp_path: Path, said: 
     watching = Supervisor(tmp_path, say=said.append, changed=lambda: None, silent_s=60)
     try:
         watching.start([Part(part.name, lacking, part.health, os.environ)])
-        wait_until(lambda: supervise.responds(part.health))
+        wait_until(lambda: supervise.status(part.health) is not None)
         assert not supervise.answers(part.health)
     finally:
         watching.hurry()

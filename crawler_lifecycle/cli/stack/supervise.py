@@ -171,7 +171,7 @@ class Supervisor:
         while not self._closed:
             for kept in list(self._kept.values()):
                 process = kept.process
-                if process is not None and _status(kept.part.health) is not None and kept.process is process:
+                if process is not None and status(kept.part.health) is not None and kept.process is process:
                     kept.heard = time.monotonic()
             time.sleep(ASK_S)
 
@@ -234,10 +234,10 @@ class Supervisor:
 
 def answers(url: str, timeout_s: float = 2.0) -> bool:
     """Tell whether a GET of this address is answered with 200, or Temporal serves this ``grpc://HOST:PORT/NAMESPACE``."""
-    return _status(url, timeout_s) == 200
+    return status(url, timeout_s) == 200
 
 
-def _status(url: str, timeout_s: float = 2.0) -> int | None:
+def status(url: str, timeout_s: float = 2.0) -> int | None:
     """The status of the answer, if any; Temporal's is 200. A part that lives and lacks something says 503."""
     address = urlsplit(url)
     if address.scheme == "grpc":
