@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from temporalio.testing import ActivityEnvironment
 
 from benchmarks.throughput import _cpu, _end, _server, _worker
 from crawler_lifecycle.activities.managers.cycles import CycleOrder, ManagerActivities
+from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.managers.manager import (
@@ -283,7 +285,8 @@ def _source(store: Store, row: ManagerRow, folder: Path) -> None:
     owner = Owner(manager_workflow_id(row.name, row.flow_id), "benchmark")
     store.managers.claim_manager(row.manager_id, owner)
     hosts = Hosts("benchmark", ["many"], Rules(folder=folder), Limits())
-    activities = ManagerActivities(store.managers, store.plans, hosts, FakeCatalogue([QUICK]))
+    reading = partial(FileReading, store.runs, RunFiles(store.tasks, store.exports, None, None, "nowhere"))
+    activities = ManagerActivities(store.managers, store.plans, hosts, FakeCatalogue([QUICK]), reading)
     order, position, cycles = CycleOrder(row.manager_id, row.attempt, owner.first_run_id), -1, 0
     rest: dict[int, float] = {}
     began = time.perf_counter()

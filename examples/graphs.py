@@ -1,11 +1,12 @@
-"""A graph over the demonstration site: docs/graphs.md walks through it."""
+"""Graphs over the demonstration site: docs/graphs.md walks through them, and the story proves what the second does."""
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
-from crawler_lifecycle.graphs import Workflow, crawl, current_job
+from crawler_lifecycle.graphs import NewJob, Workflow, crawl, current_job, fan_out
 
 #: Pages of each walk over the site.
 WALKS = (2, 3)
@@ -36,4 +37,35 @@ def nightly(mood: str = "calm") -> Workflow:
         .add_many("walks", walks, "look")
         .add_cascade("report", report, "walks")
         .add_cascade("publish", publish, "report")
+    )
+
+
+def each_page(context: dict[str, Any]) -> Workflow:
+    """One crawl for each page that the look has found, named by its path."""
+    pages = current_job().items("look", fields=["url"])
+    return fan_out(pages, _walk_from, key=lambda page: urlsplit(page["url"]).path)
+
+
+def _walk_from(page: dict[str, Any]) -> NewJob:
+    return crawl("plain", args={"site": page["url"], "max_pages": "2", "delay": "0.1"})
+
+
+def merge(context: dict[str, Any]) -> dict[str, str]:
+    """The title of each page that any of these crawls has seen."""
+    return {item["url"]: item["title"] for item in current_job().items("pages", fields=["url", "title"])}
+
+
+def shelve(context: dict[str, Any]) -> str:
+    """Put the titles where people see them."""
+    return "\n".join(sorted(set(context["merge"].values())))
+
+
+def titles(pages: str = "3", site: str | None = None) -> Workflow:
+    """A look at some pages, one crawl for each of them, their items merged, and the result published."""
+    return (
+        Workflow("titles")
+        .add("look", crawl("plain", args={"site": site, "max_pages": pages, "delay": "0.1"}))
+        .add_graft("pages", each_page, "look")
+        .add_cascade("merge", merge, "pages")
+        .add_cascade("publish", shelve, "merge")
     )

@@ -26,8 +26,13 @@ class Walks(GeneratorCrawlManager):
             yield {"spider_args": {"max_pages": str(pages), "delay": "0.1"}}
 
     def finished_metadata_hook(self, jobkey: str, metadata: Any) -> None:
-        """Called once for each end, and kept with it."""
+        """Called once for each end, and kept with it: pages by what the crawl wrote itself."""
         self.state["items"] = self.state.get("items", 0) + (metadata["items"] or 0)
+
+    def finished_ok_hook(self, spider: str, outcome: str, job_args_override: Any, jobkey: str) -> None:
+        """Called after it for an end without failure: the longest page of all walks, read from their items."""
+        words = (item["words"] for item in self.items(jobkey, fields=["words"]))
+        self.state["longest"] = max([self.state.get("longest", 0), *words])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -27,8 +28,12 @@ from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import PartFailed
+from crawler_lifecycle.graphs import PlatformUnavailable
+from crawler_lifecycle.graphs.asking import use
+from crawler_lifecycle.graphs.client import Gateway as GraphGateway
+from examples.graphs import titles
 from examples.managers import PAGES as WALKS
-from examples.story_checks import CHECKS, Places, Untrue, check_manager, expect, run_folder, task_processes
+from examples.story_checks import CHECKS, Places, Untrue, check_graph, check_manager, expect, run_folder, task_processes
 from examples.story_view import TERMINAL, View
 
 #: What are minutes in production are seconds here: looks are 1 to 3 s apart.
@@ -55,6 +60,8 @@ class Story:
         self.ids: dict[str, int] = {}
         self.corrections: list[Run] = []
         self.manager_id: int | None = None
+        use(GraphGateway(str(stack.addresses["gateway"])))
+        self.graph = titles()
         self._key = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
 
     # --- the acts --------------------------------------------------------------------------------------------------
@@ -71,12 +78,7 @@ class Story:
         # Few requests at once: Scrapy lets those on their way come back before it leaves.
         slow = {"DOWNLOAD_DELAY": "0.2", "CONCURRENT_REQUESTS": "4"}
         self._start("stopped", "operations", tasks=endless, max_parallel_tasks=1, settings=slow)
-        request = {"plan": "examples.managers:Walks", "flow_id": f"story-{self._key}", "requested_by": STORYTELLER}
-        self.manager_id = int(self.gateway.start(request, f"story-{self._key}-walks", "manager")["manager_id"])
-        text = (
-            f"manager {self.manager_id}: {len(WALKS)} runs of plain, {len(set(WALKS))} of them different, 2 at a time"
-        )
-        self.view.say("manager", text)
+        self._start_plans()
 
     def act_stop(self) -> None:
         """A run is stopped through the gateway while one task executes and three wait."""
@@ -121,7 +123,7 @@ class Story:
     def act_end(self) -> None:
         """Every run comes to its end, with nothing lost."""
         runs = {name: self._wait_for_end(name) for name in self.ids}
-        self._wait("the end of the manager", lambda: self._manager()["status"] in TERMINAL)
+        self._wait_for_plans()
         self._wait("the exports", lambda: all(self._run(name)["exports"] for name in self.ids))
         verdicts = {name: (run["status"], run["outcome"]) for name, run in runs.items()}
         cancelled = runs["stopped"]["tasks"]
@@ -140,6 +142,8 @@ class Story:
         if self.manager_id is not None:
             body = {"force": True, "requested_by": STORYTELLER}
             self.gateway.post(f"/v1/managers/{self.manager_id}/stop", body)
+        if self.graph.status().state == "executing":
+            self.graph.cancel_jobs()
 
     def verify(self) -> list[str]:
         """Check every run at every source; what is untrue."""
@@ -152,13 +156,7 @@ class Story:
                 except (Untrue, OSError, KeyError, ValueError) as error:
                     failed.append(f"run {run_id} {title}: {error or type(error).__name__}")
                     self.view.say("FAILED", failed[-1], "bold red")
-        try:
-            told = check_manager(self._places(), self._manager())
-            self.view.say("ok", f"manager {self.manager_id}: {told}", "green")
-        except (Untrue, OSError, KeyError, ValueError) as error:
-            failed.append(f"manager {self.manager_id}: {error or type(error).__name__}")
-            self.view.say("FAILED", failed[-1], "bold red")
-        return failed
+        return failed + self._verify_plans()
 
     def summary(self) -> None:
         """What there is to look at."""
@@ -189,6 +187,37 @@ class Story:
         tasks = more.get("tasks")
         kind = f"{len(tasks)} tasks" if isinstance(tasks, list) else "single process"
         self.view.say("start", f"run {started['run_id']}: {crawler}, {kind}, trigger {started['trigger']}")
+
+    def _start_plans(self, site: str | None = None) -> None:
+        """A manager and a graph, which both read what their crawls brought."""
+        request: Run = {"plan": "examples.managers:Walks", "flow_id": f"story-{self._key}", "requested_by": STORYTELLER}
+        if site is not None:
+            request["argv"] = ["--spider-args", json.dumps({"site": site})]
+        self.manager_id = int(self.gateway.start(request, f"story-{self._key}-walks", "manager")["manager_id"])
+        text = (
+            f"manager {self.manager_id}: {len(WALKS)} runs of plain, {len(set(WALKS))} of them different, 2 at a time"
+        )
+        self.view.say("manager", text)
+        self.graph = titles(site=site).start()
+        self.view.say("graph", f"{self.graph.name}: one crawl for each page of a look, their items merged")
+
+    def _wait_for_plans(self) -> None:
+        self._wait("the end of the manager", lambda: self._manager()["status"] in TERMINAL)
+        self._wait("the end of the graph", lambda: self.graph.status().state in ("completed", "discarded", "cancelled"))
+
+    def _verify_plans(self) -> list[str]:
+        plans: dict[str, Callable[[], str]] = {
+            f"manager {self.manager_id}": lambda: check_manager(self._places(), self._manager()),
+            f"graph {self.graph.name}": lambda: check_graph(self._places(), self.graph),
+        }
+        failed: list[str] = []
+        for name, check in plans.items():
+            try:
+                self.view.say("ok", f"{name}: {check()}", "green")
+            except (Untrue, OSError, KeyError, ValueError) as error:
+                failed.append(f"{name}: {error or type(error).__name__}")
+                self.view.say("FAILED", failed[-1], "bold red")
+        return failed
 
     def _run(self, name: str) -> Run:
         return self.gateway.run(self.ids[name])
@@ -277,6 +306,12 @@ def tell(story: Story) -> list[str]:
     return failed + (story.verify() if not failed else [])
 
 
+def offer_plans() -> None:
+    """Let workers have the manager and the graph of the examples."""
+    os.environ["LIFECYCLE_PLANS__MODULES"] = '["examples.managers", "examples.graphs"]'
+    os.environ["LIFECYCLE_PLANS__FOLDER"] = str(Path(__file__).parents[1])
+
+
 def main() -> int:
     """Tell the story; 0 if every check held."""
     parser = argparse.ArgumentParser(prog="python -m examples.story", description=__doc__)
@@ -286,8 +321,7 @@ def main() -> int:
     options = parser.parse_args()
     # Room for all tasks at once: the story is about truth, not about waiting.
     os.environ.setdefault("LIFECYCLE_CLUSTER__SLOTS", "8")
-    os.environ["LIFECYCLE_PLANS__MODULES"] = '["examples.managers"]'
-    os.environ["LIFECYCLE_PLANS__FOLDER"] = str(Path(__file__).parents[1])
+    offer_plans()
     signal.signal(signal.SIGTERM, _leave)
     begun = time.monotonic()
     with View() as view:
@@ -300,7 +334,7 @@ def main() -> int:
             stack.start()
             view.say("stack", f"ready after {span(time.monotonic() - begun)}: gateway {stack.addresses['gateway']}")
             failed = _over(stack, view)
-        except (CommandFailed, PartFailed) as error:
+        except (CommandFailed, PartFailed, PlatformUnavailable) as error:
             failed = [str(error)]
         except KeyboardInterrupt:
             view.plain("interrupted")
@@ -324,7 +358,7 @@ def _over(stack: Stack, view: View) -> list[str]:
         finally:
             view.freeze()
             if not over:
-                with contextlib.suppress(CommandFailed):
+                with contextlib.suppress(CommandFailed, PlatformUnavailable):
                     story.give_up()
         if over:
             story.summary()

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from crawler_lifecycle.cli.stack import processes
+from crawler_lifecycle.graphs import Workflow
 from examples.managers import PAGES
 
 Run = Mapping[str, Any]
@@ -167,15 +168,46 @@ def check_manager(places: Places, manager: Run) -> str:
     expect((manager["status"], manager["outcome"]) == ("COMPLETED", "finished"), f"it is {manager['cause']}")
     name = f"manager/{manager['name']}/{manager['flow_id']}"
     runs = [row[0] for row in query(places, "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id", name)]
-    files = (file for run in runs for file in run_folder(places.state_dir, run).glob("*/*/files/summary.json"))
-    ledger = [json.loads(file.read_text()) for file in files]
+    ledger = [json.loads(text) for run in runs for text in _left(places, run, "summary.json")]
     walks = [summary["max_pages"] for summary in ledger]
     expect(walks == list(dict.fromkeys(PAGES)), f"the crawlers walked {walks}, the class said {PAGES}")
     steps = [(summary["started_at"], 1) for summary in ledger] + [(summary["finished_at"], -1) for summary in ledger]
     live = list(accumulate(step for _, step in sorted(steps)))
     expect(max(live) <= 2, f"{max(live)} crawlers executed at once")
     items = sum(summary["items"] for summary in ledger)
-    expect(manager["state"] == {"items": items}, f"its hooks counted {manager['state']}, the crawlers {items} items")
+    longest = max(item["words"] for run in runs for item in _items(places, run))
+    found = {"items": items, "longest": longest}
+    expect(manager["state"] == found, f"its hooks found {manager['state']}, the crawlers wrote {found}")
     return (
         f"{len(walks)} runs in their order, at most {max(live)} at once, {len(PAGES) - len(walks)} known ones left out"
     )
+
+
+def check_graph(places: Places, graph: Workflow) -> str:
+    """One crawl for each page that the look wrote, and recorded what these crawls wrote, read from their own files."""
+    state = graph.status().state
+    expect(state == "completed", f"it is {state}")
+    sql = "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id"
+    look, *others = [row[0] for row in query(places, sql, f"graph/{graph.id}")]
+    pages = len(_items(places, look))
+    expect(len(others) == pages > 1, f"{len(others)} crawls for {pages} pages")
+    written = {item["url"]: item["title"] for run in others for item in _items(places, run)}
+    merged, published = graph.get_recorded("merge"), graph.get_recorded("publish")
+    expect(merged == written, f"it merged {merged}, the crawlers wrote {written}")
+    expect(published.splitlines() == sorted(set(written.values())), f"it published {published!r}")
+    return f"{len(others)} crawls for {pages} items of the first, {len(written)} items merged"
+
+
+def _items(places: Places, run_id: int) -> list[Run]:
+    """The items of a run, as its crawler wrote them."""
+    return [json.loads(line) for text in _left(places, run_id, "items.jsonl") for line in text.splitlines()]
+
+
+def _left(places: Places, run_id: int, name: str) -> list[str]:
+    """The files of this name that the tasks of a run wrote: in their folders; where there are none, in the archive."""
+    folder = run_folder(places.state_dir, run_id)
+    if folder.exists():
+        return [file.read_text(encoding="utf-8") for file in folder.glob(f"*/*/files/{name}")]
+    [(url,)] = query(places, "SELECT url FROM export_record WHERE run_id = ?", run_id)
+    with zipfile.ZipFile(unquote(urlsplit(url).path)) as archive:
+        return [archive.read(one).decode() for one in archive.namelist() if one.endswith(f"/{name}")]

@@ -2,9 +2,9 @@
 
 It brings up a Kubernetes of its own on this machine (the test cluster: API server, controllers, kubelet, containerd),
 the embedded stack over it, and crawls the demonstration site from Scrapy pods. One run is stopped, one is killed for
-its memory, the image of one does not exist, and the pod of one is deleted behind the service's back. Database, archive,
-events and the cluster's own objects are then compared. It exits 0 only if every check holds. It needs root, and
-``make kube-binaries`` before.
+its memory, the image of one does not exist, and the pod of one is deleted behind the service's back. A manager and a
+graph read items of their crawls out of archives. Database, archive, events and the cluster's own objects are then
+compared. It exits 0 only if every check holds. It needs root, and ``make kube-binaries`` before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import PartFailed
 from crawler_lifecycle.clusters.kubernetes import labels
-from examples.story import STORYTELLER, Run, Story, _leave
+from examples.story import STORYTELLER, Run, Story, _leave, offer_plans
 from examples.story_checks import Places, Untrue, check_archive, check_database, check_events, expect, query
 from examples.story_view import View
 from tests.kubernetes.cluster import binaries, node
@@ -63,6 +63,14 @@ def catalogue() -> list[dict[str, Any]]:
         entry | {"name": "operations", "spider": "operations", "settings": {"DOWNLOAD_DELAY": "0.1"}},
         services | {"name": "hungry", "resources": {"cpu": "500m", "memory": "48Mi"}},
         services | {"name": "nowhere", "image": NO_IMAGE},
+        {
+            "name": "plain",
+            "kind": "command",
+            "image": REFERENCE,
+            "command": ["python", "/opt/crawlers/plain_crawler.py"],
+            "args": {"site": {"required": True}, "max_pages": {"required": False}, "delay": {"required": False}},
+            "resources": {"cpu": "100m", "memory": "64Mi"},
+        },
     ]
 
 
@@ -87,6 +95,7 @@ class ClusterStory(Story):
         self._start("taken", "operations", args=site, settings=slow)
         self._start("hungry", "hungry", args=site)
         self._start("nowhere", "nowhere", args=site, limits={"start_timeout_s": 60})
+        self._start_plans(site["site"])
 
     def act_image(self) -> None:
         """The image that does not exist is named while the run waits for it."""
@@ -116,6 +125,7 @@ class ClusterStory(Story):
     def act_end(self) -> None:
         """Every run ends with the verdict that is true for it."""
         runs = {name: self._wait_for_end(name) for name in self.ids}
+        self._wait_for_plans()
         self._wait("the exports", lambda: all(self._run(name)["exports"] for name in self.ids))
         wanted = {
             "single": ("COMPLETED", "finished"),
@@ -162,7 +172,7 @@ class ClusterStory(Story):
                 except (Untrue, OSError, KeyError, ValueError) as error:
                     failed.append(f"run {run_id} {title}: {error or type(error).__name__}")
                     self.view.say("FAILED", failed[-1], "bold red")
-        return failed
+        return failed + self._verify_plans()
 
     def _check_cluster(self, places: Places, run: Run) -> str:
         """Rows and Jobs are the same tasks, the kubelet's exit codes are those on record, and nothing executes."""
@@ -261,6 +271,7 @@ def perform(view: View, folder: Path) -> list[str]:
         namespace, place = prepare(cluster, folder, view)
         crawlers = folder / "crawlers.yaml"
         crawlers.write_text(json.dumps(catalogue(), indent=1))
+        offer_plans()
         stack = Stack(
             Layout(folder, services=SERVICES, only_free_ports=True, crawlers=crawlers, kubernetes=place),
             say=lambda line: view.say("stack", line),

@@ -35,6 +35,8 @@ FILES_MAX, TASKS_MAX = 2_000, 100
 ALL_FILES, ALL_TASKS = 20_000, 10_000
 #: Seconds for which one asker waits in all for archives that are on their way, and between two looks for one.
 WAIT_S, LOOK_S = 30.0, 0.5
+#: Seconds that one answer may take, wherever in a file its piece is.
+READ_S = 60.0
 #: Files that one asker may read at the same time without beginning anew.
 OPEN_MAX = 8
 #: Bytes of a file that are read at once.
@@ -176,7 +178,7 @@ class RunFiles:
         if not here:
             return FileList(False, note="no task has a folder here: none has begun, or they were cleared away")
         more = f"only those of the first {limit} tasks; ask with task= for others" if len(rows) > limit else None
-        return FileList(True, files, left_out + (whole and len(rows) > limit), more)
+        return FileList(True, files, left_out + (len(rows) > limit), more)
 
 
 @dataclass
@@ -189,7 +191,7 @@ class FileReading:
     runs: RunReader
     files: RunFiles
     parent: str
-    """The workflow whose runs may be read; with a ``/`` at its end all whose ids begin so."""
+    """The workflow whose runs may be read: a graph; or managers of one name in every flow, ``manager/NAME/``."""
     clock: Clock = utc_now
     late: bool = field(default=False, init=False)
     """True when an archive was not there in time."""
@@ -232,8 +234,10 @@ class FileReading:
             at, file = 0, self.files.open(self._run(run_id), name)
         if file is None:
             raise NotDelivered(f"run {run_id} has no file {name!r:.300} that can be read here")
-        found = bytearray()
+        found, until = bytearray(), time.monotonic() + READ_S
         for piece in file.pieces:
+            if time.monotonic() > until:
+                raise NotDelivered(f"run {run_id}: {name!r:.300} takes too long to read; read it from its beginning on")
             at += len(piece)
             if at > offset:
                 found += piece[-(at - offset - len(found)) :] if at - len(piece) < offset else piece
@@ -254,7 +258,7 @@ class FileReading:
         if run.deleted_at is not None:
             raise NotDelivered(f"run {run_id} was deleted; nothing that it brought is there any more")
         whose = run.parent or ""
-        if whose != self.parent and not (self.parent.endswith("/") and whose.startswith(self.parent)):
+        if not (whose.startswith(self.parent) if self.parent.startswith("manager/") else whose == self.parent):
             raise InvalidRequest(f"run {run_id}: {self.parent} did not begin it; name a run of its own")
         return run
 

@@ -4,6 +4,7 @@
 in memory.
 """
 
+from .fanning import fan_out
 from .job import Cancel, Job, Record, Snooze, current_job
 from .jobs import NewJob, crawl, manager, worker
 from .platform import PlatformUnavailable
@@ -21,6 +22,7 @@ __all__ = [
     "Workflow",
     "crawl",
     "current_job",
+    "fan_out",
     "manager",
     "worker",
 ]

@@ -131,6 +131,8 @@ class Gateway:
 
     def run_files(self, run_id: int) -> list[RunFile]:
         found = self._call("GET", f"/v1/runs/{run_id}/files")
+        if found["left_out"]:
+            raise InvalidRequest(f"run {run_id}: it has more files than can be read here; download its archive")
         return [RunFile(run_id, file["name"], file["bytes"]) for file in found["files"]]
 
     def read_file(self, file: RunFile, offset: int) -> bytes:

@@ -31,7 +31,8 @@ def where(error: BaseException) -> str:
     ours = os.path.dirname(os.path.abspath(__file__))
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if os.path.dirname(os.path.abspath(frame.filename)) != ours]
-    own = [frame for frame in own if f"crawler_lifecycle{os.sep}domain" not in frame.filename]
+    rooms = tuple(f"crawler_lifecycle{os.sep}{room}{os.sep}" for room in ("domain", "plans"))
+    own = [frame for frame in own if not any(room in frame.filename for room in rooms)]
     return f"{text} ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else text
 
 

@@ -157,14 +157,17 @@ def test_what_cannot_be_asked(bench: Bench) -> None:
 @pytest.mark.parametrize("place", ["live"], indirect=True)
 def test_runs_of_others_are_refused(bench: Bench) -> None:
     file = RunFile(bench.run.run_id, "task-0/items.jsonl", 0)
-    for parent in ("graph/nightly2", "graph/night", "manager/x/", "graph"):
+    for parent in ("graph/nightly2", "graph/night", "manager/x/", "graph/", "manager/"):
         bench.renew(parent)
         with pytest.raises(InvalidRequest, match="did not begin it"):
             bench.source.read_file(file, 0)
         with pytest.raises(InvalidRequest, match="did not begin it"):
             bench.source.run_files(file.run_id)
-    bench.renew("graph/")
-    assert bench.source.read_file(file, 0)
+    flow = RunFile(bench.world.executing("r2", parent="manager/x/monday").run_id, "task-0/items.jsonl", 0)
+    for parent, error in {"manager/x/": NotDelivered, "manager/y/": InvalidRequest, "graph/": InvalidRequest}.items():
+        bench.renew(parent)
+        with pytest.raises(error):
+            bench.source.read_file(flow, 0)
 
 
 @pytest.mark.parametrize("place", ["live"], indirect=True)
@@ -249,9 +252,12 @@ def test_an_archive_on_its_way_is_waited_for(
 
 
 @pytest.mark.parametrize("place", ["live"], indirect=True)
-def test_more_files_than_can_be_listed_are_refused_and_not_left_out(
+def test_what_is_more_than_can_be_read_is_refused_and_not_left_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(run_files, "READ_S", -1.0)
+    with pytest.raises(NotDelivered, match="takes too long to read"):
+        bench.reading.read(bench.run.run_id, "task-0/items.jsonl", 0)
     monkeypatch.setattr(run_files, "ALL_FILES", 2)
     with pytest.raises(InvalidRequest, match="more files than can be read here; download its archive"):
         bench.source.run_files(bench.run.run_id)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,6 +21,7 @@ from temporalio.testing import ActivityEnvironment
 from crawler_lifecycle.activities.graphs import batches as graph_batches
 from crawler_lifecycle.activities.graphs.batches import BatchOrder, GraphBatchActivities
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
+from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import Picked
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
@@ -39,7 +42,7 @@ BODY = """
 from datetime import date
 from pathlib import Path
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
-from crawler_lifecycle.graphs import Workflow
+from crawler_lifecycle.graphs import Workflow, crawl, fan_out
 from crawler_lifecycle.graphs.asking import current
 from crawler_lifecycle.graphs.job import current_job
 from crawler_lifecycle.graphs.job import Cancel, Record, Snooze
@@ -79,6 +82,15 @@ class Worker:
             "why": after.reason,
             "nobody": await graph.get_job("nobody"),
         })
+def each(context):
+    shops = current_job().items("shops", fields=["url"])
+    return fan_out(shops, lambda shop: crawl("services", args={"site": shop["url"]}), key="url")
+def merge(context):
+    return [sorted(item["url"] for item in current_job().items("each")), len(current_job().files("each"))]
+def secrets():
+    links = {name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if int(name) > 2
+             and os.path.lexists(f"/proc/self/fd/{name}")}
+    return [dict(os.environ), sorted(links.values())]
 def cancels_another(): return current().cancel(current_job().graph, ["victim"], "not wanted")
 def spec(*names):
     here = note.__module__
@@ -571,3 +583,44 @@ def test_after_its_time_a_call_answers_and_the_rest_costs_no_try(bench: Bench, m
     bench.environment.run(lambda: batch.run(graph.work(first.number)))
     rows = [graph.step(path) for path in ("s0", "s1", "s2")]
     assert [(row.state, row.tries) for row in rows] == [("completed", 1), ("available", 0), ("available", 0)]
+
+
+def test_a_crawl_for_each_item_of_a_crawl(bench: Bench, tmp_path: Path) -> None:
+    """From live files, through the process: items, a graft over them, and the items of the grafted crawls."""
+    bench.live = LocalFiles(tmp_path)
+    graph = bench.graph(
+        crawl("shops"),
+        bench.step("each", "shops", call="each", style="cascade", graft=True),
+        bench.step("merge", "each", call="merge", style="cascade"),
+    )
+
+    def end(urls: dict[str, list[str]]) -> None:
+        for path, run in graph.begin_runs().items():
+            folder = tmp_path / "tasks" / f"{run.run_id}-{run.run_uid}" / "0" / "1" / "files"
+            folder.mkdir(parents=True)
+            (folder / "items.jsonl").write_text("".join(f'{{"url": "{url}", "n": 1}}\n' for url in urls[path]))
+            graph.finish(run)
+
+    graph.advance()
+    end({"shops": ["a.com", "b.com/x"]})
+    bench.run(graph)
+    assert set(graph.states()) == {"shops", "each", "merge", "each/a.com", "each/b.com_x"}
+    end({"each/a.com": ["1", "2"], "each/b.com_x": ["3"]})
+    bench.run(graph)
+    assert bench.value(graph, "merge") == [["1", "2", "3"], 2]
+
+
+def test_a_function_has_no_credential_and_no_file_of_the_worker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = "canary-5c6d7e"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "LIFECYCLE_DATABASE__URL", "TEMPORAL_API_KEY"):
+        monkeypatch.setenv(name, secret)
+    with (tmp_path / secret).open("wb"), socket.create_server(("127.0.0.1", 0)):
+        graph = bench.graph(bench.step("look", call="secrets"))
+        bench.run(graph)
+    environment, files = bench.value(graph, "look")
+    assert secret not in str(environment) + str(files)
+    assert not [name for name in environment if name.startswith(("AWS_", "LIFECYCLE_", "TEMPORAL_"))]
+    kinds = Counter(re.sub(r"(/\S*/|:\[\d+\]|[#\d]+)", "", name) for name in files)
+    assert kinds == {"pipe": 2, " (deleted)": 2}, "its two pipes, and two files without a name"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
+from crawler_lifecycle.activities import run_files
 from crawler_lifecycle.activities.archived import ArchivedFiles
 from crawler_lifecycle.activities.managers import cycles as cycle
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder, ManagerActivities
@@ -409,6 +410,33 @@ def test_changed_code(bench: Bench, how: str, pages_then: list[str]) -> None:
     pages = [job.job.spider_args["page"] for job in bench.managers.list_jobs(1)]
     assert pages == pages_then
     assert (bench.row.position, bench.row.exhausted) == (7, True)
+
+
+def test_a_class_that_waits_for_files_is_tried_again_however_often(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waits(WorkFlowManager):
+        name, loop_mode = NAME, 60
+
+        def on_start(self) -> None:
+            self.schedule_spider("shop")
+
+        def workflow_loop(self) -> bool:
+            for job in self.get_finished_owned_jobs():
+                list(self.items(job))
+            return True
+
+    monkeypatch.setattr(run_files, "WAIT_S", 0.0)
+    bench.hosts.classes[PLAN] = Waits
+    bench.cycle()
+    bench.end(1)
+    for _ in range(4):
+        answer = bench.cycle()
+        assert (answer.over, answer.again_s) == (False, 60.0)
+        assert (answer.error or "").endswith("files of its jobs are not there yet")
+    bench.world.clock.forward(25 * 3600)  # nobody delivers any more
+    assert [bench.cycle().over for _ in range(3)] == [False, False, True]
+    assert "cannot be read here" in (bench.row.error or "")
 
 
 def test_changed_code_that_must_not_go_on(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 from temporalio.exceptions import CancelledError
 
+from crawler_lifecycle.activities import run_files
 from crawler_lifecycle.activities.managers import cycles
-from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES, JobState
+from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES, TRIES, JobState
 from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.ports.runs import Fence
 from tests.activities.test_manager_cycle import PLAN, Bench, bench, empty
 
 __all__ = ["bench", "empty"]
@@ -188,3 +192,85 @@ def test_what_hooks_did_before_a_stop_interrupts_one_is_on_record(
         bench.cycle()
     assert bench.jobs(JobState.ENDED) == [(1, 0, "ended"), (2, 0, "ended")]
     assert (bench.row.stats["calls"], bench.row.hook_errors) == (2, 0)
+
+
+READS = """
+import os
+from crawler_lifecycle.managers import GeneratorCrawlManager
+
+class M(GeneratorCrawlManager):
+    name, spider, loop_mode, default_max_jobs = "shops", "shop", 60, 3
+
+    def set_parameters_gen(self):
+        for page in range(3):
+            yield {"page": page}
+
+    def finished_ok_hook(self, spider, outcome, job_args_override, jobkey):
+        self.state[jobkey] = [item["n"] for item in self.items(jobkey, offset=1)]
+        self.state["files"] = [[file.name, file.bytes] for file in self.files(jobkey)]
+        self.state["text"] = self.open(jobkey, "task-0/page.txt").read().decode()
+
+    def bad_outcome_hook(self, spider, outcome, job_args_override, jobkey):
+        try:
+            self.items(jobkey)
+        except ValueError as error:
+            self.state["refused"] = str(error)
+        self.state["partial"] = len(list(self.items(jobkey, partial=True)))
+        try:
+            self._platform.run_files(404)
+        except Exception as error:
+            self.state["nobody"] = type(error).__name__
+        try:
+            self.items("manager/0/9")
+        except ValueError as error:
+            self.state["unknown"] = str(error)
+"""
+
+
+def test_items_of_its_jobs_out_of_archives_that_may_come_later(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Kubernetes the archive comes after the verdict: a hook that reads before runs again, as often as it takes, and
+    those of others meanwhile."""
+    monkeypatch.setattr(run_files, "WAIT_S", 0.0)
+    folder = tmp_path / "left"
+    folder.mkdir()
+    (folder / "items.jsonl").write_text('{"n": 1}\n{"n": 2}\nno json\n{"n": 3}\n')
+    (folder / "page.txt").write_text("hello")
+
+    def deliver(run: Fence) -> None:
+        key = f"{run.run_id}/1/x.zip"
+        result = bench.archive.store(key, [FileSource("task-0", folder)], {}, lambda *_: None)
+        bench.world.store.exports.record_export(run, "exported", result, None)
+
+    (tmp_path / "reads.py").write_text(READS)
+    bench.hosts = Hosts("w", ["reads"], Rules(folder=tmp_path), Limits())  # type: ignore[assignment]
+    bench.activities = replace(bench.activities, hosts=bench.hosts)
+    bench.world.write("UPDATE manager SET plan = 'reads:M'")
+    try:
+        bench.cycle()
+        runs = dict(bench.fences)
+        for run_id in (1, 2, 3):
+            bench.end(run_id, failed=run_id == 3)
+        for _ in range(TRIES + 1):
+            answer = bench.cycle()
+            assert (answer.ended, answer.over, answer.again_s) == (0, False, cycles.AGAIN_S[-1])
+            assert "is still on its way; try later" in (answer.error or "")
+            assert re.search(r"\(reads\.py:\d+\) \(tried again\)", answer.error or "")
+        deliver(runs[2])
+        deliver(runs[3])
+        while bench.cycle().ended:
+            pass
+        assert [seq for seq, _, _ in bench.jobs(JobState.ENDED)] == [2, 3], "they wait for no other one"
+        deliver(runs[1])
+        while not bench.cycle().over:
+            pass
+    finally:
+        bench.hosts.close()  # type: ignore[attr-defined]
+    state = bench.row.state
+    assert [numbers for key, numbers in state.items() if key.isdecimal()] == [[2, 3], [2, 3]]
+    assert state["files"] == [["task-0/items.jsonl", 35], ["task-0/page.txt", 5]]
+    assert (state["text"], state["partial"], state["nobody"]) == ("hello", 3, "RunNotFound")
+    assert "partial=True reads what there is" in state["refused"]
+    assert "give the key of a job that has begun" in state["unknown"]
+    assert bench.row.hook_errors == 0

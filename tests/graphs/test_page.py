@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crawler_lifecycle.domain.graph.spec import StepSpec, StepState
-from examples.graphs import WALKS, nightly
+from crawler_lifecycle.graphs.testing import in_memory
+from examples.graphs import WALKS, nightly, titles
 
 PAGE = (Path(__file__).parents[2] / "docs" / "graphs.md").read_text(encoding="utf-8")
 
@@ -39,3 +42,16 @@ def test_it_has_every_state_in_both_vocabularies() -> None:
 def test_the_graph_of_the_walk_is_as_the_page_says() -> None:
     paths = [step.path for step in nightly().spec().steps]
     assert paths == ["look", "walks", *(f"walks/{pages}" for pages in WALKS), "report", "publish"]
+
+
+def test_the_graph_over_items_is_as_the_page_says() -> None:
+    def found(job: Mapping[str, Any]) -> dict[str, Any]:
+        site = job["args"].get("site", "http://site/")
+        return {"outcome": "finished", "items": [{"url": f"{site}{n}/", "title": f"page {n}"} for n in (2, 1)]}
+
+    with in_memory(crawls=found):
+        workflow = titles().start()
+        assert workflow.wait().state == "completed"
+        assert {job.path for job in workflow.all_jobs()} >= {"pages/_1_", "pages/_2_"}
+        assert len(workflow.get_recorded("merge")) == 4
+        assert workflow.get_recorded("publish") == "page 1\npage 2"

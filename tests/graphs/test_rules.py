@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced, InvalidRequest
-from crawler_lifecycle.graphs import Cancel, Record, Snooze, Workflow, crawl, current_job, manager, oban, worker
+from crawler_lifecycle.graphs import (
+    Cancel,
+    Record,
+    Snooze,
+    Workflow,
+    crawl,
+    current_job,
+    fan_out,
+    manager,
+    oban,
+    worker,
+)
 from crawler_lifecycle.graphs.job import Job
 from crawler_lifecycle.graphs.testing import Memory, in_memory
 
@@ -247,6 +259,41 @@ def test_crawls_and_managers_are_steps() -> None:
         again = Workflow().add("shops", crawl("shops"), max_attempts=2).start()
         assert again.wait().state == "completed"
         assert again.get_job("shops").attempt == 2
+
+
+def _job(item: dict[str, Any]) -> Any:
+    return crawl("shop", args={"url": item["url"]})
+
+
+def test_a_step_for_each_item() -> None:
+    keys: list[Any] = ["a.com", "b/c\n", 7, 1.5, " d ", "x" * 300, "é" * 300, "\x01"]
+    made = fan_out(({"url": key} for key in keys), _job, key="url").spec().steps
+    names = [step.path for step in made]
+    assert names[:5] == ["a.com", "b_c", "7", "1.5", "d"]
+    assert [len(name) for name in names[5:7]] == [77, 77]
+    assert names[7] == "_"
+    assert made[0].job == {"crawler": "shop", "args": {"url": "a.com"}}
+    calls = fan_out([{"url": 1}], lambda item: (told, {}), key=lambda item: f"n{item['url']}").spec().steps
+    assert [(one.path, one.job["label"]) for one in calls] == [("n1", "told")]
+    assert fan_out([], _job, key="url").spec().steps == []
+
+
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        ([{"url": "a/b"}, {"url": "a_b"}], "key of item 1: 'a_b' is not allowed; step \"a_b\" is that of 'a/b'"),
+        ([{"url": "a"}, {"name": "a"}], "item 1: {'name': 'a'} is not allowed; it has no field 'url'"),
+        (["a"], "item 0: 'a' is not allowed"),
+        ([{"url": None}], "key of item 0: None is not allowed; give a text or a number"),
+        ([{"url": ["a"]}], "key of item 0"),
+        ([{"url": "  "}], "key of item 0"),
+        (({"url": n} for n in itertools.count()), "items: more than 20000 are too many for one graph"),
+    ],
+)
+def test_items_that_make_no_steps(items: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest) as told_:
+        fan_out(items, _job, key="url")
+    assert said in str(told_.value)
 
 
 def test_a_function_knows_its_job_and_its_key_is_of_all_attempts(memory: Memory) -> None:

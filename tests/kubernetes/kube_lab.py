@@ -70,7 +70,7 @@ class KubeLab:
     def knows(self, crawler: CrawlerDefinition) -> None:
         """From now on the catalogue has this crawler."""
         self.scheduler.crawlers_[crawler.name] = crawler
-        self.lab.scheduler.catalogue._crawlers[crawler.name] = crawler
+        self.lab.scheduler.catalogue.crawlers[crawler.name] = crawler
 
     # --- the cluster as its administrator sees it
 

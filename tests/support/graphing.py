@@ -162,5 +162,5 @@ class GraphLab:
 
 def graph_lab(lab: Lab, acts: Callable[[StepWork], StepState | None] = lambda work: None) -> GraphLab:
     """The laboratory, with the crawler ``quick``."""
-    lab.scheduler.catalogue._crawlers = {**CRAWLERS, "quick": QUICK}
+    lab.scheduler.catalogue.crawlers = {**CRAWLERS, "quick": QUICK}
     return GraphLab(lab, Scripted(lab, acts))

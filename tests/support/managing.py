@@ -211,5 +211,5 @@ class ManagerLab:
 
 def manager_lab(lab: Lab, **plan: Any) -> ManagerLab:
     """The laboratory, with the crawler ``quick`` and a class of these properties."""
-    lab.scheduler.catalogue._crawlers = {**CRAWLERS, "quick": QUICK}
+    lab.scheduler.catalogue.crawlers = {**CRAWLERS, "quick": QUICK}
     return ManagerLab(lab, Scripted(lab, **plan))

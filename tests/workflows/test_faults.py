@@ -47,6 +47,30 @@ async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(la
     assert lab.store.runs.get_run(1).waiting_for is None
 
 
+async def test_a_process_killed_behind_our_back_is_corrected_on_record(lab: Lab) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.end_now(1)
+    result = await handle.result()
+    assert (result.status, result.outcome) == ("FAILED", "failed")
+    assert "SIGKILL" in result.cause
+    (correction,) = lab.store.corrections.list_corrections(1)
+    assert (correction.kind, correction.believed, correction.truth) == ("killed", "RUNNING", "FAILED")
+    assert correction.lag_ms is not None
+    assert correction.truth_since is not None
+
+
+async def test_what_vanished_is_lost_and_never_a_success(lab: Lab) -> None:
+    lab.cluster.behaviour = UNTIL_STOPPED
+    handle = await lab.start({"crawler": "books"})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.vanish(1)
+    result = await handle.result()
+    assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
+    assert [c.kind for c in lab.store.corrections.list_corrections(1)] == ["vanished"]
+
+
 async def test_a_cluster_that_takes_nothing_yet_is_asked_again(lab: Lab) -> None:
     answers = iter(["deferred"] * 5)
     lab.cluster.behaviour = lambda *_: Behaviour(deployed=next(answers, "created"), deploy_reason="33 tasks wait")

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.ports.runs import Deployment, Event
-from tests.support.fakes.cluster import Behaviour
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, each_at_once
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -29,6 +29,34 @@ async def refused(lab: Lab, request: dict[str, Any]) -> tuple[str, str]:
         await lab.run(request)
     cause: Any = caught.value.cause
     return cause.type, cause.message
+
+
+async def test_a_terminated_run_goes_on_without_repeating_what_was_done(lab: Lab) -> None:
+    """Of five tasks one finished before, one while nobody looked, one executes, one failed, one never started."""
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        Behaviour() if index == 0 or attempt == 2 else (FAILS if index == 3 else UNTIL_STOPPED)
+    )
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 5, "max_parallel_tasks": 3})
+    await lab.until(lambda: lab.tasks(1).get(3) == "FAILED")
+    await handle.terminate("by an operator")
+    before = lab.tasks(1)
+    assert before == {0: "SUCCEEDED", 1: "RUNNING", 2: "RUNNING", 3: "FAILED", 4: before[4]}
+    lab.cluster.end_now(1, 1, end=FINISHED)
+    again = await lab.start({"run_id": 1})
+    await lab.until(lambda: lab.tasks(1)[1] == "SUCCEEDED")
+    await lab.snapshot_where(again, lambda s: s.stage == "reconciliation" and s.looks >= 2)
+    rows = {(t.task_index, t.attempt): t for t in lab.store.tasks.list_tasks(1, superseded=True)}
+    assert rows[2, 1].status == "RUNNING", "what executes is adopted as it is"
+    assert rows[3, 1].superseded_by == rows[3, 2].task_id
+    assert (0, 2) not in rows
+    assert (1, 2) not in rows
+    for index in (2, 4):
+        attempt = 1 if (index, 1) in rows else 2
+        if lab.tasks(1)[index] in ("RUNNING", "PENDING"):
+            lab.cluster.end_now(1, index, attempt, FINISHED)
+    result = await again.result()
+    assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 2, {"SUCCEEDED": 5})
+    assert [c.attempt for c in lab.scheduler.calls if any(t.index == 0 for t in c.tasks)] == [1]
 
 
 async def test_a_failed_run_gets_a_new_task_and_its_old_end_stays_on_record(lab: Lab) -> None:

@@ -291,9 +291,9 @@ class _Cycle(FileQuestions):
         log.warning("manager %d: %s", row.manager_id, text)
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         elsewhere = failed.missing and self._served()
-        if self.reading.late or (self._hosts.queue is None and failed.struck):  # that is no try of anybody
-            text = f"{text}; files of its jobs are not there yet" if self.reading.late else f"{text}; its worker leaves"
-            tries = len(AGAIN_S) if self.reading.late else 0
+        late = self.reading.late
+        if late or (self._hosts.queue is None and failed.struck):  # that is no try of anybody
+            text = f"{text}; {'files of its jobs are not there yet' if late else 'its worker leaves'}"
         elif failed.item_id in self._ended:  # one try of these hooks, and none of the whole class
             text = f"{text} ({_tried(self._managers.note_try(self._fence, failed.item_id))})"
         else:
@@ -307,7 +307,7 @@ class _Cycle(FileQuestions):
             self._managers.commit_decision(self._fence, over)
             self._forget()
             return CycleAnswer(None, over=True, close_reason=now.close_reason, error=text)
-        again_s = AGAIN_S[min(max(tries, 1), len(AGAIN_S)) - 1]
+        again_s = AGAIN_S[-1] if late else AGAIN_S[min(max(tries, 1), len(AGAIN_S)) - 1]
         what = "cannot be loaded on this worker and is tried on any" if elsewhere else "failed and is tried again"
         waiting = f"its class {what} in {again_s:g} s: {text}"[:WAITING_MAX]
         self._managers.note_error(self._fence, text, waiting)

@@ -20,7 +20,7 @@ USES: Mapping[str, frozenset[str]] = {
     "worker-control": _STORES | {"catalogue"},
     "worker-export": _STORES | {"catalogue", "archive", "files"},
     "worker-audit": _STORES | {"catalogue", "schedules", "truth"},
-    "worker-plans": _STORES | {"catalogue", "plans"},
+    "worker-plans": _STORES | {"catalogue", "plans", "archive"},
     "worker-webhooks": _STORES | {"catalogue", "webhooks"},
     "worker-observer": _STORES | {"catalogue"},
     "gateway": _STORES | {"scheduler", "files"},
