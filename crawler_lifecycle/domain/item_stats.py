@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
@@ -39,7 +39,7 @@ class ItemStats:
     fields: list[FieldStats]
     """Those that most items have come first."""
     fields_left_out: int = 0
-    notes: Collection[str] = ()
+    notes: list[str] = field(default_factory=list)
     """Sentences about what could not be read."""
 
 
