@@ -101,12 +101,13 @@ class Head:
 
     @property
     def columns(self) -> list[str]:
-        return list(self._names)[:COLUMNS_MAX]
+        """Names that may be columns: texts, and not that of what is left out."""
+        return [name for name in self._names if name != LEFT_OUT and utf8(name) == name][:COLUMNS_MAX]
 
     @property
     def leaves_out(self) -> bool:
         """Tell whether an item may have fields that have no column."""
-        return self._full or len(self._names) > COLUMNS_MAX
+        return self._full or len(self._names) > len(self.columns)
 
 
 def fields_of(item: Any) -> dict[str, Any]:
@@ -119,6 +120,11 @@ def cell_text(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else plain(value)
+
+
+def utf8(text: str) -> str:
+    """The text without half characters."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _harmless(text: str) -> str:

@@ -72,7 +72,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         asked = _RANGE.fullmatch(range or "") if if_range is None else None
         first, end = (int(asked[1]), int(asked[2] or 10**18) + 1) if asked else (0, 10**18)
         if first >= end:
-            asked, first = None, 0
+            asked, first, end = None, 0, 10**18
 
         def begin() -> OpenedFile:
             run = found(runs, run_id)

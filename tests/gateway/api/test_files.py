@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tracemalloc
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,13 +72,19 @@ def test_what_cannot_be_read_here_is_said(world: World, tmp_path: Path) -> None:
         assert client.get(f"/v1/runs/{run_id}/file", params={"path": "x"}).json()["code"] == "file_not_found"
 
 
-def _stored(world: World, tmp_path: Path, run_id: int, archive: FakeArchive, data: bytes | None = None) -> str:
+FILES = {"items.jsonl": b'{"a": 1}\n' * 100_000, "a.png": b"\x89PNG"}
+
+
+def _stored(
+    world: World, tmp_path: Path, run_id: int, archive: FakeArchive, data: bytes | None = None,
+    files: Mapping[str, bytes] = FILES,
+) -> str:  # fmt: skip
     """The run's files, or these bytes in their place, in an archive that is on record."""
     row = world.run(run_id)
     folder = tmp_path / "packed"
     folder.mkdir()
-    (folder / "items.jsonl").write_bytes(b'{"a": 1}\n' * 100_000)
-    (folder / "a.png").write_bytes(b"\x89PNG")
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
     fence = Fence(run_id, 1, "chain", row.run_uid)
     result = archive.store("x.zip", [FileSource("task-0", folder)], {"run_uid": row.run_uid}, lambda *_: None)
     if data is not None:
