@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
-from .item_table import NAME_MAX, VALUE, cell, visible
+from .item_table import NAME_MAX, VALUE, visible
+from .items import plain
 
 #: Fields that are followed, and hashes that are kept of each: up to so many distinct values the number is exact.
 FIELDS_MAX, HASHES = 200, 256
@@ -98,4 +99,4 @@ class _Field:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else cell(value) or ""
+    return value if isinstance(value, str) else "" if value is None else plain(value)

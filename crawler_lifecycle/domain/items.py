@@ -49,6 +49,8 @@ NO_FEEDS = (
     "this run has left no items yet: a crawler writes them to items.jsonl in the folder CRAWL_FILES_DIR, a JSON object "
     "a line; a Scrapy project gets such a feed by default"
 )
+# ``json.dumps`` would make one for each value.
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 
 
@@ -117,7 +119,7 @@ def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
 def plain(value: Any) -> str:
     """The value as JSON that everybody reads: what is no number becomes null, what is nested very deeply ``…``."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return _encoder.encode(value)
     except (ValueError, RecursionError):
         return json.dumps(_bounded(value, 0), ensure_ascii=False)
 
