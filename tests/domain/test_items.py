@@ -28,7 +28,7 @@ from crawler_lifecycle.domain.items import (
 )
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
 OBJECTS = st.dictionaries(st.text(max_size=8), VALUES, max_size=5)
