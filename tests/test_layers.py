@@ -86,6 +86,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "scrapy": ("generic", "runner/inject"),
     "httpx": ("adapters/scheduler.py", "adapters/pusher.py", "adapters/webhooks.py", "cli", "graphs/client.py"),
     "pusher": ("adapters/pusher.py",),
+    "pyarrow": ("cli/runs/parquet.py",),
     "urllib3": ("clusters/kubernetes",),
     "fastapi": ("gateway", "scheduler", "web"),
     "jinja2": ("gateway/page",),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import binascii
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.bounds import ID_MAX, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered, NotYetDelivered
 from crawler_lifecycle.domain.graph.spec import DELIVERY_S
-from crawler_lifecycle.domain.item_table import READ_MAX, ItemTable, item_table
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_data import PIECE
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -39,8 +40,8 @@ WAIT_S, LOOK_S = 30.0, 0.5
 READ_S = 60.0
 #: Files that one asker may read at the same time without beginning anew.
 OPEN_MAX = 8
-#: Bytes of a file that are read at once.
-CHUNK = 64 * 1024
+#: Bytes of a file that are read at once, and that its beginning has.
+CHUNK, BEGINNING_MAX = 64 * 1024, 2 * 1024 * 1024
 _OF_TASK = re.compile(r"task-([0-9]{1,9})(?:-attempt-([0-9]{1,9}))?/(.+)", re.ASCII | re.DOTALL)
 
 
@@ -66,21 +67,26 @@ class FileList:
     """The attempt whose archive they are in; ``None``: the tasks have them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenedFile:
-    """A file of this size now, and its bytes, in pieces."""
+    """A file of this size now, and its bytes from the place ``at`` on, in pieces."""
 
     size: int
     pieces: Iterator[bytes]
+    at: int = 0
 
-    def beginning(self, most: int = READ_MAX) -> bytes:
+    def part(self, first: int, end: int) -> Iterator[bytes]:
+        """The bytes from ``first`` to before ``end``; an empty piece for each one that is passed over. Blocks."""
+        while self.at < end and (piece := next(self.pieces, b"")):
+            begin, stop = max(0, first - self.at), min(len(piece), end - self.at)
+            if stop < len(piece):
+                self.pieces = chain([piece[stop:]], self.pieces)
+            self.at += stop
+            yield piece[begin:stop]
+
+    def beginning(self, most: int = BEGINNING_MAX) -> bytes:
         """At most so many of its first bytes. Blocks."""
-        found = bytearray()
-        for piece in self.pieces:
-            found += piece
-            if len(found) >= most:
-                break
-        return bytes(found[:most])
+        return b"".join(self.part(0, most))
 
 
 @dataclass(frozen=True)
@@ -110,9 +116,10 @@ class RunFiles:
         files = [RunFile(name, size) for name, size in named if name.startswith(prefix)]
         return FileList(True, files, left_out, f"from the archive of attempt {attempt}", attempt)
 
-    def open(self, run: RunRow, name: str) -> OpenedFile | None:
-        """The file with this name of the list; ``None`` when there is none that can be read here."""
-        live = self._live_file(run.ref, name)
+    def open(self, run: RunRow, name: str, offset: int = 0) -> OpenedFile | None:
+        """The file with this name of the list; ``None`` when there is none that can be read here. It may be opened at
+        this offset, or before it."""
+        live = self._live_file(run.ref, name, offset)
         record = None if live is not None else self._newest_archive(run.run_id)
         if record is None or self.archived is None:
             return live
@@ -120,20 +127,15 @@ class RunFiles:
         found = self.archived.open(url, size, name)
         return None if found is None else OpenedFile(*found)
 
-    def of_task(self, run: RunRef, task: TaskRef, path: str) -> OpenedFile | None:
+    def of_task(self, run: RunRef, task: TaskRef, path: str, offset: int = 0) -> OpenedFile | None:
         """The file that a task has at this path now, as far as it is written; ``None`` when there is none."""
         live = self.live
-        first = live.read(run, task, path, 0, CHUNK) if live is not None else None
+        first = live.read(run, task, path, offset, CHUNK) if live is not None else None
         if live is None or first is None:
             return None
-        return OpenedFile(first.size, _pieces(live, run, task, path, first))
+        return OpenedFile(first.size, _pieces(live, run, task, path, first, offset), offset)
 
-    def table(self, run: RunRow, name: str) -> ItemTable | None:
-        """The items in a file, of which at most ``READ_MAX`` bytes are read; ``None`` when there is no such file."""
-        found = self.open(run, name)
-        return None if found is None else item_table(name, found.beginning(), found.size)
-
-    def _live_file(self, run: RunRef, name: str) -> OpenedFile | None:
+    def _live_file(self, run: RunRef, name: str, offset: int) -> OpenedFile | None:
         parts = _OF_TASK.fullmatch(name)
         if parts is None or self.live is None:
             return None
@@ -141,7 +143,7 @@ class RunFiles:
         found = self.tasks.recorded_tasks([key])
         if not found:
             return None
-        return self.of_task(run, TaskRef(found[0].task_id, key[1], key[2], found[0].uid), parts[3])
+        return self.of_task(run, TaskRef(found[0].task_id, key[1], key[2], found[0].uid), parts[3], offset)
 
     def _newest_archive(self, run_id: int) -> tuple[int, str, int] | None:
         """Attempt, address and size of the newest archive that is whole."""
@@ -181,6 +183,25 @@ class RunFiles:
         return FileList(True, files, left_out + (len(rows) > limit), more)
 
 
+class OpenedFiles:
+    """Files that were read up to an offset, for who reads on: a member of an archive is read from its beginning."""
+
+    def __init__(self, files: RunFiles) -> None:
+        self._files = files
+        self._kept = OrderedDict[tuple[int, str, int], OpenedFile]()
+
+    def open(self, run: RunRow, name: str, offset: int) -> OpenedFile | None:
+        """The file at this offset or before it, as ``RunFiles.open``."""
+        return self._kept.pop((run.run_id, name, offset), None) or self._files.open(run, name, offset)
+
+    def keep(self, run_id: int, name: str, opened: OpenedFile) -> None:
+        """Keep it for who reads on."""
+        if 0 < opened.at < opened.size:
+            self._kept[run_id, name, opened.at] = opened
+            if len(self._kept) > OPEN_MAX:
+                self._kept.popitem(last=False)
+
+
 @dataclass
 class FileReading:
     """Reads files of runs on, for one who asks for piece after piece. Methods block, and heartbeat meanwhile.
@@ -196,8 +217,9 @@ class FileReading:
     late: bool = field(default=False, init=False)
     """True when an archive was not there in time."""
     _waits_until: float | None = field(default=None, init=False)
-    _open: dict[tuple[int, str], tuple[int, OpenedFile]] = field(default_factory=dict, init=False)
-    """Files that are being read, and the offset of the next piece of each."""
+
+    def __post_init__(self) -> None:
+        self._opened = OpenedFiles(self.files)
 
     def list(self, run_id: int) -> list[RunFile]:
         """The files of a run. Waits while its archive is on its way, ``WAIT_S`` in all, and raises ``NotYetDelivered``
@@ -229,26 +251,17 @@ class FileReading:
             return self._read(run_id, name, offset)
 
     def _read(self, run_id: int, name: str, offset: int) -> bytes:
-        at, file = self._open.pop((run_id, name), (-1, None))
-        if file is None or at != offset:
-            at, file = 0, self.files.open(self._run(run_id), name)
-        if file is None:
+        opened = self._opened.open(self._run(run_id), name, offset)
+        if opened is None:
             raise NotDelivered(f"run {run_id} has no file {name!r:.300} that can be read here")
         found, until = bytearray(), time.monotonic() + READ_S
-        for piece in file.pieces:
+        for piece in opened.part(offset, offset + PIECE):
             if time.monotonic() > until:
                 raise NotDelivered(f"run {run_id}: {name!r:.300} takes too long to read; read it from its beginning on")
-            at += len(piece)
-            if at > offset:
-                found += piece[-(at - offset - len(found)) :] if at - len(piece) < offset else piece
-            if len(found) >= PIECE:
-                break
-        else:
-            if at < file.size:
-                raise NotDelivered(f"run {run_id}: {name!r:.300} was removed while it was read; begin again")
-        while len(self._open) >= OPEN_MAX:
-            self._open.pop(next(iter(self._open)))
-        self._open[run_id, name] = at, file
+            found += piece
+        if opened.at < min(offset + PIECE, opened.size):
+            raise NotDelivered(f"run {run_id}: {name!r:.300} was removed while it was read; begin again")
+        self._opened.keep(run_id, name, opened)
         return bytes(found)
 
     def _run(self, run_id: int) -> RunRow:
@@ -285,13 +298,14 @@ class FileQuestions:
         return binascii.b2a_base64(self.reading.read(run_id, file, offset), newline=False).decode()
 
 
-def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FilePart) -> Iterator[bytes]:
+def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FilePart, place: int) -> Iterator[bytes]:
     """The content that the file had when it was opened; what comes after is for the next question."""
     now: FilePart | None = first
-    place = 0
     while place < first.size:
         if now is None or not now.data:  # an end in silence would pass for all of it
-            raise NotDelivered(f"run {run.run_id}: {path!r:.300} was removed while it was read; begin again")
+            raise NotDelivered(
+                f"run {run.run_id}: {path!r:.300} was removed or cut at byte {place:,} while it was read; begin again"
+            )
         data = now.data[: first.size - place]
         yield data
         place += len(data)

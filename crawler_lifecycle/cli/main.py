@@ -29,7 +29,7 @@ RUNS = {
     "timeline": ("runs.verbs:timeline", "List everything that happened to a run, and how late it was recorded."),
     "corrections": ("runs.verbs:corrections", "List recorded statuses that were untrue, and for how long."),
     "logs": ("runs.logs:logs", "Show the log of a task, or follow it."),
-    "items": ("runs.files:items", "Show the items that a run found, also while it runs."),
+    "items": ("runs.items:items", "Show the items that a run found, or write them into a file."),
     "files": ("runs.files:files", "List the supporting files of a run, show or fetch one."),
     "export": ("runs.files:export", "Show what was exported of a run; send it again, or fetch it."),
 }

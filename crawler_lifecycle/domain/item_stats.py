@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
-from .item_table import NAME_MAX, VALUE, cell, visible
+from .item_table import NAME_MAX, VALUE, visible
+from .items import plain
 
 #: Fields that are followed, and hashes that are kept of each: up to so many distinct values the number is exact.
 FIELDS_MAX, HASHES = 200, 256
@@ -39,7 +40,7 @@ class ItemStats:
     fields: list[FieldStats]
     """Those that most items have come first."""
     fields_left_out: int = 0
-    notes: Collection[str] = ()
+    notes: list[str] = field(default_factory=list)
     """Sentences about what could not be read."""
 
 
@@ -98,4 +99,4 @@ class _Field:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else cell(value) or ""
+    return value if isinstance(value, str) else "" if value is None else plain(value)

@@ -1,29 +1,24 @@
-"""The items that a crawler left in a file, as a table: bytes in, texts out.
+"""A page of items as a table: values in, texts out.
 
-Whatever the bytes are, there is a table or a sentence, in time and memory that grow with the bytes alone. Numbers keep
-the digits that stand in the file, and every cell is text: nothing is computed with them.
+Whatever the items are, there is a table, in memory that does not grow with them. Numbers keep the digits that stand in
+the file, and every cell is text: nothing is computed with them.
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from .items import NO_JSON, TORN, ItemReader, decoded, format_of
-
-#: Bytes of a file that are looked at.
-READ_MAX = 2 * 1024 * 1024
-#: Items and columns of a table, and characters of a cell and of the name of a column.
-ROWS_MAX, COLUMNS_MAX, CELL_MAX, NAME_MAX = 200, 50, 300, 100
+#: Columns of a table, and characters of a cell and of the name of a column. A page ends early after so many cells.
+COLUMNS_MAX, CELL_MAX, NAME_MAX, CELLS_MAX = 50, 300, 100, 50_000
 #: Further items that are counted, and lists inside of each other that are written.
 COUNT_MAX, _DEPTH_MAX = 50_000, 20
-#: The column of what has no fields, and of lines that are no JSON.
-VALUE, LINE = "(value)", "(no JSON)"
+#: The column of what has no fields.
+VALUE = "(value)"
 
 #: Control characters as their pictures; tab and line feed stay.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
@@ -39,17 +34,19 @@ class ItemColumn:
 
 @dataclass(frozen=True, slots=True)
 class ItemTable:
-    """The first items of a file. ``rows`` have a text or ``None`` for each column."""
+    """Items from one place on. ``rows`` have a text or ``None`` for each column."""
 
+    offset: int
+    """Items that come before."""
     columns: list[ItemColumn] = field(default_factory=list)
     rows: list[list[str | None]] = field(default_factory=list)
+    next: int | None = None
+    """The offset of the next page; ``None`` where no item follows."""
     total: int | None = None
-    """All items of the file; ``None`` when it was not read to its end."""
-    about: int | None = None
-    """Without ``total``: how many there are if all are as long as those that were read."""
+    """All items; ``None`` where more follow than were counted."""
     columns_left_out: int = 0
     notes: list[str] = field(default_factory=list)
-    """Sentences that a reader should know."""
+    """Sentences that a reader should know: what could not be read, and why there are no items."""
 
 
 class Number(str):
@@ -64,29 +61,29 @@ class _Object(dict[str, Any]):
     repeated = False
 
 
-def item_table(name: str, data: bytes, size: int) -> ItemTable:
-    """The table of a file's beginning. ``data`` are its first bytes, ``size`` all of it at that time."""
-    cut = size > len(data) or len(data) > READ_MAX
-    data = data[:READ_MAX]
-    text, note = decoded(data)
-    stream = io.StringIO(text, newline="" if format_of(name) in ("csv", "tsv") else "\n")
-    reader = ItemReader(name, stream, cut=cut, decoder=_decoder, broken=lambda line: {LINE: line})
-    items = iter(reader)
-    first = list(islice(items, ROWS_MAX))
-    more = sum(1 for _ in islice(items, COUNT_MAX))
-    columns, rows, left_out = _laid_out(first)
-    notes = [note] if note else []
-    if any(getattr(item, "repeated", False) for item in first):
-        notes.append("some items name a field twice; the last one is shown")
-    if reader.skipped[NO_JSON]:
-        notes.append("some lines are no JSON; they are shown as they are")
-    if reader.skipped[TORN]:
-        notes.append("its last line is not whole: it is being written, or its crawler died")
-    counted = len(first) + more
-    whole = not cut and more < COUNT_MAX
-    about = None if whole or not counted else round(counted * size * len(text) / (len(data) * reader.place))
-    notes += [visible(note) for note in reader.notes]
-    return ItemTable(columns, rows, counted if whole else None, about, left_out, notes)
+def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
+    """The page of these items. They should be read by ``DIGITS``."""
+    source = iter(items)
+    passed = sum(1 for _ in islice(source, offset))
+    filled: Counter[str] = Counter()
+    rows: list[dict[str, str | None]] = []
+    repeated, cells = False, 0
+    while len(rows) < limit and cells < CELLS_MAX and (item := next(source, source)) is not source:
+        repeated |= getattr(item, "repeated", False)
+        fields = item if isinstance(item, dict) else {VALUE: item}
+        filled.update({name: int(value not in (None, "", [], {})) for name, value in fields.items()})
+        rows.append({name: cell(value) for name, value in fields.items()})
+        cells += len(fields)
+    more = sum(1 for _ in islice(source, COUNT_MAX))
+    # A stable sort: among equals the one that came first.
+    chosen = sorted(filled, key=lambda name: -filled[name])[:COLUMNS_MAX]
+    columns = [ItemColumn(visible(name, NAME_MAX) or "(no name)", filled[name]) for name in chosen]
+    shown = passed + len(rows)
+    notes = ["some items name a field twice; the last one is shown"] if repeated else []
+    return ItemTable(
+        passed, columns, [[row.get(name) for name in chosen] for row in rows], shown if more else None,
+        shown + more if more < COUNT_MAX else None, len(filled) - len(chosen), notes,
+    )  # fmt: skip
 
 
 def visible(text: str, most: int = CELL_MAX) -> str:
@@ -102,23 +99,8 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
 
 
 _numbers = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), Number)
-_decoder = json.JSONDecoder(object_pairs_hook=_object, strict=False, **_numbers)
-
-
-# --- the table --------------------------------------------------------------------------------------------------------
-
-
-def _laid_out(items: list[Any]) -> tuple[list[ItemColumn], list[list[str | None]], int]:
-    """The columns that most items fill, in the order in which they came, and their cells."""
-    fields = [item if isinstance(item, dict) else {VALUE: item} for item in items]
-    filled: Counter[str] = Counter()
-    for one in fields:
-        filled.update({name: int(value not in (None, "", [], {})) for name, value in one.items()})
-    # A stable sort: among equals the one that came first.
-    chosen = sorted(filled, key=lambda name: -filled[name])[:COLUMNS_MAX]
-    rows = [[cell(one[name]) if name in one else None for name in chosen] for one in fields]
-    columns = [ItemColumn(visible(name, NAME_MAX) or "(no name)", filled[name]) for name in chosen]
-    return columns, rows, len(filled) - len(chosen)
+#: Reads numbers with all their digits.
+DIGITS = json.JSONDecoder(object_pairs_hook=_object, strict=False, **_numbers)
 
 
 def cell(value: Any) -> str | None:

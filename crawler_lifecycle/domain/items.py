@@ -10,6 +10,7 @@ import codecs
 import csv
 import io
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,8 @@ from typing import Any, TextIO
 #: Characters of one item. A longer one is skipped and counted.
 ITEM_MAX = 8 * 1024 * 1024
 _CHUNK = 64 * 1024
+#: Lists inside of each other that are written, where they are too many for Python.
+_DEPTH_MAX = 50
 _SUFFIX = re.compile(r"\.(jsonl|jsonlines|ndjson|jl|json|csv|tsv)$", re.IGNORECASE)
 #: Of a feed in two formats the first of these counts.
 _FORMATS = ("jsonl", "jsonlines", "ndjson", "jl", "json", "csv", "tsv")
@@ -33,13 +36,21 @@ _BOMS = (
 )
 _SPACE = re.compile(r"[ \t\r\n]*")
 #: Reasons for which something is skipped, and what a person reads.
-NO_JSON, TOO_LONG, TORN, UNREADABLE = "no_json", "too_long", "torn", "unreadable"
+NO_JSON, TOO_LONG, TORN, UNREADABLE, MENDED = "no_json", "too_long", "torn", "unreadable", "mended"
 _SENTENCES = {
     NO_JSON: "{0:,} lines were no JSON",
     TOO_LONG: f"{{0:,}} items were longer than {ITEM_MAX:,} characters",
     TORN: "{0:,} last lines were not whole: they are being written, or their crawler died",
     UNREADABLE: "{0:,} files could not be read to their end",
+    MENDED: "{0:,} lines were no UTF-8; they were read as Windows-1252, or with marks for what is no text",
 }
+#: The cure for a run without items.
+NO_FEEDS = (
+    "this run has left no items yet: a crawler writes them to items.jsonl in the folder CRAWL_FILES_DIR, a JSON object "
+    "a line; a Scrapy project gets such a feed by default"
+)
+# ``json.dumps`` would make one for each value.
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 
 
@@ -72,13 +83,57 @@ def sentences(skipped: Counter[str]) -> list[str]:
     return [text.format(skipped[reason]) for reason, text in _SENTENCES.items() if skipped[reason]]
 
 
-def read_items(name: str, pieces: Iterable[bytes], skipped: Counter[str]) -> Iterator[Any]:
-    """The items of the file of this name, whose bytes are these pieces. What is skipped is counted in ``skipped``."""
-    reader = ItemReader(name, text_of(pieces, lines_only=format_of(name) not in ("csv", "tsv")))
+def read_items(
+    name: str,
+    pieces: Iterable[bytes],
+    skipped: Counter[str],
+    notes: list[str] | None = None,
+    decoder: json.JSONDecoder = _decoder,
+) -> Iterator[Any]:
+    """The items of the file of this name, whose bytes are these pieces. What is skipped is counted in ``skipped``, and
+    ``notes`` gets sentences about what cannot be read on."""
+    reader = ItemReader(name, text_of(pieces, lines_only=format_of(name) not in ("csv", "tsv")), decoder)
     try:
         yield from reader
     finally:
         skipped.update(reader.skipped)
+        if notes is not None:
+            notes += [f"{name}: {note}" for note in reader.notes]
+
+
+def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
+    """Tell of an item whether this text is in one field, or in any, in any case; without a text: whether something is
+    in that field."""
+    wanted = (contains or "").casefold()
+
+    def fits(item: Any) -> bool:
+        fields = item if isinstance(item, dict) else {None: item}
+        for value in fields.values() if field is None else (fields.get(field),):
+            if value is not None and wanted in (value if isinstance(value, str) else plain(value)).casefold():
+                return True
+        return False
+
+    return fits if field is not None or wanted else lambda _: True
+
+
+def plain(value: Any) -> str:
+    """The value as JSON that everybody reads: what is no number becomes null, what is nested very deeply ``…``."""
+    try:
+        return _encoder.encode(value)
+    except (ValueError, RecursionError):
+        return json.dumps(_bounded(value, 0), ensure_ascii=False)
+
+
+def _bounded(value: Any, depth: int) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if not isinstance(value, dict | list):
+        return value
+    if depth == _DEPTH_MAX:
+        return "…"
+    if isinstance(value, list):
+        return [_bounded(one, depth + 1) for one in value]
+    return {name: _bounded(one, depth + 1) for name, one in value.items()}
 
 
 def format_of(name: str) -> str:
@@ -101,18 +156,13 @@ def text_of(pieces: Iterable[bytes], *, lines_only: bool) -> TextIO:
     return io.TextIOWrapper(raw, encoding, errors, newline="\n" if lines_only else "")
 
 
-def decoded(data: bytes) -> tuple[str, str | None]:
-    """The bytes as text, and what was unusual about that. A character that is cut at their end is left out."""
-    encoding, mark = next(((name, mark) for mark, name in _BOMS if data.startswith(mark)), ("utf-8", b""))
-    decoder, body = codecs.getincrementaldecoder(encoding), data[len(mark) :]
-    try:
-        return decoder().decode(body), None if encoding == "utf-8" else f"it was read as {encoding.upper()}"
-    except UnicodeDecodeError:
-        text = decoder("replace").decode(body)
+def decoded(data: bytes) -> str:
+    """The bytes of a line that is no UTF-8."""
+    text = data.decode("utf-8", "replace")
     # Of Windows' own encoding nearly every letter with an accent is wrong; of a spoilt file few are.
-    if not mark and text.count("\ufffd") * 2 > len(text) - len(text.encode("ascii", "ignore")):
-        return data.decode("cp1252", "replace"), "it is no UTF-8; it was read as Windows-1252"
-    return text, f"some of its bytes are no {encoding.upper()}"
+    if text.count("\ufffd") * 2 > len(text) - len(text.encode("ascii", "ignore")):
+        return data.decode("cp1252", "replace")
+    return text
 
 
 class _Pieces(io.RawIOBase):
@@ -137,24 +187,10 @@ class _Pieces(io.RawIOBase):
 
 
 class ItemReader:
-    """The items of one feed: iterate over it once.
+    """The items of one feed: iterate over it once."""
 
-    ``cut``: the text is only the beginning of the file, so what ends with it may be a part of an item.
-    ``broken`` makes an item of a line that is no JSON; without it such lines are skipped.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        text: TextIO,
-        *,
-        cut: bool = False,
-        decoder: json.JSONDecoder = _decoder,
-        broken: Callable[[str], Any] | None = None,
-    ) -> None:
-        self._kind, self._text, self._cut, self._decoder, self._broken = format_of(name), text, cut, decoder, broken
-        self.place = 0
-        """Characters that the items so far take."""
+    def __init__(self, name: str, text: TextIO, decoder: json.JSONDecoder = _decoder) -> None:
+        self._kind, self._text, self._decoder = format_of(name), text, decoder
         self.skipped: Counter[str] = Counter()
         self.notes: list[str] = []
         """Sentences about what cannot be read on."""
@@ -163,26 +199,20 @@ class ItemReader:
         return {"json": self._values, "jsonl": self._json_lines}.get(self._kind, self._records)()
 
     def _lines(self) -> Iterator[str]:
-        """Whole lines. The last line of a beginning is left out."""
+        """Whole lines."""
         while line := self._text.readline(ITEM_MAX):
-            if not line.endswith(("\n", "\r")):
-                if len(line) == ITEM_MAX:
-                    self._skip_line()
-                    continue
-                if self._cut:
-                    break
-            self.place += len(line)
-            yield line if line.isascii() else _mended(line)
-        if self._cut and not self.place:
-            self._first_too_long("line")
+            if len(line) == ITEM_MAX and not line.endswith(("\n", "\r")):
+                self._skip_line()
+                continue
+            if not line.isascii() and (mended := _mended(line)) is not line:
+                self.skipped[MENDED] += 1
+                line = mended
+            yield line
 
     def _skip_line(self) -> None:
         self.skipped[TOO_LONG] += 1
         while (rest := self._text.readline(ITEM_MAX)) and not rest.endswith("\n"):
             continue
-
-    def _first_too_long(self, what: str) -> None:
-        self.notes.append(f"its first {what} is longer than what is read; download the file to look into it")
 
     def _json_lines(self) -> Iterator[Any]:
         for line in self._lines():
@@ -191,12 +221,7 @@ class ItemReader:
             try:
                 yield self._decoder.decode(stripped)
             except (ValueError, RecursionError):
-                if not line.endswith("\n"):
-                    self.skipped[TORN] += 1
-                    continue
-                self.skipped[NO_JSON] += 1
-                if self._broken is not None:
-                    yield self._broken(stripped)
+                self.skipped[NO_JSON if line.endswith("\n") else TORN] += 1
 
     def _values(self) -> Iterator[Any]:
         """Items of a list, or items one behind the other."""
@@ -207,9 +232,9 @@ class ItemReader:
             try:
                 item = window.value()
             except (ValueError, RecursionError) as error:
-                self._end_of_json(error)
+                self.skipped[UNREADABLE] += 1
+                self.notes.append(f"it ends in something that is no JSON: {str(error)[:100]}")
                 return
-            self.place = window.consumed
             yield item
             follows = window.next()
             if in_list and follows == ",":
@@ -219,13 +244,6 @@ class ItemReader:
                 self.notes.append("behind its last item stands something that is no JSON")
                 return
 
-    def _end_of_json(self, error: Exception) -> None:
-        if not self._cut:
-            self.skipped[UNREADABLE] += 1
-            self.notes.append(f"it ends in something that is no JSON: {str(error)[:100]}")
-        elif not self.place:
-            self._first_too_long("item")
-
     def _records(self) -> Iterator[dict[str, str]]:
         rows = self._rows()
         names = _unlike(next(rows, []))
@@ -234,26 +252,14 @@ class ItemReader:
             yield {name: value for name, value in zip(chain(names, more), row, strict=False) if value}
 
     def _rows(self) -> Iterator[list[str]]:
-        """Records of CSV. The last one of a beginning is left out."""
-        held: list[str] | None = None
-        any_whole = False
         lines = self._lines()
         first = next(lines, "")
         delimiter = "\t" if self._kind == "tsv" else max(",;\t|", key=first[:10_000].count)
         try:
-            for row in csv.reader(chain([first], lines), delimiter=delimiter):
-                if held:
-                    any_whole = True
-                    yield held
-                held = row
+            yield from filter(None, csv.reader(chain([first], lines), delimiter=delimiter))
         except csv.Error as error:
             self.skipped[UNREADABLE] += 1
             self.notes.append(f"it cannot be read on: {str(error)[:100]}; a quote without its end is one cause")
-            return
-        if held and not self._cut:
-            yield held
-        elif held and not any_whole:
-            self._first_too_long("line")
 
 
 class _Window:
@@ -261,11 +267,7 @@ class _Window:
 
     def __init__(self, text: TextIO, decoder: json.JSONDecoder) -> None:
         self._file, self._decoder = text, decoder
-        self._text, self.place, self._dropped = "", 0, 0
-
-    @property
-    def consumed(self) -> int:
-        return self._dropped + self.place
+        self._text, self.place = "", 0
 
     def next(self) -> str:
         """The next character that is no space; ``""`` at the end."""
@@ -295,7 +297,7 @@ class _Window:
         more = self._file.read(size)
         if more:
             more = more if more.isascii() else _mended(more)
-            self._text, self._dropped, self.place = self._text[self.place :] + more, self.consumed, 0
+            self._text, self.place = self._text[self.place :] + more, 0
         return bool(more)
 
 
@@ -305,7 +307,7 @@ def _mended(text: str) -> str:
         text.encode()
         return text
     except UnicodeEncodeError:
-        return decoded(text.encode("utf-8", "surrogateescape"))[0]
+        return decoded(text.encode("utf-8", "surrogateescape"))
 
 
 def _unlike(names: Iterable[str]) -> list[str]:

@@ -17,6 +17,7 @@ from crawler_lifecycle.gateway.page.middleware import Pages
 from crawler_lifecycle.gateway.pages import add_page
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
+from crawler_lifecycle.gateway.runs.items import RunItems, add_items
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
 from crawler_lifecycle.gateway.runs.recent import AllCrawlerRuns
 from crawler_lifecycle.gateway.runs.routes import add_commands, add_deliveries, add_readers, add_uploads
@@ -61,6 +62,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_readers(app, store, gateway.views, gateway.feed)
     add_logs(app, gateway.reader, store.runs, store.tasks)
     add_files(app, gateway.files, store.runs, store.tasks)
+    add_items(app, RunItems(gateway.files, store.runs, store.tasks))
     add_stream(app, gateway.feed, store.runs, store.managers, store.graphs)
     add_audit(app, store.findings, gateway.workflows)
     add_manager_commands(app, gateway.manager_commands)

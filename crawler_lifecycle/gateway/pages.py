@@ -12,10 +12,11 @@ from crawler_lifecycle.gateway.page.login import add_login
 from crawler_lifecycle.gateway.page.parts.forms import Once
 from crawler_lifecycle.gateway.page.parts.rendering import add_assets
 from crawler_lifecycle.gateway.page.runs.commands import add_commands, add_runs
-from crawler_lifecycle.gateway.page.runs.reading import add_files, add_log
+from crawler_lifecycle.gateway.page.runs.reading import add_files, add_items, add_log
 from crawler_lifecycle.gateway.page.runs.run import add_run
 from crawler_lifecycle.gateway.page.runs.starting import add_start
 from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.schedules.page import add_schedule_form, add_schedules
 from crawler_lifecycle.gateway.webhooks.page import add_webhook_form, add_webhooks
 
@@ -30,6 +31,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)
     add_log(app, gateway.reader, views, store.runs, store.tasks)
     add_files(app, gateway.files, views, store.runs)
+    add_items(app, RunItems(gateway.files, store.runs, store.tasks), views)
     add_commands(app, gateway.commands, clock)
     add_crawlers(app, gateway.recent, gateway.crawlers)
     once = Once()

@@ -14,10 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain import items
-from crawler_lifecycle.domain.items import NO_JSON, TOO_LONG, TORN, UNREADABLE, feeds, read_items, sentences
+from crawler_lifecycle.domain.items import (
+    MENDED,
+    NO_JSON,
+    TOO_LONG,
+    TORN,
+    UNREADABLE,
+    feeds,
+    matching,
+    plain,
+    read_items,
+    sentences,
+)
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
 OBJECTS = st.dictionaries(st.text(max_size=8), VALUES, max_size=5)
@@ -53,7 +64,7 @@ def test_any_bytes_have_an_end(kind: str, data: bytes, cut: int) -> None:
 
 @pytest.mark.parametrize(("name", "data", "found", "skipped"), [
     ("a.jsonl", b'{"a": 1}\nno\n\n{"a": 2}\n[1', [{"a": 1}, {"a": 2}], {NO_JSON: 1, TORN: 1}),
-    ("a.jsonl", b'{"a": NaN, "b": "\xff"}\r\n7\n', [{"a": None, "b": "ÿ"}, 7], {}),
+    ("a.jsonl", b'{"a": NaN, "b": "\xff"}\r\n7\n', [{"a": None, "b": "ÿ"}, 7], {MENDED: 1}),
     ("a.jsonl", b'{"a": "' + b"x" * 300 + b'"}\n{"a": 1}\n', [{"a": 1}], {TOO_LONG: 1}),
     ("a.jsonl", b"[" * 100_000 + b"\n", [], {TOO_LONG: 1}),
     ("a.json", b'{"a": 1} {"a": 2}', [{"a": 1}, {"a": 2}], {}),
@@ -61,7 +72,7 @@ def test_any_bytes_have_an_end(kind: str, data: bytes, cut: int) -> None:
     ("a.json", b"[12345, 1" + b"0" * 100 + b"]", [12345, 10**100], {}),
     ("a.json", b'[{"a": "' + b"x" * 500, [], {UNREADABLE: 1}),
     ("a.csv", b'a;b\n1;"2\n3";4\n5\n', [{"a": "1", "b": "2\n3", "(column 3)": "4"}, {"a": "5"}], {}),
-    ("a.csv", "a\nß\n".encode("cp1252"), [{"a": "ß"}], {}),
+    ("a.csv", "a\nß\n".encode("cp1252"), [{"a": "ß"}], {MENDED: 1}),
     ("a.csv", b"", [], {}),
 ], ids=range(11))  # fmt: skip
 def test_what_is_odd(
@@ -94,3 +105,25 @@ def test_no_more_is_read_than_is_asked_for() -> None:
 ], ids=range(4))  # fmt: skip
 def test_feeds_of_a_run(names: list[str], found: list[str]) -> None:
     assert feeds(names) == found
+
+
+@pytest.mark.parametrize(("field", "contains", "found"), [
+    ("a", None, [0, 1, 3]),
+    ("a", "TEE", [0]),
+    (None, "tee", [0, 2]),
+    (None, "9", [1, 4]),
+    ("b", "x", []),
+    (None, None, [0, 1, 2, 3, 4]),
+], ids=range(6))  # fmt: skip
+def test_a_filter_by_field_and_text(field: str | None, contains: str | None, found: list[int]) -> None:
+    some = [{"a": "Green Tee"}, {"a": 19}, {"b": ["tee"]}, {"a": False, "b": None}, 9]
+    fits = matching(field, contains)
+    assert [n for n, item in enumerate(some) if fits(item)] == found
+
+
+def test_json_that_everybody_reads() -> None:
+    deep: Any = float("inf")
+    for _ in range(5_000):
+        deep = [deep]
+    assert json.loads(plain({"a": float("nan"), "b": [float("-inf"), 1.5]})) == {"a": None, "b": [None, 1.5]}
+    assert "…" in plain(deep)

@@ -64,7 +64,7 @@ def test_the_metadata_names_scripts_extras_and_requirements(metadata: Distributi
     assert scripts == PROJECT["scripts"]
     assert scripts["crawlctl"] == "crawler_lifecycle.cli.main:main"
     shown = metadata.metadata.json
-    assert {"dev", "scrapy", "pusher", "otel"} <= set(shown["provides_extra"])
+    assert {"dev", "scrapy", "pusher", "otel", "parquet"} <= set(shown["provides_extra"])
     assert shown["requires_python"] == ">=3.11"
     unconditional = [r for r in metadata.requires or () if "extra ==" not in r]
     assert len(unconditional) == len(PROJECT["dependencies"])

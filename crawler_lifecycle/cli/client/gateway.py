@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -19,6 +20,8 @@ Document = dict[str, Any]
 PAGE_SIZE = 200
 #: An archive comes from a disk or a bucket; when nothing comes for so long, nothing will.
 ARCHIVE_SILENCE_S = 120.0
+#: Tries without a single byte after which a file that broke off is given up.
+TRIES_MAX = 3
 #: Status of an answer -> what it means for the command. Everything else is an error of the service.
 _EXITS = {
     **dict.fromkeys((400, 413, 422), Exit.USAGE),
@@ -128,9 +131,24 @@ class Gateway:
             yield from answer.iter_bytes()
 
     def file(self, run_id: int, name: str) -> Generator[bytes]:
-        """The bytes of one of them."""
-        with self._streamed(f"/v1/runs/{run_id}/file", {"name": name}, silence_s=60.0) as answer:
-            yield from answer.iter_bytes()
+        """The bytes of one of them. Where the connection breaks, it goes on from there."""
+        at = tries = 0
+        while True:
+            begun, headers = at, {"Range": f"bytes={at}-"} if at else {}
+            try:
+                with self._streamed(f"/v1/runs/{run_id}/file", {"name": name}, 60.0, headers) as answer:
+                    if at and answer.status_code != httpx.codes.PARTIAL_CONTENT:
+                        why = "it gives no parts of files"
+                        raise CommandFailed(Exit.ERROR, f"{name} broke off at byte {at:,}", why, "try again")
+                    for piece in answer.iter_bytes():
+                        at += len(piece)
+                        yield piece
+                return
+            except CommandFailed as failure:
+                tries = 0 if at > begun else tries + 1
+                if failure.code is not Exit.UNREACHABLE or not at or tries > TRIES_MAX:
+                    raise
+            time.sleep(tries)
 
     def stop(
         self, run_id: int, *, force: bool = False, reason: str | None = None, request_id: str | None = None,
@@ -240,11 +258,16 @@ class Gateway:
 
     @contextmanager
     def _streamed(
-        self, path: str, params: Mapping[str, Any], silence_s: float | None = None
+        self,
+        path: str,
+        params: Mapping[str, Any],
+        silence_s: float | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Iterator[httpx.Response]:
         """An answer whose body is read while it comes; ``silence_s`` limits pauses."""
         timeout = httpx.Timeout(self._timeout_s, read=silence_s)
-        with self._transport(), self._http.stream("GET", path, params=dict(params), timeout=timeout) as answer:
+        options: Document = {"params": dict(params), "headers": dict(headers), "timeout": timeout}
+        with self._transport(), self._http.stream("GET", path, **options) as answer:
             if not answer.is_success:
                 answer.read()
                 raise refusal(answer, "GET", path)

@@ -1,16 +1,13 @@
-"""``crawlctl files``, ``items`` and ``export``: what the tasks of a run left, live or from its archive."""
+"""``crawlctl files`` and ``export``: what the tasks of a run left, live or from its archive."""
 
 from __future__ import annotations
 
 import codecs
 import hashlib
-import json
 import os
-import re
 import secrets
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,15 +20,10 @@ from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.subjects import Cell, Document, status_word
 
 from . import tables
-from .logs import lines
 from .texts import RUN, RunId
 
 #: Of a file, on the terminal.
 SHOWN_MAX = 1024 * 1024
-#: What feeds write. Without a file that is named like items all of these count.
-_FEED = re.compile(r"\.(jsonl|jsonlines|jl|json|csv|xml)$", re.IGNORECASE)
-_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
-_NO_ITEMS = re.compile(r"(^|/)(skipped\.jsonl$|[^/]*/pages/)")
 
 TaskId = Annotated[int | None, Parameter(help="only those of this task, by its id")]
 
@@ -114,50 +106,6 @@ def _download(run: int, name: str, pieces: Generator[bytes], folder: Path) -> in
     document = {"run_id": run, "name": name, "file": str(target), "bytes": size}
     emit(document, names=[target], table=lambda: print(f"{clean(target)}: {number(size)} bytes"))
     return Exit.DONE
-
-
-def items(
-    run: RunId, /, *, task: TaskId = None, limit: Annotated[int, Parameter(help="at most so many lines")] = 100
-) -> int:
-    """Show the items that a run found, line by line, also while it runs: files named items…, else every feed."""
-    if limit < 1:
-        raise CommandFailed(Exit.USAGE, f"--limit {limit} is not allowed", None, "give 1 or more, or leave it out")
-    with current().gateway() as gateway:
-        found = Files(gateway, run, task)
-        feeds = feeds_of(found.rows)
-        rows: list[Document] = []
-        for row in feeds:
-            with closing(found.open(row)) as pieces:
-                took = islice(lines(_text(pieces)), limit + 1 - len(rows))
-                rows += [{"file": row["name"], "item": _parsed(line), "line": line} for line in took]
-    more = len(rows) > limit
-    rows = rows[:limit]
-
-    def table() -> None:
-        for row in rows:
-            print(clean(row["line"]))
-
-    answers = [{"file": row["file"], "item": row["item"]} for row in rows]
-    emit({"run_id": run, "items": answers}, names=[], table=table, rows=answers)
-    if not feeds:
-        say(f"run {run} has left no items yet; next: crawlctl files {run}")
-    elif more:
-        say(f"… the first {limit} lines; all of them: crawlctl files {run} {clean(feeds[0]['name'])} --download .")
-    return Exit.DONE
-
-
-def feeds_of(rows: Iterable[Document]) -> list[Document]:
-    """The files with items: those named so, or else every file of a kind that feeds write."""
-    known = [row for row in rows if _FEED.search(str(row["name"])) and not _NO_ITEMS.search(str(row["name"]))]
-    return [row for row in known if _ITEMS.search(str(row["name"]))] or known
-
-
-def _parsed(line: str) -> Any:
-    """The item in a line of JSON; the line itself where it is none."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return line
 
 
 def _text(pieces: Iterable[bytes]) -> Iterator[str]:

@@ -26,6 +26,14 @@ TASKS = (
     Column("Resumed", of("resume_note"), wide=True),
     Column("Arguments", lambda row: plain(row.get("args") or {}), wide=True),
 )
+STATS = (
+    Column("Field", of("name")),
+    Column("Filled", count("filled"), right=True),
+    Column("Coverage", lambda row: f"{row['coverage']:.1%}", right=True),
+    Column("Different", count("distinct"), right=True),
+    Column("Shortest", count("shortest"), right=True),
+    Column("Longest", count("longest"), right=True),
+)
 TIMELINE = (
     Column("When", at("at")),
     Column("Kind", of("kind")),

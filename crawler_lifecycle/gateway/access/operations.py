@@ -82,12 +82,12 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         _READ,
         """metrics openapi getHealth getAudit listCrawlers listRecentRuns
         listRuns compareRun listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
-        getItems listManagers getManager listJobs getManagerLog listPlans listGraphs getGraphPicture getGraphLog
-        listSteps getStep getContext listSchedules getSchedule listDue""",
+        getItems getItemStats listManagers getManager listJobs getManagerLog listPlans listGraphs getGraphPicture
+        getGraphLog listSteps getStep getContext listSchedules getSchedule listDue""",
     ),
     (Access(Role.READ, stream="when waited"), "getRun getGraph getGraphStatus"),
     (Access(Role.READ, stream="when followed"), "getLog"),
-    (Access(Role.READ, stream="always"), "getFile streamEvents downloadArchive getStepResult listResults"),
+    (Access(Role.READ, stream="always"), "getFile getFeed streamEvents downloadArchive getStepResult listResults"),
     (Access(Role.READ, own_run=True), "getStop"),
     (
         Access(Role.OPERATE),

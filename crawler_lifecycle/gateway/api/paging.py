@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -132,10 +132,43 @@ class FileChoice(Choice):
         return self
 
 
-class ItemsChoice(Choice):
-    """Parameters of ``GET /v1/runs/{run_id}/items``: the file's name in the list."""
+class NameChoice(Choice):
+    """Parameters of the page of a file: its name in the list."""
 
     name: str = Field(min_length=1, max_length=NAME_MAX)
+
+
+class ItemsChoice(Choice):
+    """Parameters of ``GET /v1/runs/{run_id}/items/stats``: a file's name in the list, or a task's id; default: all
+    items. Of these the ones with the text in the field, or in any, in any case; without a text: with that field."""
+
+    name: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
+    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+    field: str | None = Field(default=None, max_length=NAME_MAX)
+    contains: str | None = Field(default=None, max_length=NAME_MAX)
+    offset: int = Field(default=0, ge=0, le=ID_MAX)
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        """Refuse two sources. What a form leaves empty is not asked for."""
+        if self.name is not None and self.task is not None:
+            raise ValueError("name: give it alone, or in place of it task")
+        self.field, self.contains = self.field or None, self.contains or None
+        return self
+
+
+class ItemPage(ItemsChoice):
+    """Parameters of ``GET /v1/runs/{run_id}/items``: the same, and which of them."""
+
+    limit: int = Field(default=200, ge=1, le=1_000)
+
+
+class FeedChoice(ItemsChoice):
+    """Parameters of ``GET /v1/runs/{run_id}/items/feed``: the same, the format, and names of fields with commas."""
+
+    format: Literal["jsonl", "csv"] = "jsonl"
+    limit: int | None = Field(default=None, ge=1, le=ID_MAX)
+    fields: str | None = Field(default=None, min_length=1, max_length=4_096)
 
 
 class ArchiveChoice(Choice):

@@ -1,19 +1,19 @@
-"""Routes of what runs leave: supporting files, items, archives and logs."""
+"""Routes of what runs leave: supporting files and logs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 
-from crawler_lifecycle.activities.run_files import FileList, OpenedFile, RunFiles
-from crawler_lifecycle.domain.item_table import ItemTable
-from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, ItemsChoice, LogChoice
+from crawler_lifecycle.activities.run_files import FileList, OpenedFile, OpenedFiles, RunFiles
+from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, LogChoice
 from crawler_lifecycle.gateway.runs.answers import TaskFilePage
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
@@ -22,17 +22,19 @@ from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_t
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
-from crawler_lifecycle.web.problems import Problem
+from crawler_lifecycle.web.problems import Problem, ProblemDocument
 
-#: Files that are read at the same moment, and tables that are made, whatever the number of readers.
-THREADS, TABLES = 4, 2
+#: Files that are read at the same moment, whatever the number of readers.
+THREADS = 4
+_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})", re.ASCII)
 #: A crawler's files are not ours: no browser may take one for a page.
-_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
+UNTRUSTED = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
+_BYTES: dict[str, Any] = {"application/octet-stream": {}}
 
 
 def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader) -> None:
-    """Add ``GET /v1/runs/{run_id}/files``, ``…/file`` and ``…/items``."""
-    threads, tables = CapacityLimiter(THREADS), CapacityLimiter(TABLES)
+    """Add ``GET /v1/runs/{run_id}/files`` and ``…/file``."""
+    threads, reads_on = CapacityLimiter(THREADS), OpenedFiles(files)
 
     @app.get("/v1/runs/{run_id}/files", operation_id="listFiles")
     async def list_files(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:
@@ -48,58 +50,65 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         listed = await to_thread.run_sync(read, limiter=threads)
         return TaskFilePage(run_id=run_id, **{name: getattr(listed, name) for name in FileList.__dataclass_fields__})
 
-    @app.get("/v1/runs/{run_id}/items", operation_id="getItems")
-    async def get_items(run_id: RunId, choice: Annotated[ItemsChoice, Query()]) -> ItemTable:
-        """The first 200 items of a file (JSON Lines, JSON, CSV) as a table of texts: the columns that most of them
-        fill. Never more than 2 MiB of the file are read."""
-
-        return await to_thread.run_sync(items_of, files, runs, run_id, choice.name, limiter=tables)
-
     @app.get(
         "/v1/runs/{run_id}/file",
         operation_id="getFile",
         response_class=Response,
-        responses={200: {"content": {"application/octet-stream": {}}, "description": "The bytes of the file"}},
+        responses={
+            200: {"content": _BYTES, "description": "The bytes of the file"},
+            206: {"content": _BYTES, "description": "The part of them that `Range` asks for, as `Content-Range` says"},
+            416: {"model": ProblemDocument, "description": "The file has no byte at which `Range` begins"},
+        },
     )
-    async def get_file(run_id: RunId, choice: Annotated[FileChoice, Query()]) -> Streamed:
+    async def get_file(
+        run_id: RunId,
+        choice: Annotated[FileChoice, Query()],
+        range: Annotated[str | None, Header(description="A part of the file: `bytes=a-b` or `bytes=a-`")] = None,
+        if_range: Annotated[str | None, Header(include_in_schema=False)] = None,
+    ) -> Streamed:
         """One supporting file, byte by byte, as far as it is written now: by its ``name`` in the list, or by the path
-        that it has in the folder of a task."""
+        that it has in the folder of a task. With ``Range`` a part of it, so that a download that was cut goes on."""
+        # Other ranges are not understood, and no version of a file is known: then all of it is the answer.
+        asked = _RANGE.fullmatch(range or "") if if_range is None else None
+        first, end = (int(asked[1]), int(asked[2] or 10**18) + 1) if asked else (0, 10**18)
+        if first >= end:
+            asked, first, end = None, 0, 10**18
 
         def begin() -> OpenedFile:
             run = undeleted(runs, run_id)
             with reading(run_id):
                 if choice.path is None:
-                    opened, what = files.open(run, str(choice.name)), f"name: {choice.name!r}"
+                    opened, what = reads_on.open(run, str(choice.name), first), f"name: {choice.name!r}"
                 else:
                     task = find_task(tasks, run.ref, choice.task).ref
-                    opened, what = (
-                        files.of_task(run.ref, task, choice.path),
-                        f"path: {choice.path!r} of task {task.task_id}",
-                    )
+                    opened = files.of_task(run.ref, task, choice.path, first)
+                    what = f"path: {choice.path!r} of task {task.task_id}"
             if opened is None:
                 raise missing(run_id, what)
             return opened
 
         opened = await to_thread.run_sync(begin, limiter=threads)
+        size = opened.size
+        if asked and first >= size:
+            told, headers = f"Range: byte {first:,} is behind the end", {"Content-Range": f"bytes */{size}"}
+            raise Problem(
+                416, "range_not_satisfiable", f"{told}; the file has {size:,}", headers=headers, run_id=run_id
+            )
+        stop = min(end, size)
 
         async def chunks() -> AsyncGenerator[bytes, None]:
-            while (piece := await to_thread.run_sync(next, opened.pieces, None, limiter=threads)) is not None:
+            part = opened.part(first, stop)
+            while (piece := await to_thread.run_sync(next, part, None, limiter=threads)) is not None:
                 yield piece
+            if asked and choice.name is not None:
+                reads_on.keep(run_id, choice.name, opened)
 
         named = choice.path or str(choice.name)
         name = quote(named.rsplit("/", 1)[-1], safe="", errors="replace")
-        headers = {**_HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
-        return Streamed(chunks(), "application/octet-stream", headers)
-
-
-def items_of(files: RunFiles, runs: RunReader, run_id: int, name: str) -> ItemTable:
-    """The first items of a file of the run. Blocks. Raises ``Problem`` when there is no such run or file."""
-    run = undeleted(runs, run_id)
-    with reading(run_id):
-        table = files.table(run, name)
-    if table is None:
-        raise missing(run_id, f"name: {name!r}")
-    return table
+        headers = {**UNTRUSTED, "Content-Disposition": f"attachment; filename*=UTF-8''{name}", "Accept-Ranges": "bytes"}
+        headers |= {"Content-Length": str(stop - first)}
+        headers |= {"Content-Range": f"bytes {first}-{stop - 1}/{size}"} if asked else {}
+        return Streamed(chunks(), "application/octet-stream", headers, status_code=206 if asked else 200)
 
 
 def missing(run_id: int, what: str) -> Problem:

@@ -38,11 +38,12 @@ class Streamed(StreamingResponse):
         media_type: str,
         headers: Mapping[str, str],
         *,
+        status_code: int = 200,
         entered: Callable[[], None] = lambda: None,
         left: Callable[[], None] = lambda: None,
         dropped: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(chunks, media_type=media_type, headers=headers)
+        super().__init__(chunks, status_code, headers, media_type)
         self._chunks = chunks
         self._entered, self._left, self._dropped = entered, left, dropped
         self._stall_s = STALL_S

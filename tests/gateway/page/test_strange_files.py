@@ -62,13 +62,20 @@ def test_items_whatever_is_in_them(left: tuple[TestClient, str, Path]) -> None:
     (files / "items.jsonl").write_text("".join(json.dumps(one) + "\n" for one in items) + '{"title"')
     page = shown(browser, f"{run}/items", name="task-0/items.jsonl")
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 201
-    assert "300 items" in page
+    assert "1 to 200 of 300 items" in page
+    assert "1 last lines were not whole" in page
+    assert ">201<" in shown(browser, f"{run}/items", offset="200", contains="SCRIPT", stats="true")
+    assert "100.0 %" in shown(browser, f"{run}/items", field="title", contains="", stats="true")
+    assert "0 items that fit" in shown(browser, f"{run}/items", field="<script>alert(1)", contains='"><svg onload')
     (files / "empty.csv").write_text("")
     assert "0 items" in shown(browser, f"{run}/items", name="task-0/empty.csv")
+    (files / "items.jsonl").unlink()
+    (files / "empty.csv").unlink()
+    assert "CRAWL_FILES_DIR" in shown(browser, f"{run}/items")
     with (files / "line.jsonl").open("wb") as file:
-        file.truncate(2**30)  # one line of a gigabyte
+        file.truncate(2**28)  # one line
     page = shown(browser, f"{run}/items", name="task-0/line.jsonl")
-    assert "first line is longer than 2,097,152 bytes" in page
+    assert "1 items were longer than 8,388,608 characters" in page
 
 
 def test_pictures_are_proved_and_all_else_is_text(left: tuple[TestClient, str, Path]) -> None:

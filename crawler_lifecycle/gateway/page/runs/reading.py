@@ -13,15 +13,15 @@ from fastapi import FastAPI, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.activities.run_files import FileList, RunFiles
+from crawler_lifecycle.activities.run_files import BEGINNING_MAX, FileList, RunFiles
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.item_table import READ_MAX
 from crawler_lifecycle.domain.items import is_items
-from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice
+from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, NameChoice
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
-from crawler_lifecycle.gateway.runs.output import HEADERS, TABLES, TEXT, THREADS, items_of, missing
+from crawler_lifecycle.gateway.runs.items import TABLES, RunItems
+from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT, THREADS, missing
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
@@ -31,12 +31,20 @@ from crawler_lifecycle.web.problems import Problem
 
 #: Lines that the page begins with, and bytes of them that are sent with it.
 LINES, BYTES = 500, 256 * 1024
+#: Items that one page shows.
+ROWS = 200
 #: Escape sequences of terminals, then every other control character but the end of a line and the tabulator, and what
 #: turns the direction of a text around.
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     "|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
+
+
+class ShownItems(ItemsChoice):
+    """The same, and whether statistics are shown beside them."""
+
+    stats: bool = False
 
 
 def plain(data: bytes) -> str:
@@ -85,7 +93,7 @@ async def _end(reader: LogReader, task: LoggedTask) -> tuple[str, str | None]:
 
 
 #: Bytes of a text that are shown, and of a picture that is.
-TEXT_MAX, PICTURE_MAX = 256 * 1024, READ_MAX
+TEXT_MAX, PICTURE_MAX = 256 * 1024, BEGINNING_MAX
 #: Pictures by how they begin: a name alone is a crawler's word. Those of vectors may hold scripts, and are none here.
 _PICTURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -97,8 +105,8 @@ _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -> None:
-    """Add the list of files, one file, and its items."""
-    threads, tables = CapacityLimiter(THREADS), CapacityLimiter(TABLES)
+    """Add the list of files, and one file."""
+    threads = CapacityLimiter(THREADS)
 
     @app.get("/runs/{run_id}/files", operation_id="showFiles", include_in_schema=False)
     async def show_files(run_id: RunId, request: Request) -> Response:
@@ -114,7 +122,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
         return answer(request, "files.html", run_id=run_id, listed=here, rows=rows, now=views.clock())
 
     @app.get("/runs/{run_id}/file", operation_id="showFile", include_in_schema=False)
-    async def show_file(run_id: RunId, choice: Annotated[ItemsChoice, Query()], request: Request) -> Response:
+    async def show_file(run_id: RunId, choice: Annotated[NameChoice, Query()], request: Request) -> Response:
         """The beginning of one file, as text or as a picture."""
 
         def begin() -> tuple[int, bytes]:
@@ -133,11 +141,21 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
         values |= {"short": PurePosixPath(choice.name).name, "cut": size > TEXT_MAX, "items": is_items(choice.name)}
         return answer(request, "file.html", asked=urlencode({"name": choice.name}), now=views.clock(), **values)
 
-    @app.get("/runs/{run_id}/items", operation_id="showItems", include_in_schema=False)
-    async def show_items(run_id: RunId, choice: Annotated[ItemsChoice, Query()], request: Request) -> Response:
-        """The first items of a file as a table, columns by how often they are filled."""
 
-        table = await to_thread.run_sync(items_of, files, runs, run_id, choice.name, limiter=tables)
-        asked = urlencode({"name": choice.name})
-        values: dict[str, Any] = {"run_id": run_id, "name": choice.name, "table": table, "asked": asked}
-        return answer(request, "items.html", now=views.clock(), **values)
+def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
+    """Add the page of items: a table, a filter, and on demand the statistics of their fields."""
+    tables = CapacityLimiter(TABLES)
+
+    @app.get("/runs/{run_id}/items", operation_id="showItems", include_in_schema=False)
+    async def show_items(run_id: RunId, choice: Annotated[ShownItems, Query()], request: Request) -> Response:
+        """Items as a table, columns by how often they are filled."""
+        table = await to_thread.run_sync(items.table, run_id, choice, ROWS, limiter=tables)
+        stats = await to_thread.run_sync(items.stats, run_id, choice, limiter=tables) if choice.stats else None
+        asked = choice.model_dump(exclude_none=True, exclude={"offset", "stats"})
+
+        def link(**more: object) -> str:
+            return urlencode(asked | more)
+
+        before = max(0, table.offset - ROWS) if table.offset else None
+        values: dict[str, Any] = {"run_id": run_id, "choice": choice, "table": table, "stats": stats, "link": link}
+        return answer(request, "items.html", now=views.clock(), before=before, **values)

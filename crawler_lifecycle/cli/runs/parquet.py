@@ -1,0 +1,101 @@
+"""Items as Parquet, by pyarrow, which is an extra: values in, pieces of bytes out, a group of rows at a time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, Head, cell_text, fields_of, utf8
+from crawler_lifecycle.domain.items import plain
+
+#: Rows of a group, and characters after which it is written anyway.
+ROWS, CHARS = 20_000, 8 * 1024 * 1024
+#: Types of columns, and what fits into one; all else is text.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "bool_": lambda value: isinstance(value, bool),
+    "int64": lambda value: type(value) is int and -(2**63) <= value < 2**63,
+    "float64": lambda value: type(value) is float or (type(value) is int and abs(value) <= 2**53),
+}
+
+
+def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> Iterator[bytes]:
+    """Columns are ``fields``, or those of the first items, with the types of their values; whatever does not fit stands
+    in a column of its own, as JSON. Raises ``CommandFailed`` where pyarrow is missing."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        cure = 'pip install "crawler-lifecycle[parquet]"'
+        raise CommandFailed(Exit.ERROR, "--format parquet needs pyarrow", str(error), cure) from None
+    source = (item for item in items if item is not PAUSE)
+    head = Head()
+    for item in source:
+        if head.add(item):
+            break
+    kinds = {name: _kind([fields_of(item).get(name) for item in head.items]) for name in fields or head.columns}
+    columns = [pyarrow.field(name, getattr(pyarrow, kind)()) for name, kind in kinds.items()]
+    schema = pyarrow.schema([*columns, pyarrow.field(LEFT_OUT, pyarrow.string())])
+    sink = _Pieces()
+    with parquet.ParquetWriter(sink, schema) as writer:
+        for group in _groups(_row(item, kinds, fields is None) for item in chain(head.items, source)):
+            writer.write_table(pyarrow.Table.from_pylist(group, schema))
+            yield sink.taken()
+    yield sink.taken()
+
+
+def _kind(values: Iterable[Any]) -> str:
+    """The type in which all of these are."""
+    some = [value for value in values if value is not None]
+    return next((kind for kind, fits in _FITS.items() if some and all(map(fits, some))), "string")
+
+
+def _row(item: Any, kinds: dict[str, str], whole: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for name, value in fields_of(item).items():
+        kind = kinds.get(name)
+        if kind == "string":
+            row[name] = None if value is None else utf8(cell_text(value))
+        elif kind is not None and (value is None or _FITS[kind](value)):
+            row[name] = value
+        elif kind is not None or whole:
+            rest[name] = value
+    return row | {LEFT_OUT: utf8(plain(rest)) if rest else None}
+
+
+def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    group, chars = list[dict[str, Any]](), 0
+    for row in rows:
+        group.append(row)
+        chars += sum(len(value) for value in row.values() if isinstance(value, str))
+        if len(group) >= ROWS or chars >= CHARS:
+            yield group
+            group, chars = [], 0
+    yield group
+
+
+class _Pieces(io.RawIOBase):
+    """A file to be written whose bytes are taken as they come."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(bytes(data))
+        self._size += len(self._pieces[-1])
+        return len(self._pieces[-1])
+
+    def taken(self) -> bytes:
+        """All that was written since."""
+        found, self._pieces = b"".join(self._pieces), []
+        return found

@@ -1,0 +1,131 @@
+"""Items as JSON Lines and CSV: values in, pieces of bytes out, in memory that does not grow with the items."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
+from typing import Any, Final
+
+from .item_table import VALUE
+from .items import matching, plain
+
+#: The first items, whose fields become columns: so many, or fewer where they have so many characters.
+HEAD_ITEMS, HEAD_CHARS = 1_000, 2 * 1024 * 1024
+#: Columns beside the one with all fields of an item that have none, as JSON.
+COLUMNS_MAX, LEFT_OUT = 1_000, "(left out)"
+#: Bytes of a piece, and items after which there is one, were it empty: whoever reads may have gone away.
+PIECE, PAUSE_ITEMS = 64 * 1024, 500
+PAUSE: Final = object()
+"""Stands where items were passed over."""
+#: Texts that a spreadsheet runs; numbers with a sign are none.
+_FORMULA = re.compile(r"[=@\t\r\n\uff1d\uff0b\uff0d\uff20]|[+\-](?!\d[\d.,]*(?:[eE][+-]?\d+)?$)")
+
+
+def chosen(
+    items: Iterable[Any],
+    field: str | None = None,
+    contains: str | None = None,
+    fields: Collection[str] | None = None,
+    offset: int = 0,
+    limit: int | None = None,
+) -> Iterator[Any]:
+    """The items with this text in this field, or in any; of these, some; of each, some fields. ``PAUSE`` is between."""
+    fits, place = matching(field, contains), 0
+    for count, item in enumerate(items, 1):
+        place += (taken := fits(item))
+        if taken and place > offset:
+            cut = fields is not None and isinstance(item, dict)
+            yield {name: item[name] for name in fields or () if name in item} if cut else item
+        elif not count % PAUSE_ITEMS:
+            yield PAUSE
+        if limit is not None and place == offset + limit:
+            return
+
+
+def as_jsonl(items: Iterable[Any]) -> Iterator[bytes]:
+    """An item a line, as JSON that everybody reads."""
+    lines, size = list[str](), 0
+    for item in items:
+        if item is not PAUSE:
+            lines.append(plain(item) + "\n")
+            size += len(lines[-1])
+        if item is PAUSE or size >= PIECE:
+            yield "".join(lines).encode("utf-8", "replace")
+            lines, size = [], 0
+    yield "".join(lines).encode("utf-8", "replace")
+
+
+def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Iterator[bytes]:
+    """A line with the names of ``fields``, or of those of the first items, and a record for each item."""
+    source, head = iter(items), Head()
+    for item in source:
+        if item is PAUSE:
+            yield b""
+        elif head.add(item):
+            break
+    names = list(fields or head.columns)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    more = [LEFT_OUT] if fields is None and head.leaves_out else []
+    writer.writerow([*map(_harmless, names), *more])
+    for item in chain(head.items, source):
+        if item is not PAUSE:
+            row = dict(fields_of(item))
+            cells = [_harmless(cell_text(row.pop(name, None))) for name in names]
+            writer.writerow([*cells, *([plain(row) if row else ""] if more else [])])
+        if item is PAUSE or text.tell() >= PIECE:
+            yield text.getvalue().encode("utf-8", "replace")
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue().encode("utf-8", "replace")
+
+
+class Head:
+    """The first items, and the columns that their fields become."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._names: dict[str, None] = {}
+        self._chars, self._full = 0, False
+
+    def add(self, item: Any) -> bool:
+        """Take one more; tell whether that was the last one."""
+        self.items.append(item)
+        self._names.update(dict.fromkeys(fields_of(item)))
+        self._chars += len(plain(item))
+        self._full = len(self.items) >= HEAD_ITEMS or self._chars >= HEAD_CHARS
+        return self._full
+
+    @property
+    def columns(self) -> list[str]:
+        """Names that may be columns: texts, and not that of what is left out."""
+        return [name for name in self._names if name != LEFT_OUT and utf8(name) == name][:COLUMNS_MAX]
+
+    @property
+    def leaves_out(self) -> bool:
+        """Tell whether an item may have fields that have no column."""
+        return self._full or len(self._names) > len(self.columns)
+
+
+def fields_of(item: Any) -> dict[str, Any]:
+    """The fields of an item; what has none is one."""
+    return item if isinstance(item, dict) else {VALUE: item}
+
+
+def cell_text(value: Any) -> str:
+    """A value as the text of a cell: nothing for null, JSON for what is no text."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else plain(value)
+
+
+def utf8(text: str) -> str:
+    """The text without half characters."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _harmless(text: str) -> str:
+    return f"'{text}" if _FORMULA.match(text) else text
