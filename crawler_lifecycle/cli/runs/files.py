@@ -140,7 +140,10 @@ def items(
     answers = [{"file": row["file"], "item": row["item"]} for row in rows]
     emit({"run_id": run, "items": answers}, names=[], table=table, rows=answers)
     if not feeds:
-        say(f"run {run} has left no items yet; next: crawlctl files {run}")
+        say(
+            f"run {run} has left no items yet; its crawler writes items.jsonl into the folder that CRAWL_FILES_DIR "
+            f"names, and of Scrapy what FEEDS name; next: crawlctl files {run}"
+        )
     elif more:
         say(f"… the first {limit} lines; all of them: crawlctl files {run} {clean(feeds[0]['name'])} --download .")
     return Exit.DONE
