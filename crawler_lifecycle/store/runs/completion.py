@@ -41,6 +41,8 @@ def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
         .order_by(t.status, t.outcome)
     )
     groups = [EndedTasks(status, outcome, count, cause) for status, outcome, count, cause in rows]
+    if all(group.status == "SUCCEEDED" for group in groups):
+        return groups
     alike = func.count()
     most = conn.execute(
         current_tasks(run_id, t.status, t.outcome, t.cause, alike)
