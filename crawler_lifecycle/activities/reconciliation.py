@@ -19,6 +19,7 @@ from crawler_lifecycle import redaction
 from crawler_lifecycle.activities.shared import Clock, Counts, beating, ordered_at, push_event, telling, utc_now
 from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.last_words import printable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
@@ -275,7 +276,7 @@ def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool) -> list
             continue
         end = observation.end
         if end is not None and end.message:
-            end = replace(end, message=redaction.current().text(end.message))
+            end = replace(end, message=printable(redaction.current().text(end.message)))
             observation = replace(observation, end=end)
         changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
         planned = state.next_look_at or look.observed_at

@@ -90,12 +90,17 @@ def short(line: str) -> str:
     return f"{line[:_BEGIN].rstrip()} …{mark}… {line[-_END:].lstrip()}"
 
 
+def printable(text: str) -> str:
+    """The text with a space for everything that is no visible character."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
 def _lines(log: str) -> Iterator[str]:
     """The lines as a terminal shows them, without what is ours, blank, or no character."""
     for raw in log.replace("\0", "").split("\n")[-_LINES_MAX:]:
         # A progress bar draws over itself.
         over = [part for part in _ANSI.sub("", raw[-_LINE_MAX:]).split("\r") if part.strip()]
         line = _GROUP.sub("", over[-1]) if over else ""
-        line = "".join(c if c.isprintable() else " " for c in line).rstrip()
+        line = printable(line).rstrip()
         if line.strip() and not _OURS.match(line):
             yield line

@@ -227,6 +227,9 @@ def test_a_project_without_a_feed_gets_one(scrapy_bench: ScrapyBench) -> None:
     assert scrapy_bench.crawl("pages", {"n": "2"}, CRAWL_SETTINGS='{"FEEDS": {}}') == 0
     assert scrapy_bench.crawl("mute", {"n": "1"}) == 0  # no item
     assert not feed.exists()
+    assert scrapy_bench.crawl("own", {"n": "2"}) == 0  # it writes that file by itself
+    assert feed.read_text() == "{}\n{}\n"
+    feed.unlink()
     for lines in (2, 4):  # what is there already stays
         assert scrapy_bench.crawl("pages", {"n": "2"}, CRAWL_SETTINGS='{"FEED_EXPORT_BATCH_ITEM_COUNT": "1"}') == 0
         assert len([json.loads(line)["url"] for line in feed.read_text().splitlines()]) == lines

@@ -79,6 +79,7 @@ def _keep_feeds(settings: Any) -> None:
     if os.environ.get("CRAWL_ITEMS") != "off" and not settings.getpriority("FEEDS") and not settings.get("FEED_URI"):
         # An add-on may still set others. A file that is there is written on, and none stays empty.
         ours = {"format": "jsonlines", "overwrite": False, "store_empty": False, "batch_item_count": 0}
+        ours["crawl_default"] = True
         settings.set("FEEDS", {"items.jsonl": ours}, priority="command")
     feeds = settings.getdict("FEEDS")
     if any(isinstance(key, Path) for key in feeds):

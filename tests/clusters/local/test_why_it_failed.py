@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.testing import ActivityEnvironment
@@ -20,13 +21,13 @@ FEED = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/items.jsonl', 'w').wri
 FAKE = "print('Traceback (most recent call last):\\n  File x\\nKeyError: 1', flush=True)\n"
 
 
-def crawled(folder: Path, code: str) -> tuple[RunRow, TaskRow]:
+def crawled(folder: Path, code: str, **options: Any) -> tuple[RunRow, TaskRow]:
     """The run and its task after a whole life: real processes, activities and database."""
     url = f"sqlite:///{folder / 'state.db'}"
     upgrade(url)
     bench = Bench(folder)
     store, cluster = open_store(url, pool_size=1), bench.cluster
-    scheduler = FakeScheduler([bench.crawler(code)], cluster)
+    scheduler = FakeScheduler([bench.crawler(code, **options)], cluster)
     handle = store.initiation.create_run(RunRequest(crawler="demo"), "r1", Owner("crawl/demo/r1", "chain"))
     fence = Fence(handle.run_id, handle.attempt, "chain", handle.run_uid)
     rows = (store.looks, store.runs, store.tasks, store.events)
@@ -64,5 +65,14 @@ def test_a_crawler_that_fails_says_why(tmp_path: Path, code: str, error: str | N
 
 
 def test_a_traceback_is_no_failure(tmp_path: Path) -> None:
-    run, task = crawled(tmp_path, FAKE)
+    run, task = crawled(tmp_path, FEED + FAKE, items=False)
     assert (run.status, run.outcome, task.error, run.cause) == ("COMPLETED", "finished", None, task.cause)
+    assert run.items is None, "items: off"
+
+
+def test_what_a_crawler_says_itself_is_one_line_without_secrets(tmp_path: Path) -> None:
+    told = {"message": "no\x00 \x1b[1mpage\npassword=hunter22"}
+    write = f"open(os.environ['CRAWL_STATS_FILE'], 'w').write(json.dumps({told}))"
+    _, task = crawled(tmp_path, f"import json, os; {write}; raise SystemExit(1)")
+    assert task.error == "no  [1mpage password=[redacted]"
+    assert task.cause == f"The crawler failed, exit 1: {task.error}"
