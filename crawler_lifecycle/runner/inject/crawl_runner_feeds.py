@@ -22,7 +22,7 @@ class KeptFeed(FileFeedStorage):
         self._yields = given and not os.path.exists(self.path)
 
     def open(self, spider: Any) -> Any:
-        """Write nothing beside a project that writes the same file by itself, which it did before an item comes here."""
+        """Write nothing beside a project that writes the same file itself, which it did before an item comes here."""
         if self._yields and os.path.exists(self.path):
             return open(os.devnull, "wb")
         return super().open(spider)
