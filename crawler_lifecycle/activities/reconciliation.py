@@ -9,15 +9,17 @@ through Temporal and each activity can be repeated alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from temporalio import activity
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.activities.shared import Clock, Counts, beating, ordered_at, push_event, telling, utc_now
 from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.last_words import printable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
@@ -273,6 +275,9 @@ def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool) -> list
         if observation is None:
             continue
         end = observation.end
+        if end is not None and end.message:
+            end = replace(end, message=printable(redaction.current().text(end.message)))
+            observation = replace(observation, end=end)
         changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
         planned = state.next_look_at or look.observed_at
         # A change after the look that was planned belongs to a later one, at most one gap after the change.

@@ -437,12 +437,14 @@ def pages_per_minute(pages: int | None, started_at: datetime | None, until: date
 
 @dataclass(frozen=True, slots=True)
 class EndedTasks:
-    """The number of tasks of a run that ended alike, with the cause of one of them."""
+    """The number of tasks of a run that ended alike, with the most frequent cause of them."""
 
     status: str
     outcome: str | None
     count: int
     cause: str | None = None
+    alike: int = 0
+    """The number of tasks with this cause; 0 where that was not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,8 +480,9 @@ def verdict(groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok
     if stop is not None and stop.limit is None:
         done = f" ({succeeded} of {total} tasks had finished)" if succeeded else ""
         return Verdict(RunStatus.FAILED, "cancelled", f"{stop.stopped}{done}")
-    worst = max(bad, key=lambda g: (g.count, g.outcome or ""))
-    detail = f"{total - succeeded} of {total} tasks did not succeed; most: {worst.cause or worst.outcome}"
+    worst = max(bad, key=lambda g: (g.alike, g.count, g.outcome or ""))
+    most = f"{worst.alike} of them" if worst.alike else "most"
+    detail = f"{total - succeeded} of {total} tasks did not succeed; {most}: {worst.cause or worst.outcome}"
     if total == 1:
         detail = worst.cause or f"The task ended as {worst.outcome}"
     if succeeded:

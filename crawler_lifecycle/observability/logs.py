@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import structlog
 from pydantic import BaseModel, SecretStr
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import LifecycleError
 
-from . import redaction
 from .line_writer import LineWriter
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import select
 import threading
 import time
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
-from crawler_lifecycle.observability import redaction
 
 log = logging.getLogger(__name__)
 

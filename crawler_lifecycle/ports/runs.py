@@ -142,6 +142,8 @@ class TaskRow:
     superseded_by: int | None = None
     outcome: str | None = None
     cause: str | None = None
+    error: str | None = None
+    """The line that says why it failed, from its log or its runner; ``None``: it did not, or there is none."""
     args: Mapping[str, str] = field(default_factory=dict)
     cluster: str | None = None
     cluster_name: str | None = None

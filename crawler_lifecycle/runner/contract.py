@@ -66,6 +66,8 @@ class Contract(NamedTuple):
     stop_url: str | None
     """The address where the gateway tells of the run's stop."""
     stop_token: str | None
+    items: bool
+    """Items in feeds are counted."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Contract:
@@ -99,6 +101,7 @@ class Contract(NamedTuple):
             log_file=environ.get("CRAWL_LOG_FILE"),
             stop_url=_stop_url(environ),
             stop_token=environ.get("CRAWL_TOKEN"),
+            items=environ.get("CRAWL_ITEMS") != "off",
         )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from . import VERSION, contract
 from .child import Child, Ended, become_subreaper, block_signals, hide_environment
+from .feeds import Feeds
 from .forced import ForcedStop
 from .log import CappedLog
 from .memory import cgroup_limit
@@ -38,6 +39,8 @@ MARGIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 #: What is for us alone, and no business of the crawler.
 _OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE", "CRAWL_SLOT_FD")
+#: Feeds are counted so often, and for so long at the end, or at that of a crawler that was stopped.
+FEED_SECONDS, FEED_END_SECONDS, FEED_STOP_SECONDS = 5.0, 10.0, 2.0
 #: With less than this left on the disk, a failure counts as a full disk.
 DISK_RESERVE = 64 * 1024
 
@@ -56,6 +59,10 @@ class Runner:
         self._resumption: contract.Json = {}
         self._complained = False
         self._stats: dict[str, Any] = {}
+        self._told: contract.Json = {}
+        """What the crawler itself said last."""
+        self._feeds = Feeds(terms.files_dir) if terms.files_dir and terms.items else None
+        self._feeds_due = time.monotonic() + FEED_SECONDS
         self._signs = Signs()
         self._wrote_at: str | None = None
         self._stats_raw: contract.Json | None = None
@@ -148,6 +155,7 @@ class Runner:
 
     def _tick(self) -> None:
         self._read_stats()
+        self._count_feeds()
         if self._signs.look():
             self._wrote_at = contract.now()
             self._write_stats(self._stats)
@@ -210,8 +218,37 @@ class Runner:
         if fresh:
             fresh.setdefault("updated_at", contract.now())
             self._began = True
-            self._stats = fresh if self._state is None else self._state.with_earlier(fresh)
-            self._write_stats(self._stats)
+            self._told = fresh
+            self._combine()
+
+    def _combine(self) -> None:
+        """Take for each counter the crawler's own, else that of its feeds, with what earlier attempts counted."""
+        counted: contract.Json = {}
+        if self._feeds is not None and self._feeds.items is not None:
+            counted = {"items": self._feeds.items, "bytes": self._feeds.bytes}
+        stats = {**counted, **self._told}
+        self._stats = stats if self._state is None else self._state.with_earlier(stats)
+        self._write_stats(self._stats)
+
+    def _count_feeds(self, final_s: float | None = None) -> None:
+        """Count what stands in feeds, if it is time again; at the end all of it, within so many seconds."""
+        now = time.monotonic()
+        own = self._told.keys() >= {"items", "bytes"}
+        if self._feeds is None or own or (final_s is None and now < self._feeds_due):
+            return
+        before = self._feeds.items, self._feeds.bytes
+        more = self._feeds.look()
+        if final_s is not None:
+            while more and time.monotonic() < now + final_s:
+                more = self._feeds.look()
+            if more:
+                say(f"There was no time to count all items: only those in the first {self._feeds.bytes} bytes count.")
+            else:
+                self._feeds.finish()
+        self._feeds_due = time.monotonic() + (TICK_SECONDS if more else FEED_SECONDS)
+        if (self._feeds.items, self._feeds.bytes) != before:
+            self._told["updated_at"] = contract.now()
+            self._combine()
 
     def _write_stats(self, data: contract.Json) -> None:
         if self._terms.stats_file:
@@ -232,6 +269,7 @@ class Runner:
 
     def _finish(self, ended: Ended, child: Child) -> int:
         self._read_stats()
+        self._count_feeds(FEED_STOP_SECONDS if child.stop_asked else FEED_END_SECONDS)
         evidence = Evidence(
             scrapy=self._scrapy,
             stop_asked=child.stop_asked,

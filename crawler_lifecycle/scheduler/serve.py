@@ -9,14 +9,14 @@ import sys
 import threading
 from typing import Protocol, cast
 
-from crawler_lifecycle import task_tokens
+from crawler_lifecycle import redaction, task_tokens
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clusters.kind import TaskEnvironment, kind_of
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.domain.retention import DAY_S
-from crawler_lifecycle.observability import logs, redaction
+from crawler_lifecycle.observability import logs
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.web.listening import Unservable, bind, run

@@ -20,8 +20,8 @@ from pydantic import SecretStr
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.observability import redaction
 
 from .converter import ENCRYPTED, WHY
 

@@ -22,8 +22,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.plugin import SimplePlugin
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.observability import redaction
 
 from .converter import TolerantPayloadConverter
 from .floods import FewSignals

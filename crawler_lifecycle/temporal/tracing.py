@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.observability import redaction
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

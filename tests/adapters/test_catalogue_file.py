@@ -62,6 +62,7 @@ def file(tmp_path: Path) -> Path:
         (GOOD + "  env: {CRAWL_RUN_ID: x}\n", 4, "env.CRAWL_RUN_ID: names that begin with CRAWL_"),
         (GOOD + "  env: {1: x}\n", 4, "the key '1' is no text"),
         (GOOD + "  resumable: 'yes'\n", 4, "resumable: 'yes' is not allowed"),
+        (GOOD + "  items: 'off'\n", 4, "items: 'off' is not allowed"),
         (GOOD + "  files_max: -1\n", 4, "files_max: -1 is not allowed"),
         (GOOD + "  stop_signal: SIGKILL\n", 4, "stop_signal: 'SIGKILL' is not allowed"),
         (GOOD + "  resources:\n    memory: lots\n", 5, "resources.memory: 'lots' is not allowed"),

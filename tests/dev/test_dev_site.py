@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,34 +71,36 @@ class Products(scrapy.Spider):
     def parse(self, response):
         yield {"title": response.css("title::text").get()}
 """
-FETCH = """
-import json, os
-with open(os.path.join(os.environ["CRAWL_FILES_DIR"], "items.jsonl"), "w") as items:
-    items.write(json.dumps({"title": "ink"}) + "\\n")
-"""
+CASES = [("**A Scrapy project**", "pen"), ("**A Python program**", "ink"), ("**It fails?**", "named 'bs5'")]
+CASES += [("**A Node program**", "nib")] if shutil.which("node") else []
 
 
-@pytest.mark.parametrize(("begin", "title"), [("**A Scrapy project**", "pen"), ("**A command**", "ink")])
-def test_the_readers_own_case(empty: Dev, begin: str, title: str) -> None:
+@pytest.mark.parametrize(("begin", "told"), CASES)
+def test_the_readers_own_case(empty: Dev, begin: str, told: str) -> None:
     """The first lines of docs/crawlers.md, typed as they stand."""
     page = (ROOT / "docs" / "crawlers.md").read_text()
-    block = page[page.index(begin) :].partition("```console\n")[2].partition("```")[0]
-    typed = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
-    assert [words.split()[:2] for words in typed[1:]] == [["crawlctl", word] for word in ("dev", "start", "items")]
+    case = page[page.index(begin) :]
+    typed = [line.removeprefix("$ ") for line in case.partition("```console\n")[2].partition("```")[0].splitlines()]
+    typed = [line for line in typed if not line.startswith("#")]
+    assert [words.split()[:2] for words in typed[1:3]] == [["crawlctl", word] for word in ("dev", "start")]
     here = empty.state_dir.parent
     (here / "shop" / "shop").mkdir(parents=True)
     (here / "shop" / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
-    feeds = {"products.jsonl": {"format": "jsonlines"}}
-    (here / "shop" / "shop" / "settings.py").write_text(f"SPIDER_MODULES = ['shop.products']\nFEEDS = {feeds}\n")
+    (here / "shop" / "shop" / "settings.py").write_text("SPIDER_MODULES = ['shop.products']\n")
     (here / "shop" / "shop" / "products.py").write_text(SPIDER)
-    (here / "fetch.py").write_text(FETCH)
+    (here / "broken.py").write_text("import bs5\n")
+    for name, language in (("fetch.py", "python"), ("fetch.js", "js")):
+        (here / name).write_text(page.partition(f"```{language}\n")[2].partition("```")[0])
     subprocess.run(["sh", "-c", typed[0]], cwd=here, check=True, timeout=ANSWER_S)
     empty.start()
-    for line, more in ((typed[2], ["--poll-minutes", "0.02"]), (typed[3], ["-o", "jsonl"])):
+    for line, more in ((typed[2], ["--poll-minutes", "0.02"]), (typed[3], [])):
         command = [sys.executable, "-m", "crawler_lifecycle.cli", *line.split()[1:], *more]
         done = subprocess.run(command, capture_output=True, text=True, cwd=here, timeout=ANSWER_S)
-        assert done.returncode == 0, (line, done.stderr)
-    assert title in done.stdout
+        failed = "broken" in line
+        assert done.returncode == (5 if failed else 0), (line, done.stderr)
+    assert told in done.stdout
+    [run] = json.loads(empty.crawlctl("list", "-o", "json").stdout)["runs"]
+    assert run["items"] == (None if "broken" in typed[2] else 1)
 
 
 def test_beside_a_catalogue_of_ones_own(empty: Dev) -> None:

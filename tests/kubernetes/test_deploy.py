@@ -33,8 +33,8 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.redaction import Redactor
 from crawler_lifecycle.settings import ClusterSettings, Settings
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.cluster import Cluster

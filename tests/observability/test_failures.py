@@ -20,9 +20,9 @@ from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.observability import redaction
-from crawler_lifecycle.observability.redaction import MASK
+from crawler_lifecycle.redaction import MASK
 from crawler_lifecycle.temporal.codec import Encryption
 from crawler_lifecycle.temporal.plugin import FAILURE_BYTES, HidingFailureConverter, RedactingFailureConverter
 from tests.support.examples import examples

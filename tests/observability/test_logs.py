@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.observability import logs, redaction
-from crawler_lifecycle.observability.redaction import MASK
+from crawler_lifecycle.observability import logs
+from crawler_lifecycle.redaction import MASK
 from crawler_lifecycle.settings import GatewaySettings, LogSettings, Settings
 from crawler_lifecycle.web.serving import Guard
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.observability.redaction import (
+from crawler_lifecycle.redaction import (
     ANYWHERE_MIN,
     MASK,
     Redactor,

@@ -33,7 +33,7 @@ import sys
 sys.path.insert(0, {str(RUNNER.parents[1])!r})
 from crawler_lifecycle.runner import bundle, forced, main, signs, upload
 forced._PAUSES_S = upload._PAUSES_S = (0.1,)
-signs.SECONDS = 0.1
+signs.SECONDS = main.FEED_SECONDS = 0.1
 bundle.PART_BYTES = {EAGER_PART_BYTES}
 main.main(sys.argv[1:])
 """

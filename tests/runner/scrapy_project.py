@@ -56,6 +56,15 @@ class Pages(Base):
     name = "pages"
 
 
+class Own(Base):
+    name = "own"
+
+    def parse(self, response):
+        with open(os.environ["CRAWL_FILES_DIR"] + "/items.jsonl", "a") as file:
+            file.write("{}\\n")
+        yield {"url": response.url}
+
+
 class Fed(Base):
     name = "fed"
     custom_settings = {

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain import bounds
-from crawler_lifecycle.runner import contract
+from crawler_lifecycle.runner import contract, feeds, main
 from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON
 from tests.runner.runner_bench import RUNNER, RunnerBench, wait_until
@@ -66,6 +66,50 @@ def test_stats_are_passed_on_while_it_runs(bench: RunnerBench) -> None:
     time.sleep(1.2)
     assert bench.stats()["updated_at"] == first  # it did not count again, so nothing is newer
     process.kill()
+
+
+WRITES = "import os, json, time\nfile = open(os.environ['CRAWL_FILES_DIR'] + '/items.jsonl', 'a', buffering=1)\n"
+
+
+def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(bench: RunnerBench) -> None:
+    code = f"{WRITES}print('{{}}\\n' * 3, file=file, end='')\n{READY}"
+    code += "while not os.path.exists(os.environ['CRAWL_FILES_DIR'] + '/go'): time.sleep(0.01)\n"
+    process = bench.start_python(f"{code}print('{{}}', file=file, end='')", eager=True)
+    wait_until(bench.stats_file.exists)
+    first = bench.stats()
+    assert (first["items"], first["bytes"], "updated_at" in first) == (3, 9, True)
+    (bench.files / "go").touch()
+    assert bench.finish(process) == 0
+    told = (bench.summary(), bench.stats(), bench.progress()[-1])
+    assert [(one["items"], one["bytes"]) for one in told] == [(4, 11)] * 3  # a last line without an end is an item
+
+
+@pytest.mark.parametrize(
+    ("own", "environment", "told"),
+    [
+        ({"items": 7}, {}, (7, 9, None)),  # its own counters win, each for itself
+        ({"pages": 2, "bytes": 5}, {}, (3, 5, 2)),
+        ({"items": 0, "bytes": 0}, {}, (0, 0, None)),
+        ({"pages": 2}, {"CRAWL_ITEMS": "off"}, (None, None, 2)),
+    ],
+)
+def test_a_counter_that_a_crawler_tells_is_never_replaced(
+    bench: RunnerBench, own: dict[str, int], environment: dict[str, str], told: tuple[int | None, ...]
+) -> None:
+    code = f"{WRITES}print('{{}}\\n' * 3, file=file, end='')\n{STATS}write({own})"
+    assert bench.python(code, **environment) == 0
+    assert tuple(bench.summary().get(name) for name in ("items", "bytes", "pages")) == told
+
+
+def test_a_feed_without_end_costs_the_end_no_more_than_its_time(
+    bench: RunnerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "FEED_END_SECONDS", 0.0)
+    monkeypatch.setattr(feeds, "READ_MAX", 100)
+    (bench.files / "items.jsonl").write_text("{}\n" * 1_000)
+    terms = contract.Contract.read(bench.environment({}, {}))
+    assert Runner(terms, scrapy=False).run(["true"]) == 0
+    assert (bench.summary()["items"], bench.summary()["bytes"]) == (33, 100)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"pages": "3"}', '{"pages": -1}', '{"pages": true}', "x" * 100_000, ""])

@@ -163,7 +163,8 @@ def test_bad_configuration(scrapy_bench: ScrapyBench, spider: str, args: dict[st
 def test_a_project_that_cannot_be_imported(scrapy_bench: ScrapyBench) -> None:
     (scrapy_bench.project / "demo" / "settings.py").write_text("import no_such_module_at_all\n")
     assert scrapy_bench.crawl("pages") == 4
-    assert "cannot be imported" in scrapy_bench.summary()["message"]
+    why = "the project cannot be imported: ModuleNotFoundError: No module named 'no_such_module_at_all'"
+    assert why in scrapy_bench.summary()["message"]
 
 
 def test_no_project(scrapy_bench: ScrapyBench) -> None:
@@ -218,6 +219,23 @@ def test_the_crawler_alone_is_killed(scrapy_bench: ScrapyBench) -> None:
     summary = scrapy_bench.summary()
     assert (summary["signal"], summary.get("finish_reason"), summary["resumable"]) == (9, None, False)
     assert summary["pages"] >= 1
+
+
+def test_a_project_without_a_feed_gets_one(scrapy_bench: ScrapyBench) -> None:
+    feed = scrapy_bench.files / "items.jsonl"
+    assert scrapy_bench.crawl("pages", {"n": "2"}, CRAWL_ITEMS="off") == 0
+    assert scrapy_bench.crawl("pages", {"n": "2"}, CRAWL_SETTINGS='{"FEEDS": {}}') == 0
+    assert scrapy_bench.crawl("mute", {"n": "1"}) == 0  # no item
+    assert not feed.exists()
+    assert scrapy_bench.crawl("own", {"n": "2"}) == 0  # it writes that file by itself
+    assert feed.read_text() == "{}\n{}\n"
+    feed.unlink()
+    for lines in (2, 4):  # what is there already stays
+        assert scrapy_bench.crawl("pages", {"n": "2"}, CRAWL_SETTINGS='{"FEED_EXPORT_BATCH_ITEM_COUNT": "1"}') == 0
+        assert len([json.loads(line)["url"] for line in feed.read_text().splitlines()]) == lines
+    assert scrapy_bench.summary()["items"] == 2, "the crawler's own count"
+    assert scrapy_bench.crawl("fed", {"n": "2"}) == 0
+    assert len(feed.read_text().splitlines()) == 4
 
 
 def test_feeds_and_downloads_with_relative_paths_are_kept_and_absolute_ones_stay(scrapy_bench: ScrapyBench) -> None:

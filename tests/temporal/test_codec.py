@@ -20,13 +20,13 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.undecoded import Undecoded
-from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.temporal.codec import ENCODING, Encryption, codec_of, read_keys
 from crawler_lifecycle.temporal.converter import WHY, TolerantPayloadConverter
 from crawler_lifecycle.temporal.plugin import plugin

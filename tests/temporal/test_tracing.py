@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.temporal import tracing
 
 CANARY = "canary/of+the=traces"

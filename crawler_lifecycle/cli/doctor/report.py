@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from crawler_lifecycle.domain.clocks import CLOCK_OFF_MAX_S
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.observability.redaction import Redactor
+    from crawler_lifecycle.redaction import Redactor
     from crawler_lifecycle.settings import Settings
 
     from .sources import Sources

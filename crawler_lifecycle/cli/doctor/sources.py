@@ -12,10 +12,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from crawler_lifecycle import dev_json
+from crawler_lifecycle import dev_json, redaction
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.settings import PREFIX, Settings, variables
 
 DEFAULT, ENVIRONMENT = "default", "environment"

@@ -68,9 +68,9 @@ def doctor(
 
 
 def _prepare(fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Document], Sequence[Line]]:
+    from crawler_lifecycle import redaction
     from crawler_lifecycle.clusters.kind import kind_of
     from crawler_lifecycle.domain.errors import InvalidRequest
-    from crawler_lifecycle.observability import redaction
     from crawler_lifecycle.settings import Settings
 
     from . import sources

@@ -52,6 +52,8 @@ class CrawlerDefinition:
     partial_ok: bool = False
     splits: bool | None = None
     """True when tasks with the same arguments share its work, by their index; ``None``: nobody says."""
+    items: bool = True
+    """True when the runner counts items in feeds, and a Scrapy project without a feed gets one."""
     limits: dict[str, float | None] = field(default_factory=dict)
     files_max: int | None = None
     kubernetes: PodOptions = field(default_factory=PodOptions)

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.item_stats import ItemStats, item_stats
 from crawler_lifecycle.domain.item_table import DIGITS, ItemTable, item_table, visible
 from crawler_lifecycle.domain.items import NO_FEEDS, feeds, matching, read_items, sentences
 from crawler_lifecycle.gateway.api.paging import FeedChoice, ItemPage, ItemsChoice
-from crawler_lifecycle.gateway.runs.commands import found
+from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.output import THREADS, UNTRUSTED, missing
 from crawler_lifecycle.gateway.runs.routes import RunId
@@ -79,7 +79,7 @@ class _Reading:
     """One reading of the items of a run, and what is to be told about it."""
 
     def __init__(self, of: RunItems, run_id: int, choice: ItemsChoice) -> None:
-        self._files, self._run = of.files, found(of.runs, run_id)
+        self._files, self._run = of.files, undeleted(of.runs, run_id)
         self._skipped, self.late = Counter[str](), False
         self.until = time.monotonic() + READ_S
         self.notes: list[str] = []

@@ -76,6 +76,11 @@ def _keep_feeds(settings: Any) -> None:
         if base.get(scheme) == "scrapy.extensions.feedexport.FileFeedStorage":
             base[scheme] = "crawl_runner_feeds.KeptFeed"
     settings.set("FEED_STORAGES_BASE", base, priority="cmdline")
+    if os.environ.get("CRAWL_ITEMS") != "off" and not settings.getpriority("FEEDS") and not settings.get("FEED_URI"):
+        # An add-on may still set others. A file that is there is written on, and none stays empty.
+        ours = {"format": "jsonlines", "overwrite": False, "store_empty": False, "batch_item_count": 0}
+        ours["crawl_default"] = True
+        settings.set("FEEDS", {"items.jsonl": ours}, priority="command")
     feeds = settings.getdict("FEEDS")
     if any(isinstance(key, Path) for key in feeds):
         kept = {os.path.join(folder, key) if isinstance(key, Path) else key: value for key, value in feeds.items()}
@@ -172,9 +177,9 @@ def main() -> None:
     args = json.loads(os.environ.get("CRAWL_ARGS") or "{}")
     try:
         process = _process(_settings())
-    except (ImportError, SyntaxError):
+    except (ImportError, SyntaxError) as error:
         traceback.print_exc()
-        _refuse("the project cannot be imported")
+        _refuse(f"the project cannot be imported: {type(error).__name__}: {error}")
     try:
         spider = process.spider_loader.load(name)
     except KeyError:

@@ -32,14 +32,29 @@ from .unit import RunPart, Unit, check_fence, checked_counts, current_tasks
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
-    """The number of tasks in each status with each outcome, and the cause of one of them."""
+    """The number of tasks in each status with each outcome, and the cause of one of them; of those that did not succeed
+    the most frequent cause, with its number."""
     t = task_history.c
     rows = conn.execute(
         current_tasks(run_id, t.status, t.outcome, func.count(), func.min(t.cause))
         .group_by(t.status, t.outcome)
         .order_by(t.status, t.outcome)
     )
-    return [EndedTasks(status, outcome, count, cause) for status, outcome, count, cause in rows]
+    groups = [EndedTasks(status, outcome, count, cause) for status, outcome, count, cause in rows]
+    if all(group.status == "SUCCEEDED" for group in groups):
+        return groups
+    alike = func.count()
+    most = conn.execute(
+        current_tasks(run_id, t.status, t.outcome, t.cause, alike)
+        .where(t.status.in_(["FAILED", "CANCELLED", "LOST"]))
+        .group_by(t.status, t.outcome, t.cause)
+        .order_by(alike.desc(), func.min(t.task_index))
+        .limit(1)
+    ).one_or_none()
+    if most is None:
+        return groups
+    *of_most, cause, count = most
+    return [replace(g, cause=cause, alike=count) if [g.status, g.outcome] == of_most else g for g in groups]
 
 
 def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:

@@ -10,8 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
+from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import Overtaken
+from crawler_lifecycle.domain.last_words import error_of, short
 from crawler_lifecycle.domain.stall import Reading, quiet_time
 from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus, tail
 from crawler_lifecycle.ports.looks import Details, FoundState, Look, LookReport, TaskFinding
@@ -160,8 +162,9 @@ class LookStore(RunPart):
             total = 0
             for rows in _staged_rows(unit):
                 details = [_detail(row) for row in rows]
-                names = [name for name in details[0] if name not in ("task_id", "log_tail", "stats")]
-                update_tasks(unit, [{n: d[n] for n in ("task_id", *names)} for d in details], fill=names)
+                names = [name for name in details[0] if name not in ("task_id", "error", "log_tail", "stats")]
+                values = [{n: d[n] for n in ("task_id", "error", *names)} for d in details]
+                update_tasks(unit, values, replace=("error",), fill=names)
                 for table, name in ((task_log, "log_tail"), (task_stats, "stats")):
                     told = [{"task_id": d["task_id"], name: d[name]} for d in details if d[name]]
                     if told:
@@ -370,9 +373,15 @@ def _detail(row: Row) -> dict[str, Any]:
         "started_at": seen.started_at if seen else None,
         "peak_memory": max((peak for peak in peaks if peak is not None), default=None),
         **{name: next((v for c in counters if (v := getattr(c, name)) is not None), None) for name in COUNTERS},
+        "error": _error(finding, details) if finding and not foreign else None,
         "log_tail": details.log_tail if details else None,
         "stats": details.statistics if details else None,
     }
+
+
+def _error(finding: TaskFinding, details: Details | None) -> str | None:
+    line = error_of(finding.change, finding.observation.end, details.log_tail if details else None)
+    return None if line is None else short(redaction.current().text(line))
 
 
 def _foreign(finding: TaskFinding) -> bool:

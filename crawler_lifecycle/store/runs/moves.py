@@ -66,6 +66,14 @@ def _join(work: str) -> str:
     return f"{work} AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN task_history AS t FORCE INDEX (PRIMARY)"
 
 
+#: The cause that a look found, and the error that was read from the log since, unless it has the same words.
+_CAUSE = {
+    dialect: "COALESCE(CASE WHEN t.error IS NULL OR INSTR(w.cause, SUBSTR(t.error, 1, 100)) > 0 THEN w.cause "
+    f"ELSE {joined} END, t.cause)"
+    for dialect, joined in (("mysql", "CONCAT(w.cause, ': ', t.error)"), ("sqlite", "w.cause || ': ' || t.error"))
+}
+
+
 @functools.cache
 def _copy(
     dialect: str, work: str, replace: tuple[str, ...], fill: tuple[str, ...], nulls: tuple[str, ...], cas: bool
@@ -78,6 +86,7 @@ def _copy(
         values |= {
             "status_since": "COALESCE(w.cluster_time, :now)",
             "ended_at": "CASE WHEN w.terminal THEN COALESCE(w.cluster_time, :now) ELSE t.ended_at END",
+            "cause": _CAUSE[dialect],
         }
     where = _AS_BELIEVED if cas else _SAME_TASK
     if dialect == "sqlite":

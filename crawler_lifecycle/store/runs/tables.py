@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
+from crawler_lifecycle.domain.last_words import ERROR_MAX
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.store.columns import (
     Json,
@@ -138,6 +139,8 @@ task_history = new_table(
     Column("status_since", UtcTime, nullable=False),
     Column("outcome", Words(200)),
     Column("cause", Long),
+    # The line of its log, or the word of its runner, that says why it failed by itself.
+    Column("error", Words(ERROR_MAX)),
     Column("args", Json, nullable=False),
     Column("cluster", Words(100)),
     Column("cluster_name", Words(255)),
@@ -223,7 +226,7 @@ task_change = new_table(
     Column("lag_ms", BigInteger),
     Column("correction", String(30)),
     Column("evidence", Json),
-    *same_columns(task_history, "superseded_by", "status", "status_since", "outcome", "cause", "cluster"),
+    *same_columns(task_history, "superseded_by", "status", "status_since", "outcome", "cause", "error", "cluster"),
     *same_columns(task_history, "cluster_name", "cluster_uid", "node", "reason", "exit_code", "exit_signal"),
     *same_columns(task_history, "pages", "items", "errors", "bytes", "peak_memory", "resumed", "resume_note"),
     *same_columns(task_history, "ever_seen", "absent_since", "missed_at", "last_progress_at"),

@@ -20,7 +20,7 @@ from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.cli.doctor.verb import _checks, _here
 from crawler_lifecycle.clusters.kubernetes import kind as kube
 from crawler_lifecycle.clusters.kubernetes import labels, rbac
-from crawler_lifecycle.observability.redaction import Redactor
+from crawler_lifecycle.redaction import Redactor
 from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import Answer, FakeApiServer, Garbage, Mutate, Silence
 from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES, PODS, Kind

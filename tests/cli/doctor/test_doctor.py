@@ -34,8 +34,8 @@ from crawler_lifecycle.compose import SERVED_BY
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.ports.managers import HEARD_S, PlanRow
+from crawler_lifecycle.redaction import Redactor
 from crawler_lifecycle.settings import Settings, variables
 from crawler_lifecycle.store import engine, head_version, open_store, upgrade
 from crawler_lifecycle.temporal.operator import task_queues
@@ -262,7 +262,7 @@ def test_empty_values_are_shown_as_they_are() -> None:
 LOADED_IN_THREADS = """
 import sys
 from crawler_lifecycle.cli.doctor import report, sources, verb
-from crawler_lifecycle.observability.redaction import Redactor
+from crawler_lifecycle.redaction import Redactor
 from crawler_lifecycle.settings import Settings, variables
 settings = Settings.load()
 checks = verb._checks(settings)

@@ -13,7 +13,7 @@ from crawler_lifecycle.cli.doctor.checks import component, files
 from crawler_lifecycle.cli.doctor.report import Context, Line
 from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.cli.doctor.verb import _checks
-from crawler_lifecycle.observability.redaction import Redactor
+from crawler_lifecycle.redaction import Redactor
 from crawler_lifecycle.settings import Settings
 from tests.support.s3 import SECRET_KEY, Bucket, S3Server, use_aws
 from tests.support.s3_faults import Fault, FaultProxy

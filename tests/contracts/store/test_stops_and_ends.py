@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.names import WAITING_FOR_START
+from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, WAITING_FOR_START
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Counters, End, Phase, TaskStatus
 from crawler_lifecycle.ports.looks import Details
@@ -183,6 +183,35 @@ def test_what_is_counted_last_counts_for_the_run(world: World) -> None:
     assert world.store.tasks.list_tasks(fence.run_id)[0].items == 7
 
 
+def test_a_run_says_its_most_frequent_error_and_how_often(world: World) -> None:
+    """A log says more than an exit code; a runner's word counts before it, and what succeeded has no error."""
+    fence = world.executing(tasks=6)
+    tasks = world.store.looks.found_state(fence).tasks
+    ends = [End(1), End(1), End(1, message="no start page"), End(2), End(0, finish_reason="finished"), End(1)]
+    logs = ["KeyError: 'a'", "KeyError: 'b'\n", "KeyError: 'c'", "KeyError: 'b'", "KeyError: 'd'", "x\nKeyError: 'b'"]
+    pairs = list(zip(tasks, ends, strict=True))
+    world.stage(fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end) for task, end in pairs])
+    world.store.looks.save_details(fence, [Details(t.task_id, log) for t, log in zip(tasks, logs, strict=True)])
+    for _ in range(2):  # again: the same
+        world.store.looks.apply_details(fence)
+        world.store.looks.apply_findings(fence, "look")
+    rows = world.store.tasks.list_tasks(fence.run_id)
+    failed = "The crawler failed, exit"
+    assert [(row.error, row.cause) for row in rows] == [
+        ("KeyError: 'a'", f"{failed} 1: KeyError: 'a'"),
+        ("KeyError: 'b'", f"{failed} 1: KeyError: 'b'"),
+        ("no start page", f"{failed} 1: no start page"),
+        ("KeyError: 'b'", f"{failed} 2: KeyError: 'b'"),
+        (None, "The crawler finished, exit 0"),
+        ("KeyError: 'b'", f"{failed} 1: KeyError: 'b'"),
+    ]
+    row = world.end(fence)
+    assert row.cause == f"5 of 6 tasks did not succeed; 2 of them: {failed} 1: KeyError: 'b'"
+    told = world.store.events.last_event(fence.run_id, EVENT_RUN_ENDED)
+    assert told is not None
+    assert told.body["cause"] == row.cause
+
+
 def test_the_verdict_is_passed_once(world: World) -> None:
     fence = world.executing(tasks=3)
     last_end = world.clock.forward(10)
@@ -199,7 +228,7 @@ def test_the_verdict_is_passed_once(world: World) -> None:
     assert (moved.from_status, moved.cluster_time, moved.lag_ms) == ("PROCESSING", last_end, 0)
     assert moved.evidence["tasks"] == {"SUCCEEDED": 2, "FAILED": 1}
     assert world.store.deployment.ended_groups(fence.run_id) == [
-        EndedTasks("FAILED", "failed", 1, "The crawler failed, exit 1: boom"),
+        EndedTasks("FAILED", "failed", 1, "The crawler failed, exit 1: boom", alike=1),
         EndedTasks("SUCCEEDED", "finished", 2, "The crawler finished, exit 0"),
     ]
 

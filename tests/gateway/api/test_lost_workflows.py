@@ -17,8 +17,8 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_word
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id
 from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
-from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.redaction import Redactor
 from crawler_lifecycle.settings import Settings
 from tests.gateway.gateway_world import World
 from tests.support.fakes.services import FakeDirectory

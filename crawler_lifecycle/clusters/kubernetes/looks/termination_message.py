@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.last_words import last_words
 from crawler_lifecycle.domain.task import Counters, Observation
 
 #: Characters of a foreign message that are kept.
@@ -93,10 +94,10 @@ def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
 
 
 def _foreign(text: str) -> Summary:
-    """A log tail: the newest progress in it counts, the rest is words for a person, the last of them."""
+    """A log tail: the newest progress in it counts, and for a person the line that says why, or else the last words."""
     progress = last_progress(text.encode("utf-8", "replace"))
     lines = [line for line in text.splitlines() if line.strip() and not _OURS.search(line)]
-    words = clean("\n".join(lines)[-FOREIGN_MAX:])
+    words = clean(last_words(text, any_line=False) or "\n".join(lines)[-FOREIGN_MAX:])
     return Summary(message=words, progress=replace(progress, quiet=None) if progress is not None else Progress())
 
 

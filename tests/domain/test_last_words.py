@@ -1,0 +1,153 @@
+"""The line of a log that says why a crawler failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle import redaction
+from crawler_lifecycle.domain.last_words import ERROR_MAX, error_of, last_words, short
+from crawler_lifecycle.domain.task import Change, End, TaskStatus, log_tail
+
+PYTHON = """begin
+Traceback (most recent call last):
+  File "/app/fetch.py", line 1, in <module>
+    import bs4
+    ^^^^^^^^^^
+"""
+SCRAPY = """2026-03-01 12:00:00 [scrapy.core.scraper] ERROR: Spider error processing <GET http://shop/1> (referer: None)
+Traceback (most recent call last):
+  File "/app/shop.py", line 9, in parse
+    yield {"price": row["price"]}
+          ~~~^^^^^^^^^
+KeyError: 'price'
+2026-03-01 12:00:01 [scrapy.statscollectors] INFO: Dumping Scrapy stats:
+{'log_count/ERROR': 1,
+ 'spider_exceptions/KeyError': 1}
+2026-03-01 12:00:01 [scrapy.core.engine] INFO: Spider closed (finished)
+"""
+NODE = """/app/fetch.js:3
+throw new TypeError("x is not a function")
+^
+
+TypeError: x is not a function
+    at Object.<anonymous> (/app/fetch.js:3:7)
+    at node:internal/main/run_main_module:23:47 {
+  code: 'ERR'
+}
+
+Node.js v18.19.0
+"""
+JAVA = """Exception in thread "main" java.lang.IllegalStateException: no page
+\tat shop.Main.main(Main.java:5)
+Caused by: java.net.UnknownHostException: shop.example
+\t... 1 more
+"""
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/app/a.py", line 3, in <module>
+  |     raise ExceptionGroup("two", [ValueError("1"), Odd("2")])
+  | ExceptionGroup: two (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | ValueError: 1
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "/app/a.py", line 2, in f
+    | shop.Odd: 2
+    +------------------------------------
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (PYTHON + "ModuleNotFoundError: No module named 'bs4'\n", "ModuleNotFoundError: No module named 'bs4'"),
+        (PYTHON + "shop.errors.Banned: 403\nask the shop for a key\nand another note\n", "shop.errors.Banned: 403"),
+        (PYTHON + "KeyError: 1\n\nDuring handling of the above exception …:\n\n" + PYTHON + "OSError: 2", "OSError: 2"),
+        (PYTHON + "pydantic.ValidationError:\nprice: missing", "pydantic.ValidationError: price: missing"),
+        ('  File "a.py", line 1\n    f(\n     ^\nSyntaxError: never closed\n', "SyntaxError: never closed"),
+        (GROUP, "shop.Odd: 2"),
+        (SCRAPY, "KeyError: 'price'"),
+        ("2026-03-01 12:00:00 [shop] CRITICAL: no feed today\nbye\n", "no feed today"),
+        ("12:00 INFO got ERROR 503 from the shop\nERROR:root:no feed\nbye", "root:no feed"),
+        (NODE, "TypeError: x is not a function"),
+        ("node:internal\n\nError [ERR_MODULE_NOT_FOUND]: no 'x'\n    at y", "Error [ERR_MODULE_NOT_FOUND]: no 'x'"),
+        (JAVA, "java.net.UnknownHostException: shop.example"),
+        ("panic: entry in nil map\n\ngoroutine 1 [running]:\nexit status 2", "panic: entry in nil map"),
+        ("thread 'main' panicked at main.rs:2:5:\nno page\nnote: x", "thread 'main' panicked at main.rs:2:5: no page"),
+        ("Cloning…\nfatal: repository 'x' not found\nbye", "fatal: repository 'x' not found"),
+        ("run.sh: line 1: jq: command not found\nbye", "run.sh: line 1: jq: command not found"),
+        ("sh: 1: jq: not found\n", "sh: 1: jq: not found"),
+        # nothing that is known: the last line that says anything
+        ('one\nGiving up after 3 tries\n\n[runner] It ended\n{"crawl_progress": {}}\n', "Giving up after 3 tries"),
+        ("", None),
+        (" \n\t\r\n\0\0\n", None),
+        # how it is written
+        ("\x1b[1;31mValueError: red\x1b[0m\nbye", "ValueError: red"),
+        ("\x1b]0;title\x07  5%\r 50%\r100% done\r\r\n", "100% done"),
+        ("Value\0Error: N\0U\0L\u202e\x07!", "ValueError: NUL  !"),
+        (log_tail("ok\nValueError: wide\n".encode("utf-16")), "ValueError: wide"),
+        (log_tail("ValueError: wide".encode("utf-16-be")), "ValueError: wide"),
+        (log_tail(b"x" * 1_000_000), "x" * 16 * 1024),
+    ],
+)
+def test_the_line_that_says_why(log: str, told: str | None) -> None:
+    assert last_words(log) == told
+
+
+@given(st.text() | st.binary().map(log_tail) | st.text(alphabet="a.: \n\r\x1b[|+-ErrorTracebk'"))
+def test_any_text_has_one_printable_bounded_line_or_none(log: str) -> None:
+    line = last_words(log)
+    assert line is None or (line.isprintable() and 0 < len(short(line)) <= ERROR_MAX)
+    assert (line is None) <= (last_words(log, any_line=False) is None)
+
+
+def test_two_long_lines_never_look_alike() -> None:
+    lines = {f"KeyError: {'a' * 1_000}{n}{'z' * 1_000}" for n in range(500)}
+    assert len({short(line) for line in lines}) == 500
+
+
+def test_it_does_not_take_long() -> None:
+    for text in ("a" * 16_000, "a." * 8_000, "a: " * 5_000, "thread '" * 2_000, "\x1b[" * 8_000, "ERROR" * 3_000):
+        began = datetime.now(UTC)
+        last_words("\n".join([text] * 20))
+        assert (datetime.now(UTC) - began).total_seconds() < 5
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "OSError: https://bob:hunter22@shop/x?token=abcdefgh1",
+            "OSError: https://bob:[redacted]@shop/x?token=[redacted]",
+        ),
+        ("ValueError: {'Authorization': 'Bearer abcdefgh1'}", "ValueError: {'Authorization': '[redacted]'}"),
+    ],
+)
+def test_secrets_go_before_it_is_cut(line: str, told: str) -> None:
+    assert redaction.Redactor().text(last_words(line) or "") == told
+
+
+SUCCEEDED = Change(1, TaskStatus.RUNNING, TaskStatus.SUCCEEDED, None, "finished")
+FAILED = Change(1, TaskStatus.RUNNING, TaskStatus.FAILED, None, "failed")
+
+
+@pytest.mark.parametrize(
+    ("change", "end", "told"),
+    [
+        (FAILED, End(exit_code=1), "last"),
+        (FAILED, End(exit_code=1, message="the start cannot be had"), "the start cannot be had"),
+        (replace(FAILED, outcome="start_error"), End(1, finish_reason="start_error"), "last"),
+        (FAILED, End(exit_code=139, signal=11), None),
+        (FAILED, End(exit_code=0), None),
+        (replace(FAILED, outcome="evicted"), End(exit_code=1), None),
+        (SUCCEEDED, End(exit_code=0), None),
+        (replace(FAILED, after=TaskStatus.CANCELLED, outcome="cancelled"), End(exit_code=1), None),
+        (FAILED, None, None),
+    ],
+)
+def test_only_what_failed_by_itself_has_an_error(change: Change, end: End | None, told: str | None) -> None:
+    assert error_of(change, end, "first\nlast\n") == told
