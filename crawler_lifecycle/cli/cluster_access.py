@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .addresses import LOOPBACK
+from .machine import LOOPBACK
 from .problems import CommandFailed, Exit
 from .session import load_settings
 

@@ -74,10 +74,7 @@ def test_thirty_programs_leave_with_their_own_code(running: Dev) -> None:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("doctor", "--timeout", "100s"), 0),
         (("doctor", "--fix", "-o", "name", "--timeout", "100s"), 0),
-        (("db", "check"), 0),
-        (("list",), 0),
         (("describe", "999999"), 3),
         (("wait", "seven"), 2),
     ],

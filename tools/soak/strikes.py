@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from crawler_lifecycle.cli.stack.processes import start_time
+from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from tests.e2e.world import TERMINAL, until

@@ -24,7 +24,7 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
-from crawler_lifecycle.cli.stack.processes import start_time
+from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.domain import names
 from examples.story_checks import run_folder
 from tests.e2e.world import TERMINAL, Row, World

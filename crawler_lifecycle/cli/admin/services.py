@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from crawler_lifecycle import dev_json
+from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import load_settings, say
-from crawler_lifecycle.cli.stack.processes import start_time
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -17,9 +17,6 @@ from crawler_lifecycle.subjects import plain
 
 from . import tables
 from .texts import RUN, RunId, argument_lines, facts, next_steps
-
-if TYPE_CHECKING:
-    pass
 
 RunIds = Annotated[int, Parameter(help="more runs")]
 KIND = Literal[

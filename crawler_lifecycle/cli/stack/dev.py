@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.addresses import LOOPBACK
 from crawler_lifecycle.cli.admin.services import hide, keep_files_private
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.machine import LOOPBACK
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import load_settings, say
 from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS

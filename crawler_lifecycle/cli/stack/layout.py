@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from crawler_lifecycle.cli.addresses import LOOPBACK
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.machine import LOOPBACK
 from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS
 
 from . import processes, temporal_server

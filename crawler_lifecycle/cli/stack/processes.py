@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from crawler_lifecycle.cli.addresses import LOOPBACK
+from crawler_lifecycle.cli.machine import LOOPBACK, start_time
 
 DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
@@ -24,18 +24,6 @@ _CHANCE = random.SystemRandom()
 
 #: Log -> how large it was before the last two starts of what writes to it: older words are of another day.
 _began: dict[Path, tuple[int, ...]] = {}
-
-
-def start_time(pid: int) -> int | None:
-    """The start of a process, in clock ticks since the machine's start; ``None`` when it does not exist or has ended.
-
-    Process ids are used again; id and start time together name one process for good.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def end_process(pid: int, started: int | None, grace_s: float) -> None:

@@ -32,7 +32,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from crawler_lifecycle.cli.addresses import LOOPBACK
+from crawler_lifecycle.cli.machine import LOOPBACK
 from crawler_lifecycle.web.origins import Gate, programs_only
 
 INDEX = "index.html"

@@ -18,6 +18,7 @@ from typing import IO
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli import cluster_access
 from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
 from . import processes, temporal_server
@@ -184,7 +185,7 @@ class Stack:
         if not isinstance(pids, dict) or not isinstance(started, dict):
             return
         for name, pid in pids.items():
-            if isinstance(pid, int) and processes.start_time(pid) == started.get(name):
+            if isinstance(pid, int) and start_time(pid) == started.get(name):
                 self._tell(f"ending {name} (process {pid}), left over from a stack that was killed")
                 processes.end_process(pid, started[name], 5.0)
 
@@ -304,7 +305,7 @@ class Stack:
             "state": str(self.layout.cluster_dir),
             **self._chosen,
             "processes": pids,
-            "started": {name: processes.start_time(pid) for name, pid in pids.items()},
+            "started": {name: start_time(pid) for name, pid in pids.items()},
             "pid": os.getpid() if pids else None,
         }
         target = self.state_dir / dev_json.NAME

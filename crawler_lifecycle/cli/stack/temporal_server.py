@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from crawler_lifecycle.cli.addresses import LOOPBACK
+from crawler_lifecycle.cli.machine import LOOPBACK
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 
 from .supervise import PartFailed

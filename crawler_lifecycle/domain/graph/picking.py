@@ -25,7 +25,7 @@ _Holder = tuple[str, int]
 
 
 class Capacity:
-    """What is left of resources, and of the places of capped graphs: steps and calls that execute take them."""
+    """The rest of resources, and of the places of capped graphs: steps and calls that execute take them."""
 
     def __init__(self, spread: Propagation, options: GraphOptions) -> None:
         self._spread = spread

@@ -138,10 +138,13 @@ def _tasks_made(unit: Unit) -> int:
 
 def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
     """The facts that data pipelines are told about an ended run."""
-    who = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent")
-    how = ("status", "outcome", "cause", "pages", "items", "errors", "started_at", "ended_at")
-    more = {"tasks": counts.positive(), "supporting_files": archive_key(unit.ref, unit.attempt)}
-    return facts(unit.run, *who, *how) | more
+    names = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent", "status", "outcome", "cause")
+    return {
+        **facts(unit.run, *names),
+        "tasks": counts.positive(),
+        **facts(unit.run, "pages", "items", "errors", "started_at", "ended_at"),
+        "supporting_files": archive_key(unit.ref, unit.attempt),
+    }
 
 
 class ExportStore(RunPart):

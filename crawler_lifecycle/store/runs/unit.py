@@ -209,8 +209,9 @@ class Unit:
     def announce(self) -> None:
         """The event that tells what the run looks like now."""
         names = ("run_id", "attempt", "crawler", "trigger", "status", "stage", "outcome", "pages", "items", "errors")
-        body = facts(self.run, *names, "verified_at", "next_look_at", "look_error", "look_error_since")
-        body["tasks"] = tasks = dict(self.counts().by_status)
+        tasks = dict(self.counts().by_status)
+        body = facts(self.run, *names) | {"tasks": tasks}
+        body |= facts(self.run, "verified_at", "next_look_at", "look_error", "look_error_since")
         body["waiting"] = waiting(standing(self.run, tasks))
         self.append_event(EVENT_RUN_CHANGED, None, body)
 

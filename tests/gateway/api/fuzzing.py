@@ -26,8 +26,6 @@ CHECKS = (
 REFUSED = ("400", "401", "404", "405", "406", "409", "413", "414", "415", "422", "503")
 #: Characters of a request that is shown.
 SHOWN_MAX = 2000
-#: One method that other paths take, and one that none takes: the others are refused in the same way.
-UNEXPECTED = ["DELETE", "PATCH"]
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 
 
@@ -56,8 +54,7 @@ def fuzz(app: Any, document: Any, token: str, *phases: str, max_examples: int | 
                 **{name: {"enabled": True} for name in CHECKS},
                 "negative_data_rejection": {"enabled": True, "expected-statuses": REFUSED},
             },
-            "phases": {name: {"enabled": name in phases} for name in PHASES}
-            | {"coverage": {"enabled": "coverage" in phases, "unexpected-methods": UNEXPECTED}},
+            "phases": {name: {"enabled": name in phases} for name in PHASES},
             "generation": {
                 "deterministic": True,
                 "database": "none",
