@@ -23,4 +23,5 @@ def contract_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
         "CRAWL_RESUME": "1" if deployment.resume and crawler.resumable else "0",
         "CRAWL_STOP_SIGNAL": crawler.stop_signal,
         "CRAWL_STOP_GRACE_S": f"{deployment.limits.stop_grace_s:.15g}",
+        **({"CRAWL_FIELDS": json.dumps(list(crawler.expect))} if crawler.expect else {}),
     }

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 OUTCOMES = frozenset({
     *("finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out", "cancelled (stalled)", "killed by oom"),
     *("evicted", "interrupted", "memusage_exceeded", "diskusage_exceeded", "size_limit", "time_limit", "banned"),
-    *("failed", "deploy_failed", "lost", "partial"),
+    *("failed", "deploy_failed", "lost", "partial", "coverage"),
 })  # fmt: skip
 
 #: Seconds: of a look, of an export, between a change on the cluster and its record.

@@ -63,6 +63,8 @@ class RunStatus(StrEnum):
 
 #: Outcomes of runs that a person ended: they failed, and that is what somebody wanted.
 STOPPED_OUTCOMES = ("cancelled", "cancel_timeout")
+#: Outcome of a run whose items fill a field less than its crawler's entry expects (``domain/coverage.py``).
+COVERAGE = "coverage"
 
 _RUN_RANK = {
     RunStatus.INITIALIZING: 0,
