@@ -56,7 +56,9 @@ OTHER = Owner("crawl/books/other", "chain-2")
 CRAWLERS = [
     CrawlerDefinition("books", args={"shelf": Argument(default="a")}, resumable=True, limits={"run_timeout_s": 7200.0}),
     CrawlerDefinition("shops", args={"shelf": Argument(default="a")}, partial_ok=True),
-    CrawlerDefinition("prices", expect={"price": 0.95}, on_violation=OnViolation.FAIL),
+    CrawlerDefinition(
+        "prices", args={"shelf": Argument(default="a")}, expect={"price": 0.95}, on_violation=OnViolation.FAIL
+    ),
 ]
 
 MANAGER = Owner("manager/shelves/f", "chain-m")
