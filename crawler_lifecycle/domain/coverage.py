@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from itertools import islice
 
 from .bounds import Bound, check_number, check_text, count, refusal, travels
@@ -38,13 +39,22 @@ class Coverage:
         good = (
             (name, share)
             for name, share in told.items()
-            if travels(name, FIELD_NAME_MAX) and type(share) in (int, float) and 0 <= share <= 1  # which no NaN is
+            if len(name) <= FIELD_NAME_MAX
+            and _travels(name)
+            and type(share) in (int, float)
+            and 0 <= share <= 1  # which no NaN is
         )
         return cls(items, dict(islice(good, FIELDS_MAX)))
 
     def share(self, name: str) -> float | None:
         """The share of items that fill a field; ``None``: unknown, as other fields took its place."""
         return self.shares.get(name, None if len(self.shares) >= FIELDS_MAX else 0.0)
+
+
+@lru_cache(4 * NAMES_MAX)
+def _travels(name: str) -> bool:
+    """Tell whether databases take the name; all tasks of a run have the same ones."""
+    return travels(name, FIELD_NAME_MAX)
 
 
 class OnViolation(StrEnum):

@@ -273,8 +273,10 @@ class Runner:
             "peak_memory": ended.peak_memory or None,
             "started_at": self._started_at,
             "message": self._message[:1000] if self._message else None,
-            "fields": self._fields(child),
         }
+        if self._feeds is not None:
+            write_summary(self._terms.summary_file, summary)  # should we be killed meanwhile, this stands
+            summary["fields"] = self._fields(child)
         if self._terms.upload_url and self._terms.files_dir:
             # Should we be killed meanwhile, this stands.
             write_summary(self._terms.summary_file, {**summary, "files": {"uploaded": False, "why": INTERRUPTED}})

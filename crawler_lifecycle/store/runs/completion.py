@@ -80,6 +80,8 @@ class CompletionStore(RunPart):
 
         Raises ``NotInThisState`` while tasks are alive. Again: the row as it is, without asking ``judge``.
         """
+        with self._db.reading() as conn:  # not under the lock: of many tasks it takes seconds, and ended ones stay so
+            coverage = run_coverage(conn, fence.run_id, expected.parts)
         with self._unit(fence.run_id, fence) as unit:
             counts = checked_counts(unit.conn, unit.run)
             if unit.status.terminal:
@@ -89,7 +91,6 @@ class CompletionStore(RunPart):
                 raise NotInThisState(f"Run {unit.run_id} cannot end: {counts.alive} of its tasks are still alive")
             _check_complete(unit, counts)
             verdict = _with_the_wait(judge(ended_groups(unit.conn, unit.run_id), unit.stop), unit)
-            coverage = run_coverage(unit.conn, unit.run_id, expected.parts)
             if expected.parts and unit.stop is None:
                 verdict = judged(verdict, coverage, _before(unit), expected)
             t = task_history.c
