@@ -39,7 +39,8 @@ class Coverage:
         good = (
             (name, share)
             for name, share in told.items()
-            if len(name) <= FIELD_NAME_MAX
+            if isinstance(name, str)
+            and len(name) <= FIELD_NAME_MAX
             and _travels(name)
             and type(share) in (int, float)
             and 0 <= share <= 1  # which no NaN is
