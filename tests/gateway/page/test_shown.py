@@ -150,7 +150,7 @@ def drawn(task_id: int, index: int, status: str, **known: Any) -> DrawnTask:
 
 
 @pytest.mark.parametrize(("fields", "told"), [
-    ({"items": 1200, "shares": {"<b>": 0.005, "title": 1}}, "&lt;b&gt; 0.5 %</span> of 1 200 items"),
+    ({"items": 12, "shares": {"<b>": 0.005, "title": 1}}, "&lt;b&gt; 0.5 %</span> of 12 items"),
     ({"items": "many", "shares": {"title": 1}}, None),
 ], ids=["told", "by another hand"])  # fmt: skip
 def test_a_run_shows_the_fields_of_its_items(
