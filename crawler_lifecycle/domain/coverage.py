@@ -59,7 +59,7 @@ def _travels(name: str) -> bool:
 
 
 class OnViolation(StrEnum):
-    """What becomes of a run that brought less than is expected."""
+    """The consequence for a run that brought less than is expected."""
 
     ATTENTION = "attention"
     FAIL = "fail"
