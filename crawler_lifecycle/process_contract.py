@@ -24,4 +24,5 @@ def contract_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
         "CRAWL_STOP_SIGNAL": crawler.stop_signal,
         "CRAWL_STOP_GRACE_S": f"{deployment.limits.stop_grace_s:.15g}",
         **({} if crawler.items else {"CRAWL_ITEMS": "off"}),
+        **({"CRAWL_FIELDS": json.dumps(list(crawler.expect))} if crawler.expect else {}),
     }

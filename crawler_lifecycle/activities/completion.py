@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from temporalio import activity
 
+from crawler_lifecycle.domain.coverage import Expected
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotDelivered, NotInThisState
 from crawler_lifecycle.domain.names import (
     EVENT_RUN_CHANGED,
@@ -84,13 +85,13 @@ class CompletionActivities:
         with telling(self.waits.note_waiting, fence):
             row = self.runs.get_run(fence.run_id)
         crawler = self.catalogue.get(row.crawler) if row is not None else None
-        partial_ok = crawler is not None and crawler.partial_ok
+        partial_ok, expected = (False, Expected()) if crawler is None else (crawler.partial_ok, crawler.expected)
 
         def judge(groups: Sequence[EndedTasks], stop: StopIntent | None) -> Verdict:
             return verdict(groups, stop, partial_ok=partial_ok)
 
         with telling(self.waits.note_waiting, fence):
-            ended = self.completion.end_run(fence, judge)
+            ended = self.completion.end_run(fence, judge, expected)
         tasks = self.tasks.count_tasks(fence.run_id).positive()
         return RunEnded(
             ended.status,

@@ -63,11 +63,13 @@ class RunStatus(StrEnum):
 
 #: Outcomes of runs that a person ended: they failed, and that is what somebody wanted.
 STOPPED_OUTCOMES = ("cancelled", "cancel_timeout")
+#: Outcome of a run whose items fill a field less than its crawler's entry expects (``domain/coverage.py``).
+COVERAGE = "coverage"
 #: Every outcome that we give ourselves (docs/lifecycle.md, "How an end is read").
 OUTCOMES = frozenset({
     *("finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out", "cancelled (stalled)", "killed by oom"),
     *("evicted", "interrupted", "memusage_exceeded", "diskusage_exceeded", "size_limit", "time_limit", "banned"),
-    *("failed", "deploy_failed", "lost", "partial"),
+    *("failed", "deploy_failed", "lost", "partial", COVERAGE),
 })  # fmt: skip
 
 _RUN_RANK = {

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from .clocks import surely_before
+from .coverage import Coverage
 from .ladder import LATE_TOLERANCE_SECONDS
 from .run import StopIntent
 
@@ -140,6 +141,8 @@ class Observation:
     """True when a task of a later attempt went on with saved state; ``None``: a first attempt, or nobody said."""
     resume_note: str | None = None
     """The same in words: why it could not, where it could not."""
+    fields: Coverage | None = None
+    """The fields that its items fill, where it has ended and its runner says so."""
     end: End | None = None
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -104,6 +105,8 @@ class RunRow:
     deletion_ended_at: datetime | None = None
     deletion: Mapping[str, Any] | None = None
     """Who asked, what of it is ``gone`` and what is ``left`` and why, by place."""
+    fields: Coverage | None = None
+    """The fields that its items fill, from its verdict on."""
     pages_per_minute: float | None = None
     """On average, from its start to its end or, before that, to ``last_progress_at``. Null where it is unknown; of a
     resumed run as well, whose counters and start are of several attempts: its tasks tell theirs."""

@@ -68,6 +68,8 @@ class Contract(NamedTuple):
     stop_token: str | None
     items: bool
     """Items in feeds are counted."""
+    fields: list[str]
+    """The fields of items that are told of first."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Contract:
@@ -102,7 +104,17 @@ class Contract(NamedTuple):
             stop_url=_stop_url(environ),
             stop_token=environ.get("CRAWL_TOKEN"),
             items=environ.get("CRAWL_ITEMS") != "off",
+            fields=_fields(environ),
         )
+
+
+def _fields(environ: Mapping[str, str]) -> list[str]:
+    """Ours write it, and no crawl is refused for it."""
+    try:
+        names = json.loads(environ.get("CRAWL_FIELDS") or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _stop_url(environ: Mapping[str, str]) -> str | None:
@@ -186,10 +198,17 @@ def write(path: str, text: str) -> None:
 
 
 def summary_text(data: Json) -> str:
-    """The summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short words, then what may be cut off."""
+    """The summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short words, then what may be cut off.
+
+    The fields of items come last, all of them or none: a field that is missing counts as one that no item fills.
+    """
+    data = dict(data)
+    fields = {"fields": data.pop("fields")} if "fields" in data else {}
     long: Json = {name: data[name] for name in ("files", "message") if name in data}
     short = fitted({name: value for name, value in data.items() if name not in long}, SHORT_MAX)
-    return fitted({**json.loads(short), **long}, SUMMARY_MAX)
+    text = fitted({**json.loads(short), **long}, SUMMARY_MAX)
+    whole = json.dumps({**json.loads(text), **fields})
+    return whole if len(whole) <= SUMMARY_MAX else text
 
 
 def fitted(data: Json, most: int) -> str:

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Sequence
 from typing import Any
 
 from .held import Held, NotOurs
@@ -30,10 +31,10 @@ _NO_FEED = re.compile(r"(^|/)(skipped\.jsonl$|pages/)")
 
 
 class Feeds:
-    """The feeds in one folder."""
+    """The feeds in one folder. ``wanted``: the fields that are told of first, also where no item fills them."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, wanted: Sequence[str] = ()) -> None:
+        self._folder, self._wanted = folder, frozenset(wanted)
         self._feeds: dict[str, _Feed] = {}
 
     @property
@@ -52,7 +53,7 @@ class Feeds:
             names = feeds(_files(Held(self._folder), "", DEPTH_MAX, []))[:FEEDS_MAX]
         except (OSError, NotOurs):
             return False
-        self._feeds = {name: self._feeds.get(name) or _Feed(name) for name in names}
+        self._feeds = {name: self._feeds.get(name) or _Feed(name, self._wanted) for name in names}
         for feed in self._feeds.values():
             left -= feed.read(self._folder, left)
         return left <= 0
@@ -69,21 +70,21 @@ class Feeds:
             for name, count in feed.filled.items():
                 filled[name] = filled.get(name, 0) + count
         seen = sum(feed.seen for feed in self._feeds.values())
-        most = sorted(filled, key=lambda name: -filled[name])[:FIELDS_MAX]
-        return {name: round(filled[name] / seen, 4) for name in most}
+        most = sorted(filled, key=lambda name: (name not in self._wanted, -filled[name]))[:FIELDS_MAX]
+        return {name: round(filled[name] / max(seen, 1), 4) for name in most}
 
 
 class _Feed:
     """One feed, as far as it was read."""
 
-    def __init__(self, name: str) -> None:
-        self._names, self._kind = name.split("/"), name.rpartition(".")[2].lower()
+    def __init__(self, name: str, wanted: frozenset[str]) -> None:
+        self._names, self._kind, self._fields = name.split("/"), name.rpartition(".")[2].lower(), wanted
         self._file: tuple[int, int] | None = None
         self._begin()
 
     def _begin(self) -> None:
         self.items, self.place, self.seen = 0, 0, 0
-        self.filled: dict[str, int] = {}
+        self.filled = dict.fromkeys(self._fields, 0)
         self._rest, self._too_long, self._is_list = b"", False, False
         self._head: list[str] | None = None
         self._record: list[str] = []
@@ -188,8 +189,8 @@ class _Feed:
             return
         self.seen += 1
         for name, value in item.items():
-            known = name in self.filled or (len(self.filled) < 10 * FIELDS_MAX and len(name) <= FIELD_NAME_MAX)
-            if known and value not in (None, "", [], {}):
+            fits = len(self.filled) < 10 * FIELDS_MAX and len(name) <= FIELD_NAME_MAX and name.isprintable()
+            if (fits or name in self.filled) and value not in (None, "", [], {}):
                 self.filled[name] = self.filled.get(name, 0) + 1
 
 

@@ -34,11 +34,13 @@ DEADLINE_GRACE_SECONDS = 60.0
 TIMED_OUT = "timed_out"
 #: An upload after an end that nobody asked for; after a stop it has what is left of the grace.
 UPLOAD_SECONDS = 900.0
+#: For reading, after an end that nobody asked for, what stands in the feeds.
+FEEDS_SECONDS = 60.0
 #: Of the grace, kept for our own end.
 MARGIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 #: What is for us alone, and no business of the crawler.
-_OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE", "CRAWL_SLOT_FD")
+_OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE", "CRAWL_SLOT_FD", "CRAWL_FIELDS")
 #: Feeds are counted so often, and for so long at the end, or at that of a crawler that was stopped.
 FEED_SECONDS, FEED_END_SECONDS, FEED_STOP_SECONDS = 5.0, 10.0, 2.0
 #: With less than this left on the disk, a failure counts as a full disk.
@@ -61,7 +63,7 @@ class Runner:
         self._stats: dict[str, Any] = {}
         self._told: contract.Json = {}
         """What the crawler itself said last."""
-        self._feeds = Feeds(terms.files_dir) if terms.files_dir and terms.items else None
+        self._feeds = Feeds(terms.files_dir, terms.fields) if terms.files_dir and terms.items else None
         self._feeds_due = time.monotonic() + FEED_SECONDS
         self._signs = Signs()
         self._wrote_at: str | None = None
@@ -308,6 +310,9 @@ class Runner:
             "started_at": self._started_at,
             "message": self._message[:1000] if self._message else None,
         }
+        if self._feeds is not None:
+            write_summary(self._terms.summary_file, summary)  # should we be killed meanwhile, this stands
+            summary["fields"] = self._fields(child)
         if self._terms.upload_url and self._terms.files_dir:
             # Should we be killed meanwhile, this stands.
             write_summary(self._terms.summary_file, {**summary, "files": {"uploaded": False, "why": INTERRUPTED}})
@@ -316,6 +321,16 @@ class Runner:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
         return code
+
+    def _fields(self, child: Child) -> contract.Json | None:
+        """The share of items that fill each field; ``None`` when nothing tells it, or our end is waited for."""
+        until = time.monotonic() + FEEDS_SECONDS
+        while self._feeds is not None and not child.pending_stop() and time.monotonic() < until:
+            if not self._feeds.look():
+                self._feeds.finish()
+                items = self._feeds.items
+                return {"items": items, "shares": self._feeds.fields()} if items else None
+        return None
 
     def _upload(self, child: Child) -> contract.Json:
         """Take the supporting files to object storage, as long as there is time; what came of it."""

@@ -16,6 +16,7 @@ from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer
 from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, Unknown
+from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import archive_key, event_key
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, Trigger
@@ -470,6 +471,25 @@ def _verdict(w: World, ended: Any) -> None:
     assert w.row().ended_at is not None
 
 
+def _prepare_less(w: World) -> Fence:
+    """A run after three others, whose items have fewer prices; another workflow took it over, as an audit lets one."""
+    shares = [0.98, 1.0, 0.96, 0.41]
+    w.cluster.behaviour = lambda run, index, attempt: Behaviour(fields=Coverage(600, {"price": shares[run - 1]}))
+    for n in range(3):
+        w.judged(request_id=f"before-{n}", crawler="prices")
+    w.ended(2, crawler="prices")
+    return w.resumed(4)
+
+
+def _less(w: World, ended: Any) -> None:
+    said = "price: 41 % of 1,200 items have it, usual are 98 % (median of 3 runs), expected at least 93 %"
+    assert (ended.status, ended.outcome, ended.cause) == ("FAILED", "coverage", said)
+    assert (w.row(4).status, w.row(4).cause, w.row(4).fields) == ("FAILED", said, Coverage(1200, {"price": 0.41}))
+    event = w.store.events.find_event(event_key(w.row(4).ref, w.row(4).attempt, "run.ended"))
+    assert event is not None
+    assert (event.body["outcome"], event.body["cause"]) == ("coverage", said)
+
+
 def _signalled(w: World, seq: Any) -> None:
     (event,) = w.sink.sent
     assert (event.seq, event.type) == (seq, "run.ended")
@@ -514,6 +534,7 @@ def _told_at_last(w: World, sent: Any) -> None:
 COMPLETION = [
     Case("resend_pushes", "one failed", _prepare_untold, _told_at_last, same=lambda sent: None),
     Case("update_run_status", "partial", _prepare_verdict, _verdict),
+    Case("update_run_status", "coverage", _prepare_less, _less),
     Case("initiate_export_signal", "completed", lambda w: w.judged(), _signalled, renews=DELIVERED_AGAIN),
     Case(
         "export_supporting_files", "files", _prepare_export, _exported, renews=frozenset({"export_record.at"}),

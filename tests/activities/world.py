@@ -26,6 +26,7 @@ from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
 from crawler_lifecycle.activities.managers.cycles import CycleOrder
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.domain.audits.audit import AuditRules
+from crawler_lifecycle.domain.coverage import OnViolation
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
@@ -55,6 +56,9 @@ OTHER = Owner("crawl/books/other", "chain-2")
 CRAWLERS = [
     CrawlerDefinition("books", args={"shelf": Argument(default="a")}, resumable=True, limits={"run_timeout_s": 7200.0}),
     CrawlerDefinition("shops", args={"shelf": Argument(default="a")}, partial_ok=True),
+    CrawlerDefinition(
+        "prices", args={"shelf": Argument(default="a")}, expect={"price": 0.95}, on_violation=OnViolation.FAIL
+    ),
 ]
 
 MANAGER = Owner("manager/shelves/f", "chain-m")

@@ -51,6 +51,7 @@ COMPLETED = RUN | {
     "stage": "completion",
     "outcome": "finished",
     "cause": "All 2 tasks succeeded",
+    "fields": {"items": 3977, "shares": {"price": 0.9812, "title": 1.0, "odd\x1b[2J": 0.0}},
     "ended_at": "2026-11-20T11:59:58Z",
     "next_look_at": None,
 }

@@ -116,6 +116,7 @@ def test_the_outcome_is_that_of_the_task_of_a_single_process_run() -> None:
     assert outcome_of(run(RunStatus.FAILED, "deploy_failed"), [task(None)]) == "deploy_failed"
     assert outcome_of(run(RunStatus.FAILED, "partial", multi=True), [task("cancel_timeout")]) == "partial"
     assert outcome_of(run(RunStatus.PROCESSING, None), [task("finished")]) is None
+    assert outcome_of(run(RunStatus.FAILED, "coverage"), [task("finished")]) == "coverage"
 
 
 def test_every_outcome_of_ours_that_is_a_failure_is_known() -> None:

@@ -54,6 +54,21 @@ def test_counts_and_fields(tmp_path: Path, name: str, text: str, count: int, fie
     assert (found.items, found.bytes, found.fields()) == (count, len(text), fields)
 
 
+def test_fields_that_are_wanted_are_told_whatever_stands_beside_them(tmp_path: Path) -> None:
+    rows = [
+        {**{f"f{n}": n + 1 for n in range(500)}, "a\nb": 1, **({"price": 1} if part else {})} for part in (0, 0, 0, 1)
+    ]
+    (tmp_path / "items.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = Feeds(str(tmp_path), ["price", "none"])
+    found.look()
+    found.finish()
+    shares = found.fields()
+    assert (shares.pop("price"), shares.pop("none"), len(shares)) == (0.25, 0.0, counting.FIELDS_MAX - 2)
+    assert set(shares.values()) == {1.0}
+    (tmp_path / "items.jsonl").write_text("[1]\n")
+    assert not Feeds(str(tmp_path), ["price"]).look()
+
+
 def test_a_feed_that_is_begun_anew_is_counted_anew(tmp_path: Path) -> None:
     file, found = tmp_path / "items.jsonl", Feeds(str(tmp_path))
     for text, count in (("1\n2\n3\n", 3), ("1\n", 1)):

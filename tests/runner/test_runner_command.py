@@ -48,6 +48,36 @@ def test_its_exit_code_is_the_evidence(bench: RunnerBench, code: int, reason: st
     assert "signal" not in summary
 
 
+WRITES = """
+import json, os
+with open(os.environ["CRAWL_FILES_DIR"] + "/items.jsonl", "w") as feed:
+    for n in range(100):
+        print(json.dumps({"title": n + 1, **({"price": 1} if n < 41 else {})}), file=feed)
+assert "CRAWL_FIELDS" not in os.environ
+"""
+
+
+def test_the_fields_that_items_fill_are_in_the_summary(bench: RunnerBench) -> None:
+    assert bench.python(WRITES, CRAWL_FIELDS='["price", "stock"]') == 0
+    assert bench.summary()["fields"] == {"items": 100, "shares": {"price": 0.41, "stock": 0.0, "title": 1.0}}
+    for odd in ("{", "7", "[1, {}]", "[" * 100_000):
+        assert bench.python(WRITES, CRAWL_FIELDS=odd) == 0
+        assert bench.summary()["fields"]["shares"] == {"title": 1.0, "price": 0.41}
+    bench.files.joinpath("items.jsonl").unlink()
+    assert bench.python("") == 0
+    assert "fields" not in bench.summary()
+
+
+@given(st.dictionaries(st.text(max_size=60), st.floats(0, 1), max_size=30), st.text(max_size=1000))
+def test_fields_are_cut_first_and_never_in_part(shares: dict[str, float], message: str) -> None:
+    said = {"runner": "1", "exit": 0, "fields": {"items": 5, "shares": shares}, "message": message}
+    text = contract.summary_text(said)
+    without = contract.summary_text({"runner": "1", "exit": 0, "message": message})
+    assert len(text) <= contract.SUMMARY_MAX
+    assert json.loads(text).get("fields", said["fields"]) == said["fields"]
+    assert {**json.loads(text), "fields": 0} == {**json.loads(without), "fields": 0}
+
+
 def test_its_own_stats_are_passed_on(bench: RunnerBench) -> None:
     told = {"pages": 3, "items": 2, "finish_reason": "size_limit", "resumable": True}
     assert bench.python(f"{STATS}write({told})") == 0

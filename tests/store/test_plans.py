@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, Fin
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
+from crawler_lifecycle.domain.coverage import Coverage, Expected
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.managers.manager import Added, JobState
@@ -258,6 +259,7 @@ def short_lives(world: World) -> None:
     store.events.append_event(fence, "run.started", f"{fence.run_id}/1/run.started", {})
     with suppress(NotInThisState):
         world.end(fence)
+    world.brings("fields", Coverage(5, {"a": 1.0}), expected=Expected({"a": 1.0}))
     store.initiation.resume_run(RunRequest(run_id=fence.run_id), "w2", fence.attempt)
     store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
     store.initiation.reserve_run(request(), "reserved")

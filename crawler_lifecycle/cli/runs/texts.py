@@ -39,6 +39,7 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         ("tasks", counts_of(run, rows)),
         *resumptions(run),
         ("counters", counters_as_of(run)),
+        ("fields", field_words(run)),
         *stops(run),
         ("started", f"{ago(started)}, trigger {run.get('trigger')}" if started else ""),
         ("ended", f"{ago(ended)}, took {took(started, ended)}" if ended else ""),
@@ -156,6 +157,12 @@ def counters(run: Document) -> str:
     if (speed := pace(run)) is not None:
         named.insert(1, f"{speed} pages per minute")
     return ", ".join(named)
+
+
+def field_words(run: Document) -> str:
+    """The share of items that fill each field, the commonest first."""
+    shares = (run.get("fields") or {}).get("shares") or {}
+    return ", ".join(f"{clean(name)} {share:.1%}" for name, share in sorted(shares.items(), key=lambda one: -one[1]))
 
 
 def counters_as_of(run: Document) -> str:

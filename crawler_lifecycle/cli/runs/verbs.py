@@ -43,7 +43,10 @@ def list_runs(
     since: Annotated[str | None, Parameter(help="created in the last 24h, 7d …, or since a time")] = None,
     until: Annotated[str | None, Parameter(help="created before so long ago, or before a time")] = None,
     attention: Annotated[
-        bool, Parameter(negative=(), help="only failed runs that nobody ended, and no good run followed")
+        bool,
+        Parameter(
+            negative=(), help="only runs that failed or lack fields, that nobody ended, and no good run followed"
+        ),
     ] = False,
     limit: Limit = 50,
     watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help="go on showing changes")] = False,

@@ -15,6 +15,7 @@ from crawler_lifecycle.clusters.local.folders.limits import KILLED, failed_at_li
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.clusters.local.processes.identity import members
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.task import End, Observation, Phase, own_exit
 
 from .folders import folder as files
@@ -210,6 +211,7 @@ class Reading:
             counters=counters,
             progress_at=progress,
             peak_memory=self._folder.peak_memory(),
+            fields=Coverage.of((self._folder.read(files.SUMMARY) or {}).get("fields")),
             end=end,
         )
 

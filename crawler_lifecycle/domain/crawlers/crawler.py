@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from crawler_lifecycle.domain.coverage import Expected, OnViolation
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, check_sizes
 
@@ -56,6 +57,9 @@ class CrawlerDefinition:
     """True when the runner counts items in feeds, and a Scrapy project without a feed gets one."""
     limits: dict[str, float | None] = field(default_factory=dict)
     files_max: int | None = None
+    expect: dict[str, float] = field(default_factory=dict)
+    """Field of its items -> the part of the usual share of items with it that a run must reach."""
+    on_violation: OnViolation = OnViolation.ATTENTION
     kubernetes: PodOptions = field(default_factory=PodOptions)
 
     def __post_init__(self) -> None:
@@ -84,6 +88,7 @@ class CrawlerDefinition:
             for key, argument in self.args.items():
                 check_declared(f"args.{key}", argument)
             check_sizes(_defaults(self), self.settings)
+            self.expected.check()
         except InvalidRequest as error:
             raise InvalidRequest(f"{self.name}: {error}") from None
         known_limits = [f.name for f in fields(Limits)]
@@ -104,6 +109,15 @@ class CrawlerDefinition:
                 f"{self.name}: stop_signal: {self.stop_signal!r} cannot be sent where 'kubernetes.runner' is false; "
                 "leave it out and set the image's STOPSIGNAL"
             )
+        if self.expect:
+            raise InvalidRequest(
+                f"{self.name}: expect: nobody counts fields where 'kubernetes.runner' is false; leave one of them out"
+            )
+
+    @property
+    def expected(self) -> Expected:
+        """The coverage of fields that a run must reach."""
+        return Expected(self.expect, self.on_violation is OnViolation.FAIL)
 
     @property
     def spider_name(self) -> str:

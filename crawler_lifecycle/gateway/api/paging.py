@@ -62,9 +62,9 @@ class RunFilters(Paging):
 
     def check(self) -> None:
         """Raise ``InvalidRequest`` for a span of time that holds nothing, and for filters that exclude each other."""
-        if self.attention and self.status and RunStatus.FAILED not in self.status:
+        if self.attention and self.status and not {RunStatus.FAILED, RunStatus.COMPLETED} & set(self.status):
             raise InvalidRequest(
-                f"attention: only failed runs need it, and status asks for {', '.join(self.status)}; leave status out"
+                f"attention: only ended runs need it, and status asks for {', '.join(self.status)}; leave status out"
             )
         if self.created_from and self.created_until and self.created_from >= self.created_until:
             raise InvalidRequest(

@@ -13,6 +13,7 @@ from crawler_lifecycle.activities.run_files import RunFile
 from crawler_lifecycle.domain.audits.audit import AuditReport, Reported, Unknown
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before, overdue_words
 from crawler_lifecycle.domain.bounds import INT_MAX
+from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import workflow_id
@@ -267,6 +268,8 @@ class RunDetail(Run):
     exports: list[ExportEntry]
     cancellations: list[CancellationEntry]
     deliveries: list[DeliveryEntry]
+    fields: Coverage | None
+    """The share of its items that fill each field, at most 30 fields, from its verdict on; null where nobody told."""
     resumption: list[Resumption]
     """Of a resumed run: how many tasks went on with saved state, and why others could not."""
 

@@ -304,9 +304,9 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
         """Runs, newest first, that fit every given filter; ``status`` and ``tag`` may be given several times.
 
-        ``attention=true``: those of the last 30 days, or from ``created_from`` on, that failed, that no person ended,
-        and that no later good run followed, of the same work (crawler, arguments, settings, tasks) or of the same
-        schedule.
+        ``attention=true``: those of the last 30 days, or from ``created_from`` on, that failed and that no person
+        ended, or whose items lack fields that the catalogue expects (outcome ``coverage``), and that no later good run
+        followed, of the same work (crawler, arguments, settings, tasks) or of the same schedule.
         """
         return conditional(request, views.page(filters))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
+from crawler_lifecycle.domain.coverage import RUNS, Coverage, Expected, judged
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.names import (
     EVENT_RUN_ENDED,
@@ -17,7 +18,7 @@ from crawler_lifecycle.domain.names import (
     archive_key,
     event_key,
 )
-from crawler_lifecycle.domain.run import EndedTasks, ExportResult, Stage, StopIntent, Verdict
+from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, Stage, StopIntent, Verdict
 from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
 from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.outbox import facts, outbox_event
@@ -28,7 +29,10 @@ from .moves import forget_staged
 from .rows import run_row
 from .stops import note_acted
 from .tables import export_record, history_property, run_history, status_transition, task_addition, task_history
+from .tasks import run_coverage
 from .unit import RunPart, Unit, check_fence, checked_counts, current_tasks
+
+_NOTHING = Expected()
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
@@ -65,16 +69,34 @@ def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
     return replace(verdict, cause=f"{verdict.cause}; it waited for this: {waited}")
 
 
+def _before(unit: Unit) -> list[Coverage]:
+    """The coverage of the crawler's last completed runs before this one, of those that have one."""
+    r = run_history.c
+    query = select(r.fields).where(r.crawler == unit.run["crawler"], r.status == RunStatus.COMPLETED.value)
+    query = query.where(r.run_id < unit.run_id).order_by(r.run_id.desc()).limit(RUNS)
+    query = query.with_hint(run_history, "FORCE INDEX (ix_run_history_crawler_status_run_id)", "mysql")
+    return [one for fields in unit.conn.execute(query).scalars() if (one := Coverage.of(fields)) is not None]
+
+
 class CompletionStore(RunPart):
     """The verdict."""
 
-    def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
+    def end_run(
+        self,
+        fence: Fence,
+        judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict],
+        expected: Expected = _NOTHING,
+    ) -> RunRow:
         """Judge and set the terminal status, with its transition and the event ``run.ended``, in one transaction.
+
+        ``expected`` of its fields is judged as well, unless it was stopped.
 
         Whenever a stop is on record, there is also the event ``run.stopped``, however the signal of the stop fared.
 
         Raises ``NotInThisState`` while tasks are alive. Again: the row as it is, without asking ``judge``.
         """
+        with self._db.reading() as conn:  # not under the lock: of many tasks it takes seconds, and ended ones stay so
+            coverage = run_coverage(conn, fence.run_id, expected.parts)
         with self._unit(fence.run_id, fence) as unit:
             counts = checked_counts(unit.conn, unit.run)
             if unit.status.terminal:
@@ -84,6 +106,8 @@ class CompletionStore(RunPart):
                 raise NotInThisState(f"Run {unit.run_id} cannot end: {counts.alive} of its tasks are still alive")
             _check_complete(unit, counts)
             verdict = _with_the_wait(judge(ended_groups(unit.conn, unit.run_id), unit.stop), unit)
+            if expected.parts and unit.stop is None:
+                verdict = judged(verdict, coverage, _before(unit), expected)
             t = task_history.c
             last_end = unit.conn.execute(current_tasks(unit.run_id, func.max(t.ended_at))).scalar_one()
             unit.move_run(
@@ -99,6 +123,7 @@ class CompletionStore(RunPart):
                 stage=Stage.COMPLETION.value,
                 waiting_for=None,
                 next_look_at=None,
+                fields=None if coverage is None else asdict(coverage),
                 **count_sums(unit),
             )
             if unit.stop is not None:

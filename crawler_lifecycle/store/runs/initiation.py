@@ -340,6 +340,7 @@ def _next_attempt(
             "stop_acted_at": None,
             "outcome": None,
             "cause": None,
+            "fields": None,
             "ended_at": None,
         }
     elif repair:

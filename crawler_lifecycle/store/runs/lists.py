@@ -5,8 +5,8 @@ order of the id, so a page costs about as many index entries as it has rows. Fou
 
 - Several statuses are one query each, of at most one page. An index of two statuses is not in the order of the id, and
   a database would sort all runs that ever completed.
-- What needs attention is what failed without a later run that did the same well: of each failed run two looks into
-  indexes that hold nothing else.
+- What needs attention is what failed, or completed with too few of its fields, without a later run that did the same
+  well: of each such run two looks into indexes that hold nothing else. Both are a query each, as statuses are.
 - A range of time becomes a range of ids. Ids grow with time except for what the clocks of the hosts differ, so the ids
   are taken ``CLOCK_SLACK`` wider on both sides, and the time itself is compared as well.
 - Some indexes begin with what is asked for and go on in another order. MySQL takes such a one for as good, and sorts.
@@ -21,7 +21,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, exists, or_, select, union_all
 
-from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus
+from crawler_lifecycle.domain.run import COVERAGE, STOPPED_OUTCOMES, RunStatus
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from crawler_lifecycle.store.base.rows import Row
 
@@ -54,7 +54,8 @@ class RunFilters:
     created_from: datetime | None = None
     created_until: datetime | None = None
     attention: bool = False
-    """Failed, not ended by a person, and no later run of the same work or schedule completed."""
+    """Failed and not ended by a person, or completed with the outcome ``coverage``; and no later run of the same work
+    or schedule completed."""
 
 
 def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[Row]:
@@ -62,8 +63,6 @@ def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[R
     r = run_history.c
     conditions = [r[name] == value for name, value in filters.equal.items()]
     conditions += _times(conn, filters)
-    if filters.attention:
-        conditions += _attention()
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)
     page = _page(conditions, filters, limit)
@@ -86,13 +85,13 @@ def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequ
 
 def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Subquery:
     """The ids of the page, or of one page of each wanted status."""
-    if len(filters.statuses) < 2:
-        alone = [run_history.c.status == status for status in filters.statuses]
-        return _ids([*conditions, *alone], filters, limit).subquery("page")
-    parts = [
-        _ids([*conditions, run_history.c.status == status], filters, limit).subquery(f"page_{n}")
-        for n, status in enumerate(dict.fromkeys(filters.statuses))
-    ]
+    kinds = [[run_history.c.status == status] for status in dict.fromkeys(filters.statuses)] or [[]]
+    if filters.attention:
+        kinds = _attention(filters.statuses)
+    queries = [_ids([*conditions, *kind], filters, limit) for kind in kinds]
+    if len(queries) == 1:
+        return queries[0].subquery("page")
+    parts = [query.subquery(f"page_{n}") for n, query in enumerate(queries)]
     return union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
 
 
@@ -117,8 +116,11 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
     return query.where(*conditions).limit(limit)
 
 
-def _attention() -> list[ColumnElement[bool]]:
-    """Conditions for failed runs that nobody has dealt with. A run that was resumed has not failed any more."""
+def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
+    """Conditions for runs of each of these statuses, or of all, that nobody has dealt with.
+
+    A run that was resumed has not failed any more.
+    """
     r, later = run_history.c, run_history.alias("later")
 
     def followed(column: str) -> ColumnElement[bool]:
@@ -127,8 +129,13 @@ def _attention() -> list[ColumnElement[bool]]:
         return exists(select(later.c.run_id).where(good).correlate(run_history))
 
     theirs = or_(r.outcome.is_(None), r.outcome.not_in(STOPPED_OUTCOMES))
-    failed = r.status == RunStatus.FAILED.value
-    return [failed, theirs, r.deleted_at.is_(None), ~followed("work_hash"), ~followed("schedule")]
+    left = (r.deleted_at.is_(None), ~followed("work_hash"), ~followed("schedule"))
+    kinds = {
+        RunStatus.FAILED.value: [r.status == RunStatus.FAILED.value, theirs, *left],
+        # By the outcome, which few of the completed runs have.
+        RunStatus.COMPLETED.value: [r.outcome == COVERAGE, r.status != RunStatus.FAILED.value, *left],
+    }
+    return [kind for status, kind in kinds.items() if not statuses or status in statuses]
 
 
 def _times(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -38,7 +38,7 @@ _PARTS = ("finding", "details")
 _ALIVE = [status.value for status in ALIVE]
 #: What one look may tell about a task without changing its status.
 _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
-_OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "resumed", "resume_note")
+_OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "fields", "resumed", "resume_note")
 
 
 class LookStore(RunPart):
@@ -326,6 +326,7 @@ def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str
         "missed_at": None,
         "last_progress_at": (seen.progress_at or now) if moved(task, new) else task["last_progress_at"],
         "peak_memory": max(peaks, default=None),
+        "fields": task["fields"] if seen.fields is None else asdict(seen.fields),
         "resumed": task["resumed"] if seen.resumed is None else seen.resumed,
         "resume_note": seen.resume_note or task["resume_note"],
     }

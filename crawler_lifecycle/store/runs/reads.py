@@ -71,8 +71,8 @@ class RunReader(RunPart):
     ) -> list[RunRow]:
         """Runs, newest first, that fit every given filter and have all of the tags. ``created_from`` is included,
         ``created_until`` is not. ``attention``: only those of the last 30 days, or from ``created_from`` on, that
-        failed, that no person ended, and after which no run of the same work (crawler, arguments, settings, tasks) or
-        of the same schedule completed."""
+        failed and that no person ended, or that have the outcome ``coverage``, and after which no run of the same work
+        (crawler, arguments, settings, tasks) or of the same schedule completed."""
         wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
         wanted["parent"] = parent
         if attention and created_from is None:

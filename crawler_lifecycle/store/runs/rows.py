@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, pages_per_minute
 from crawler_lifecycle.domain.task import Counters, Observation, TaskState, TaskStatus
@@ -126,7 +128,8 @@ def compact(value: Any) -> Any:
 
 
 def evidence(observation: Observation) -> JsonText:
-    """The observation as JSON, without what was not seen."""
+    """The observation as JSON, without what was not seen, and without the fields, which the task's row has."""
+    observation = replace(observation, fields=None)
     try:
         text = _OBSERVATION.serializer.to_json(observation, exclude_none=True).decode()
     except PydanticSerializationError:
@@ -150,7 +153,8 @@ def run_row(run: Row) -> RunRow:
     """One run."""
     # A later attempt counts on from what the earlier ones had, in a time that is not on record.
     pace = _pace(run) if run["attempt"] == 1 else None
-    return made(RunRow, run, status=RunStatus(run["status"]), stop=stop_of(run), pages_per_minute=pace)
+    fields = Coverage.of(run["fields"])
+    return made(RunRow, run, status=RunStatus(run["status"]), stop=stop_of(run), pages_per_minute=pace, fields=fields)
 
 
 def _pace(row: Row) -> float | None:

@@ -77,6 +77,8 @@ run_history = new_table(
     # How long looks have seen the run execute without any progress (domain/stall.py).
     Column("quiet_ms", BigInteger),
     *_counters(),
+    # The items that fill each field (domain/coverage.py): of a task as its runner says, of a run at its verdict.
+    Column("fields", Json),
     *life_columns(),
     # When somebody asked that all that it brought goes, when it was gone, and the report.
     Column("deleted_at", UtcTime),
@@ -155,6 +157,7 @@ task_history = new_table(
     Column("exit_signal", Integer),
     *_counters(),
     Column("peak_memory", BigInteger),
+    Column("fields", Json),
     # Whether a task of a later attempt went on with saved state, as far as its runner said.
     Column("resumed", Boolean),
     Column("resume_note", Words(200)),
@@ -228,8 +231,8 @@ task_change = new_table(
     Column("evidence", Json),
     *same_columns(task_history, "superseded_by", "status", "status_since", "outcome", "cause", "error", "cluster"),
     *same_columns(task_history, "cluster_name", "cluster_uid", "node", "reason", "exit_code", "exit_signal"),
-    *same_columns(task_history, "pages", "items", "errors", "bytes", "peak_memory", "resumed", "resume_note"),
-    *same_columns(task_history, "ever_seen", "absent_since", "missed_at", "last_progress_at"),
+    *same_columns(task_history, "pages", "items", "errors", "bytes", "peak_memory", "fields", "resumed"),
+    *same_columns(task_history, "resume_note", "ever_seen", "absent_since", "missed_at", "last_progress_at"),
     *same_columns(task_history, "deployed_at", "started_at", "ended_at"),
 )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, func, or_, select, union_all
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.audit import RecordedTask
+from crawler_lifecycle.domain.coverage import Coverage, summed
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.ports.runs import ROWS_MAX, DrawnTask, RunTasks, TaskCounts, TaskRow
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks
@@ -164,22 +165,32 @@ def recorded_task(row: Row) -> RecordedTask:
 
 def run_statistics(conn: Connection, run_id: int) -> dict[str, int | float]:
     """The crawlers' own statistics, summed over the run's tasks that are not superseded."""
-    t, after = task_history.c, 0
+    t = task_history.c
+    query = select(t.task_id, task_stats.c.stats)
+    query = query.join_from(task_history, task_stats, task_stats.c.task_id == t.task_id)
     total: dict[str, int | float] = {}
+    for stats in _of_each(conn, run_id, query):
+        for name, number in bounds.statistics(stats).items():
+            if name in total or len(total) < NAMES_MAX:
+                total[name] = total.get(name, 0) + number
+    return bounds.statistics(total)
+
+
+def run_coverage(conn: Connection, run_id: int, first: Iterable[str]) -> Coverage | None:
+    """The fields that the items of the run's tasks fill, each task as it was at last; ``first`` are told first."""
+    t = task_history.c
+    told = map(Coverage.of, _of_each(conn, run_id, select(t.task_id, t.fields).where(t.fields.is_not(None))))
+    return summed((one for one in told if one is not None), first)
+
+
+def _of_each(conn: Connection, run_id: int, query: Select[Any]) -> Iterator[Any]:
+    """The second column of the query, of each task of the run that is not superseded, read in pages."""
+    t, after = task_history.c, 0
+    query = query.where(t.run_id == run_id, t.superseded_by.is_(None)).order_by(t.task_id).limit(CHUNK)
+    query = query.with_hint(task_history, _BY_ID, "mysql")
     while True:
-        query = (
-            select(t.task_id, task_stats.c.stats)
-            .join_from(task_history, task_stats, task_stats.c.task_id == t.task_id)
-            .where(t.run_id == run_id, t.superseded_by.is_(None), t.task_id > after)
-            .order_by(t.task_id)
-            .limit(CHUNK)
-            .with_hint(task_history, "FORCE INDEX (ix_task_history_run_id_task_id)", "mysql")
-        )
-        rows = conn.execute(query).mappings().all()
-        for row in rows:
-            for name, number in bounds.statistics(row["stats"]).items():
-                if name in total or len(total) < NAMES_MAX:
-                    total[name] = total.get(name, 0) + number
+        rows = conn.execute(query.where(t.task_id > after)).all()
+        yield from (row[1] for row in rows)
         if len(rows) < CHUNK:
-            return bounds.statistics(total)
-        after = rows[-1]["task_id"]
+            return
+        after = rows[-1][0]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle.domain.coverage import Coverage, Expected
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.schedules.definition import due_request_id
 from crawler_lifecycle.ports.runs import Fence, RecentRun, RunRow
@@ -203,6 +204,23 @@ def test_work_is_what_is_crawled_and_not_who_asked(world: World) -> None:
     world.execute(again)
     world.finish(again)
     assert [row.request_id for row in world.store.runs.list_runs(attention=True)] == ["r1", "r0"]
+
+
+def test_runs_that_lack_fields_need_attention_until_a_later_one_of_their_work(world: World) -> None:
+    good, less, expected = Coverage(10, {"price": 1.0}), Coverage(10, {"price": 0.5}), Expected({"price": 0.9})
+    for n in range(3):
+        world.brings(f"good-{n}", good, expected=expected)
+    failed = world.executing("failed", args={"a": "2"})
+    world.finish(failed, failed=[0])
+    for n, part in enumerate("112"):
+        world.brings(f"less-{n}", less, expected=expected, args={"part": part})
+    rows = world.store.runs.list_runs(attention=True)
+    assert [row.request_id for row in rows] == ["less-2", "less-1", "failed"]
+    assert [row.request_id for row in world.store.runs.list_runs(attention=True, limit=2)] == ["less-2", "less-1"]
+    assert {row.outcome for row in world.store.runs.list_runs(attention=True, status=["COMPLETED"])} == {"coverage"}
+    assert world.store.runs.list_runs(attention=True, status=["FAILED"]) == rows[2:]
+    world.brings("again", good, expected=expected, args={"part": "2"})
+    assert [row.request_id for row in world.store.runs.list_runs(attention=True)] == ["less-1", "failed"]
 
 
 # --- rows on a screen -------------------------------------------------------------------------------------------------

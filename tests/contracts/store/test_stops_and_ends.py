@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from crawler_lifecycle.domain.coverage import Coverage, Expected
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, WAITING_FOR_START
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict
@@ -438,3 +439,60 @@ def test_an_attempt_that_was_resumed_says_how_its_own_export_went(world: World) 
     world.store.exports.record_export(fence, "failed", None, "no space")
     found = {x["attempt"]: (x["status"], x["error"]) for x in world.store.exports.list_exports(fence.run_id)}
     assert found == {1: ("failed", "no space"), 2: ("writing", None)}
+
+
+# --- fields of items ----------------------------------------------------------------------------------------------
+
+GOOD, LESS = Coverage(100, {"price": 1.0, "title": 1.0}), Coverage(300, {"price": 0.2})
+EXPECTED = Expected({"price": 0.9})
+
+
+def test_a_run_is_judged_by_its_tasks_and_the_last_completed_runs_before_it(world: World) -> None:
+    for n in range(12):  # the first two are too long ago
+        world.brings(f"g{n}", LESS if n < 2 else GOOD, expected=EXPECTED)
+    world.brings("other", LESS, LESS, crawler="another", expected=EXPECTED)
+    late = world.executing("late")
+    for n in range(3):
+        world.brings(f"l{n}", LESS, expected=EXPECTED)
+    world.brings("untold", None, expected=EXPECTED)
+    assert world.store.runs.find_run("untold").fields is None
+    world.tell(late, [LESS])
+    row = world.end(late, EXPECTED)
+    assert (row.outcome, row.fields) == ("coverage", LESS)
+    assert row.cause == "price: 20 % of 300 items have it, usual are 100 % (median of 10 runs), expected at least 90 %"
+    assert world.end(late, Expected()) == row, "the verdict stands"
+    several = world.row(world.brings("several", GOOD, None, LESS, expected=EXPECTED))
+    assert several.fields == Coverage(400, {"price": 0.4, "title": 0.25})
+    assert several.outcome == "coverage"
+
+
+def test_a_resumed_run_is_judged_by_the_last_attempt_of_each_task(world: World) -> None:
+    for n in range(3):
+        world.brings(f"g{n}", GOOD, expected=EXPECTED)
+    first = world.executing("r", tasks=2)
+    world.tell(first, [GOOD, LESS], failed=[1])
+    assert (world.end(first, EXPECTED).outcome, world.row(first).fields.items) == ("partial", 400)
+    second = world.resume(first)
+    assert world.row(second).fields is None, "the verdict is taken back"
+    world.begin(second)
+    world.tell(second, [GOOD, GOOD])
+    assert (world.end(second, EXPECTED).outcome, world.row(second).fields) == ("finished", Coverage(200, GOOD.shares))
+
+
+def test_a_stopped_run_is_not_judged_by_its_fields(world: World) -> None:
+    for n in range(3):
+        world.brings(f"g{n}", GOOD, expected=EXPECTED)
+    fence = world.executing("stopped")
+    world.store.stops.record_stop(fence.run_id, world.stop(), "s")
+    world.tell(fence, [LESS])
+    assert (world.end(fence, EXPECTED).outcome, world.row(fence).fields) == ("finished", LESS)
+
+
+def test_fields_that_another_hand_wrote_are_no_fields(world: World) -> None:
+    for n in range(3):
+        world.brings(f"g{n}", GOOD, expected=EXPECTED)
+    world.write("UPDATE run_history SET fields = :made", made='{"items": "many", "shares": [1]}')
+    fence = world.executing("r", tasks=2)
+    world.tell(fence, [LESS, LESS])
+    world.write("UPDATE task_history SET fields = :made WHERE task_index = 0", made='{"items": -1}')
+    assert (world.end(fence, EXPECTED).outcome, world.row(fence).fields) == ("finished", LESS)

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crawler_lifecycle.domain.coverage import Coverage, Expected
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports.looks import Look, LookReport, TaskFinding
@@ -149,8 +150,29 @@ class World:
             ],
         )
 
-    def end(self, fence: Fence) -> RunRow:
-        return self.store.completion.end_run(fence, lambda groups, stop: verdict(groups, stop))
+    def end(self, fence: Fence, expected: Expected = Expected()) -> RunRow:  # noqa: B008 - nobody changes it
+        return self.store.completion.end_run(fence, lambda groups, stop: verdict(groups, stop), expected)
+
+    def brings(self, request_id: str, *told: Coverage | None, expected: Expected = Expected(), **fields: Any) -> Fence:  # noqa: B008
+        """A run that has ended, one task for each that is told."""
+        fence = self.executing(request_id, tasks=len(told), **fields)
+        self.tell(fence, told)
+        self.end(fence, expected)
+        return fence
+
+    def tell(self, fence: Fence, told: Sequence[Coverage | None], failed: Sequence[int] = ()) -> None:
+        """Every unsettled task is seen ended, and its runner tells what its items fill."""
+        now = self.clock.now
+        self.look(
+            fence,
+            [
+                seen(
+                    task, Phase.ENDED, now, uid=task.uid, counters=Counters(items=5), fields=told[task.index],
+                    end=bad_end(now) if task.index in failed else good_end(now),
+                )
+                for task in self.store.looks.found_state(fence).tasks
+            ],
+        )  # fmt: skip
 
     def resume(self, fence: Fence, owner: Owner = OTHER, **fields: object) -> Fence:
         """The next attempt of the run, with its ended tasks queued again."""

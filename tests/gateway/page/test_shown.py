@@ -22,6 +22,7 @@ from crawler_lifecycle.gateway.page.runs import commands as runs
 from crawler_lifecycle.gateway.page.runs.run import BLOCK, SQUARES_MAX, squares
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import DrawnTask
+from crawler_lifecycle.store.runs.tables import run_history
 from tests.gateway.gateway_world import World
 from tests.gateway.page.test_things import words
 
@@ -146,6 +147,22 @@ class Squares(HTMLParser):
 def drawn(task_id: int, index: int, status: str, **known: Any) -> DrawnTask:
     empty = dict.fromkeys(DrawnTask._fields, None)
     return DrawnTask(**empty | {"task_id": task_id, "task_index": index, "status": status} | known)
+
+
+@pytest.mark.parametrize(("fields", "told"), [
+    ({"items": 12, "shares": {"<b>": 0.005, "title": 1}}, "&lt;b&gt; 0.5 %</span> of 12 items"),
+    ({"items": "many", "shares": {"title": 1}}, None),
+], ids=["told", "by another hand"])  # fmt: skip
+def test_a_run_shows_the_fields_of_its_items(
+    world: World, browser: TestClient, fields: dict[str, Any], told: str | None
+) -> None:
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    with world.store.database.writer.begin() as conn:
+        conn.execute(run_history.update().values(fields=fields))
+    assert browser.get("/v1/runs/1").json()["fields"] == (fields if told else None)
+    page = browser.get("/runs/1").text
+    assert told is None or told in page
+    assert ("<dt>Fields</dt>" in page) is (told is not None)
 
 
 def test_squares_are_few_texts_and_say_what_each_stands_for() -> None:

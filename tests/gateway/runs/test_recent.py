@@ -93,5 +93,5 @@ def test_the_routes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.get("/v1/runs/999999/comparison").json()["code"] == "run_not_found"
         listed = client.get("/v1/runs", params={"attention": "true"}).json()
         assert listed["runs"] == []
-        wrong = client.get("/v1/runs", params={"attention": "true", "status": "COMPLETED"})
+        wrong = client.get("/v1/runs", params={"attention": "true", "status": "STOPPING"})
         assert (wrong.status_code, "attention" in wrong.json()["detail"]) == (422, True)

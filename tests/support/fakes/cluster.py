@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from crawler_lifecycle.domain.audits.audit import ClusterTask
+from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, given_to_task
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
 from crawler_lifecycle.domain.names import cluster_name
@@ -52,6 +53,7 @@ class Behaviour:
     deploy_reason: str | None = None
     peak_memory: int | None = None
     log: str | None = "a line of log\n"
+    fields: Coverage | None = None
     statistics: Mapping[str, int | float] | None = None
     """What it tells at its end."""
     resumed: bool | None = None
@@ -368,6 +370,7 @@ class FakeCluster:
                 counters=self._counters(task, now) if ran else Counters(),
                 progress_at=when if ran else None,
                 peak_memory=task.behaviour.peak_memory,
+                fields=task.behaviour.fields if ran else None,
                 resumed=told[0] if ran else None,
                 resume_note=told[1] if ran else None,
                 end=end,

@@ -130,6 +130,7 @@ def _ended(seen: Observation, end: End, summary: Summary, read_at: datetime) -> 
         observed_at=read_at,
         changed_at=end.finished_at,
         peak_memory=summary.peak_memory,
+        fields=summary.fields,
         end=end,
     )
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.last_words import last_words
 from crawler_lifecycle.domain.task import Counters, Observation
 
@@ -59,6 +60,7 @@ class Summary:
     """In words: the runner's, or the last lines of the foreign text."""
     progress: Progress = field(default_factory=Progress)
     peak_memory: int | None = None
+    fields: Coverage | None = None
 
 
 def read_summary(text: str | None) -> Summary:
@@ -79,6 +81,7 @@ def read_summary(text: str | None) -> Summary:
         message=_text(said, "message"),
         progress=_progress(said, "finished_at"),
         peak_memory=bounds.count(said.get("peak_memory")),
+        fields=Coverage.of(said.get("fields")),
     )
 
 

@@ -1,0 +1,34 @@
+"""The fields that items of real crawls fill, and summaries that lie about them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.coverage import Coverage
+from crawler_lifecycle.domain.task import Phase
+from tests.clusters.local.local_bench import Bench
+from tests.runner.test_runner_command import WRITES
+
+
+def test_the_end_of_a_crawl_tells_the_fields_of_its_items(bench: Bench) -> None:
+    bench.cluster.deploy(bench.deployment(), bench.crawler(WRITES, expect={"stock": 0.5}))
+    seen = bench.until_on_file()
+    assert (seen.phase, seen.fields) == (Phase.ENDED, Coverage(100, {"stock": 0.0, "title": 1.0, "price": 0.41}))
+
+
+@pytest.mark.parametrize(("said", "believed"), [
+    ({"items": 5, "shares": {"a": 7, "b": "1", "c": 0.5}}, Coverage(5, {"c": 0.5})),
+    ({"items": -5, "shares": {"c": 0.5}}, None),
+    ([1], None),
+    ({"items": 5, "shares": {f"f{n}": 1 for n in range(10_000)}}, Coverage(5, {f"f{n}": 1 for n in range(30)})),
+], ids=range(4))  # fmt: skip
+def test_a_summary_that_lies(bench: Bench, said: Any, believed: Coverage | None) -> None:
+    bench.deploy("")
+    bench.until_on_file()
+    summary = bench.folder() / "summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "fields": said}))
+    seen = bench.look()
+    assert (seen.phase, seen.fields) == (Phase.ENDED, believed)
