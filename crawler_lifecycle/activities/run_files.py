@@ -150,7 +150,7 @@ class RunFiles:
         return max(found, default=None)
 
     def coming(self, run: RunRow, now: datetime) -> str | None:
-        """How the archive of the run's newest attempt stands: ``exported``, ``empty``, ``coming``; ``None``: nothing is
+        """State of the archive of the run's newest attempt: ``exported``, ``empty``, ``coming``; ``None``: nothing is
         to come, or nobody tries any more."""
         records = {one["attempt"]: str(one["status"]) for one in self.exports.list_exports(run.run_id)}
         status = records.get(run.attempt)

@@ -64,7 +64,7 @@ def item_stats(items: Iterable[Any]) -> ItemStats:
 
 
 class _Field:
-    """What is kept of one field: the smallest hashes of its values (k minimum values, Bar-Yossef et al. 2002)."""
+    """Memory of one field: the smallest hashes of its values (k minimum values, Bar-Yossef et al. 2002)."""
 
     def __init__(self) -> None:
         self.filled, self.shortest, self.longest = 0, 2**63, 0
