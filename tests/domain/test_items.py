@@ -17,7 +17,7 @@ from crawler_lifecycle.domain import items
 from crawler_lifecycle.domain.items import NO_JSON, TOO_LONG, TORN, UNREADABLE, feeds, read_items, sentences
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
 OBJECTS = st.dictionaries(st.text(max_size=8), VALUES, max_size=5)
@@ -35,6 +35,10 @@ def test_what_was_written_is_read_however_it_is_cut(
 ) -> None:
     text = "".join(json.dumps(one) + "\n" for one in found) if kind == "jsonl" else json.dumps(found, indent=1)
     assert read(f"items.{kind}", text.encode(encoding), cut) == (found, Counter())
+
+
+def test_numbers_that_json_does_not_have_are_nothing() -> None:
+    assert read("items.jsonl", b'{"a": Infinity, "b": -Infinity, "c": NaN}\n')[0] == [{"a": None, "b": None, "c": None}]
 
 
 @given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=2, max_size=2)))
