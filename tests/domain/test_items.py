@@ -48,6 +48,10 @@ def test_what_was_written_is_read_however_it_is_cut(
     assert read(f"items.{kind}", text.encode(encoding), cut) == (found, Counter())
 
 
+def test_numbers_that_json_does_not_have_are_nothing() -> None:
+    assert read("items.jsonl", b'{"a": Infinity, "b": -Infinity, "c": NaN}\n')[0] == [{"a": None, "b": None, "c": None}]
+
+
 @given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=2, max_size=2)))
 def test_records_of_csv(rows: list[list[str]]) -> None:
     text = io.StringIO()
