@@ -1,7 +1,7 @@
 """The items that a crawler left in a file, as a table: bytes in, texts out.
 
-Whatever the bytes are, there is a table or a sentence, in time and memory that grow with the bytes alone. Numbers keep
-the digits that stand in the file, and every cell is text: nothing is computed with them.
+For any bytes the result is a table or a sentence, in time and memory proportional to the bytes. Numbers keep their
+digits from the file, and every cell is text: nothing is computed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ_MAX = 2 * 1024 * 1024
 ROWS_MAX, COLUMNS_MAX, CELL_MAX, NAME_MAX = 200, 50, 300, 100
 #: Further items that are counted, and lists inside of each other that are written.
 COUNT_MAX, _DEPTH_MAX = 50_000, 20
-#: The column of what has no fields, and of lines that are no JSON.
+#: The column for items without fields, and for lines that are no JSON.
 VALUE, LINE = "(value)", "(no JSON)"
 
 _SUFFIX = re.compile(r"\.(jsonl|jsonlines|ndjson|jl|json|csv|tsv)$", re.IGNORECASE)
@@ -41,7 +41,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 @dataclass(frozen=True, slots=True)
 class ItemColumn:
-    """A column, and how many of the shown items have something there."""
+    """A column, and how many of the shown items have a value in it."""
 
     name: str
     filled: int
@@ -56,26 +56,26 @@ class ItemTable:
     total: int | None = None
     """All items of the file; ``None`` when it was not read to its end."""
     about: int | None = None
-    """Without ``total``: how many there are if all are as long as those that were read."""
+    """Without ``total``: the estimated number, if all are as long as those that were read."""
     columns_left_out: int = 0
     notes: list[str] = field(default_factory=list)
     """Sentences that a reader should know."""
 
 
 class Number(str):
-    """A number as it stands in the file, with all its digits."""
+    """A number as it is written in the file, with all its digits."""
 
     __slots__ = ()
 
 
 class _Object(dict[str, Any]):
-    """A JSON object; ``repeated``: a name stood in it more than once, and the last one holds."""
+    """A JSON object; ``repeated``: a name occurred in it more than once, and the last value counts."""
 
     repeated = False
 
 
 def is_items(name: str) -> bool:
-    """Tell whether a file of this name may hold items that can be shown as a table."""
+    """Return whether a file of this name may hold items that can be shown as a table."""
     return _SUFFIX.search(name) is not None
 
 
@@ -104,7 +104,7 @@ def item_table(name: str, data: bytes, size: int) -> ItemTable:
 
 
 def decoded(data: bytes) -> tuple[str, str | None]:
-    """The bytes as text, and what was unusual about that. A character that is cut at their end is left out."""
+    """The bytes as text, and notes about unusual ones. A character that is cut at their end is left out."""
     encoding, mark = next(((name, mark) for mark, name in _BOMS if data.startswith(mark)), ("utf-8", b""))
     decoder, body = codecs.getincrementaldecoder(encoding), data[len(mark) :]
     try:
@@ -127,7 +127,7 @@ def visible(text: str, most: int = CELL_MAX) -> str:
 
 
 class _Source:
-    """Items one after the other, and what is behind those that were asked for."""
+    """Items one after the other, and whether more follow after the wanted number."""
 
     def __init__(self, text: str, cut: bool) -> None:
         self.text, self.cut = text, cut
@@ -180,7 +180,7 @@ class _JsonLines(_Source):
         return len(lines) - (1 if lines and _json(lines[-1]) is None and self._torn() else 0)
 
     def _torn(self) -> bool:
-        """Tell whether the present line, which is no JSON, is the last one and has no end; if so, note that."""
+        """Return whether the present line, which is no JSON, is the last one and is cut off; if so, note this."""
         if self.place < len(self.text) or self.text.endswith("\n"):
             return False
         self.notes.append("its last line is not whole: it is being written, or its crawler died")
@@ -214,7 +214,7 @@ class _Json(_Source):
 
 
 class _Csv(_Source):
-    """Records with a head. The last record of a beginning is not looked at."""
+    """Records with a header. The last record of a beginning is not read: it may be cut."""
 
     def __init__(self, text: str, cut: bool, delimiter: str | None) -> None:
         super().__init__(text, cut)
@@ -252,7 +252,7 @@ class _Csv(_Source):
 
 
 def _unlike(names: Iterable[str]) -> list[str]:
-    """The names of columns, each another one."""
+    """The names of columns, each made unique."""
     found: dict[str, None] = {}
     for n, name in enumerate(names):
         own = name.strip()
@@ -300,7 +300,7 @@ def _laid_out(items: list[Any]) -> tuple[list[ItemColumn], list[list[str | None]
 
 
 def cell(value: Any) -> str | None:
-    """A value as text: a text as it is, ``None`` for null, all else as JSON."""
+    """A value as text: a text unchanged, ``None`` for null, any other value as JSON."""
     if value is None:
         return None
     if isinstance(value, str):
