@@ -267,7 +267,7 @@ def one_object(field: str, text: str) -> dict[str, object]:
 
 
 def can_be_typed(texts: Iterable[str]) -> bool:
-    """Say whether these come back from a line of a form as they are."""
+    """Return whether these come back from a line of a form as they are."""
     return not any(set("\r\n\0") & set(text) for text in texts)
 
 
