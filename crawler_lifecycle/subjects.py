@@ -94,11 +94,11 @@ class Action:
     asks: Sequence[str] = ()
     """Fields of the body that a person may fill in."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """What it always sends."""
+    """Fields that it always sends."""
     via: str | None = None
-    """Its path, where that is another one than its name."""
+    """Its path, if that differs from its name."""
     before: str = "It was so already."
-    """What the page says when nothing had to be changed."""
+    """The page's text when nothing had to be changed."""
 
     @property
     def path(self) -> str:
@@ -122,7 +122,7 @@ class Subject:
     facts: Facts = ()
     actions: Sequence[Action] = ()
     empty: str = ""
-    """What the page says of an empty list."""
+    """The page's text for an empty list."""
 
     @property
     def plural(self) -> str:

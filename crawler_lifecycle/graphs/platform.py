@@ -59,7 +59,7 @@ class Platform(Protocol):
         ...
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
-        """Say whether this attempt of a step, which executes, is to end."""
+        """Return whether this attempt of a step, which executes, is to end."""
         ...
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
