@@ -89,7 +89,7 @@ class Action:
     title: str
     """The text of its button."""
     done: str = ""
-    """What the page says afterwards, with fields in braces; where it is empty, that depends on the answer."""
+    """The page's text afterwards, with fields in braces; empty if the text depends on the answer."""
     offered: Callable[[Document], bool] = lambda row: True
     asks: Sequence[str] = ()
     """Fields of the body that a person may fill in."""

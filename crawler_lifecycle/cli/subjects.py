@@ -210,7 +210,7 @@ class Kind:
         return self.seen_to_its_end(row, code)
 
     def seen_to_its_end(self, row: Document, code: Exit | None) -> int:
-        """Return the exit code for a watched end. Raises ``CommandFailed`` when it has not (no ``code``)."""
+        """Return the exit code after a watched end. Raises ``CommandFailed`` when there was no end (no ``code``)."""
         number = self.number(row)
         if code is None:
             raise self.gave_up(number, self.line(row).partition(f"{self.noun} {number} ")[2])

@@ -100,7 +100,7 @@ EVENT_SCHEDULE_MISSED = "schedule.missed"
 EVENT_SCHEDULE_SKIPPED = "schedule.skipped"
 #: A recorded status was untrue; the look at a run is overdue; its workflow cannot go on.
 EVENT_CORRECTION_MADE, EVENT_RUN_STALE, EVENT_RUN_BLOCKED = "correction.made", "run.stale", "run.blocked"
-#: A webhook was paused, by a person or because nothing could be delivered; what it was to be told had been removed.
+#: A webhook was paused, by a person or after failed deliveries; events that it had not received were removed.
 EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_MISSED = "webhook.paused", "webhook.missed"
 #: A person tries a webhook; for that one alone.
 EVENT_WEBHOOK_TEST = "webhook.test"

@@ -250,8 +250,9 @@ class BaseScript:
         return key
 
     def _direct(self, job: Job) -> Waiting | None:
-        """A job that no waiting one stands for. What ``on_start`` schedules may come again after a restart, so there
-        its arguments make it the same; anywhere else each call is a job."""
+        """A job that was scheduled directly and has no waiting row. What ``on_start`` schedules may come again after a
+        restart, so there its arguments make it the same; anywhere else each call is a job.
+        """
         window = self._cycle.window
         unique = not self._cycle.begun
         if unique and self._known(job):

@@ -336,7 +336,9 @@ def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[i
 
 
 def _note(conn: Connection, sink: str, tried: Sequence[Tried], now: datetime) -> None:
-    """Write tries down, those of one event as one. Events that were pruned meanwhile are left out."""
+    """Record tries; of several tries of one event, the last one counts. Events that were pruned meanwhile are left
+    out.
+    """
     if not tried:
         return
     last = {one.seq: one for one in tried}

@@ -124,7 +124,7 @@ class Supervisor:
             kept.grace_s = 0.0
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal to a part behind the supervisor's back; its process id."""
+        """Send a signal to a part without the supervisor's knowledge. Returns its process id."""
         process = self._kept[name].process
         if process is None:
             raise ProcessLookupError(f"{name} does not run now")

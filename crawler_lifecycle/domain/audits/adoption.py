@@ -1,4 +1,4 @@
-"""Facts about a run with which a database that lost it can adopt it.
+"""Facts about a run, by which a database that lost the run can adopt it.
 
 Only a run's row has all its data. So the data that a task itself does not show is sent with it to the cluster
 (``record_of``). It is stored beside the task there, and in the workflow's memory.

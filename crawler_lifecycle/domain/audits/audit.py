@@ -102,7 +102,7 @@ class AuditRules:
     grace_s: float = 120.0
     """Seconds from the close of a run's workflow, or from the first sight of another finding, to the repair."""
     orphan_grace_s: float = 300.0
-    """From the first sight of a task that executes although its end is on record to its end."""
+    """Seconds from the first sight of a task that executes after its recorded end, to ending it."""
     start_grace_s: float = 30.0
     """From the acceptance of a run to the start of a workflow for it."""
     record_grace_s: float = 120.0

@@ -53,7 +53,7 @@ _CODES = re.compile(r"([1-5][0-9]{2}(,[1-5][0-9]{2})*)?")
 
 
 def _by_rule(rules: Mapping[str, Rule]) -> dict[str, Rule]:
-    """Each name of the texts with its rule."""
+    """A mapping of each name in the texts to its rule."""
     return {name: rule for names, rule in rules.items() for name in names.split()}
 
 

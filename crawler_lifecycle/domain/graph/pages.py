@@ -80,8 +80,9 @@ def step_from_json(value: object) -> StepSpec:
 
 
 def encode_pages(spec: GraphSpec) -> list[bytes]:
-    """The graph in pages of at most ``PAGE_BYTES``, in order; the options travel beside them. Raises
-    ``InvalidRequest`` for a step that cannot be."""
+    """The graph in pages of at most ``PAGE_BYTES``, in order; the options are sent beside them. Raises
+    ``InvalidRequest`` for an impossible step.
+    """
     check_json("context", spec.context, CONTEXT_BYTES)
     pages: list[bytes] = []
     head = b'{"context":' + _dump(spec.context) + b',"steps":['

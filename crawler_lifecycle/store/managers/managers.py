@@ -42,9 +42,8 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
         """Insert the manager, or answer the row of the same name and flow id, and whether it is new.
 
-        A row that has ended takes over what is asked for now: its next attempt begins with that. Raises
-        ``DuplicateRequest`` when a live row was asked for differently (plan or options), or nothing may be resumed
-        (``fresh``).
+        An ended row takes over the new request: its next attempt begins with it. Raises ``DuplicateRequest`` when the
+        live row has another plan or other options, or nothing may be resumed (``fresh``).
         """
 
         def reserve(conn: Connection) -> tuple[ManagerRow, bool]:

@@ -119,11 +119,11 @@ class DeploymentStore(RunPart):
     ) -> TaskCounts:
         """QUEUED tasks become FAILED / ``deploy_failed`` with this reason, unless an earlier call may have made them.
 
-        ``offered`` and ``until`` are the offer that was refused as a whole: it brought nothing. An earlier call without
-        an answer may have created what no refusal of a later one takes back. A task that it offered stays QUEUED and is
-        offered by that call only, until a look from after the end of that call did not see the task.
+        ``offered`` and ``until`` are the offer that was refused as a whole: it created nothing. An earlier call without
+        an answer may have created tasks, which a later refusal does not remove. A task that it offered stays QUEUED and
+        is offered by that call only, until a look from after the end of that call did not see the task.
 
-        Again: nothing is left to refuse or to set back.
+        A second call changes nothing.
         """
         with self._unit(fence.run_id, fence) as unit:
             t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}

@@ -37,7 +37,7 @@ OVER = {one.value for one in RunStatus if one.terminal} | {one.value for one in 
 GOOD = {RunStatus.COMPLETED.value, GraphState.COMPLETED.value}
 DELETED = "its schedule was deleted before it began"
 UNFIRED = "Temporal did not fire; Backfill begins it (crawlctl schedule backfill)"
-#: Firings of one statement, and of one transaction where a worker looks back.
+#: The most firings in one statement, and in one transaction of a worker that checks past due times.
 _NOTED_MAX = 1000
 _EVENTS = {
     Decision.MISSED: EVENT_SCHEDULE_MISSED,

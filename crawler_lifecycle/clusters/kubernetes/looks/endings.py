@@ -210,7 +210,7 @@ def _init_failure(pod: Pod) -> str | None:
 
 
 def _failed_beside(pod: Pod) -> Iterator[str]:
-    """The containers beside the crawler's that failed."""
+    """The failed containers other than the crawler's."""
     for status in sorted(pod.status.container_statuses, key=lambda s: s.name):
         done = status.state.terminated
         if status.name != labels.CONTAINER and done is not None and done.exit_code != 0:

@@ -287,7 +287,7 @@ def as_words(values: object) -> str | None:
 
 
 def as_parts(values: object) -> str | None:
-    """The text of ``parts``; ``None`` for what cannot be written so."""
+    """The text of ``parts``; ``None`` for a value without such a text."""
     text = ", ".join(values) if _are_texts(values) else ""
     return text if parts(text) == values else None
 
