@@ -20,13 +20,13 @@ from crawler_lifecycle.domain.errors import LifecycleError
 
 log = logging.getLogger(__name__)
 
-#: Chance for all that goes on in threads. The module's own generator belongs to whoever seeds it, as property tests do.
+#: Random numbers for all threads. The module's own generator is seeded by others, such as property tests.
 CHANCE = random.SystemRandom()
-#: What a turn returns when no other one is needed: the loop ends.
+#: Returned by a turn after which the loop ends.
 DONE = math.inf
-#: A pause is at least this part of what was asked for: many processes that began together do not stay together.
+#: The shortest pause, as a part of the requested one: processes that began together must not stay in step.
 JITTER = 0.8
-#: Seconds after the first failure of a row, where a loop says nothing else.
+#: Seconds after the first failure of a row, unless a loop sets its own.
 RETRY_S = 1.0
 
 
@@ -34,7 +34,7 @@ class Failures:
     """Rows of failures of one thing. Logs the first of a row, any of another kind, and how the row ended."""
 
     def __init__(self, what: str, meanwhile: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``what`` fails or works, as the subject of a sentence; ``meanwhile`` says what that means for people."""
+        """``what``: the subject of the log's sentence, which fails or works; ``meanwhile``: the effect for people."""
         self._what = what
         self._meanwhile = f"; {meanwhile}" if meanwhile else ""
         self._clock = clock
@@ -128,7 +128,7 @@ def _jittered(pause: float) -> float:
 
 
 class Beside:
-    """Tasks of the event loop that are at work beside something else, and end with it."""
+    """Tasks of the event loop that run in the background of another one, and end with it."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []

@@ -1,6 +1,6 @@
 """Events as receivers see them: one CloudEvents 1.0 document for the bus, the event file and pushes.
 
-docs/events.md is its description; whoever receives an event in one way understands it in every other.
+docs/events.md describes it. The document is the same for every receiver.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ SOURCE = "crawler-lifecycle"
 
 #: EventBridge takes entries smaller than this: 256 KiB (docs.aws.amazon.com, "Calculating PutEvents event entry size").
 ENTRY_MAX = 256 * 1024
-#: What ``Time`` counts in the size of an entry.
+#: The size of ``Time`` in an entry.
 ENTRY_TIME = 14
 
-#: A document that is too large loses these in this order, until it fits: characters of ``cause`` beyond the first
-#: figure, characters of every text beyond the second, whole fields (the largest first), and at last characters of the
-#: fields that are never left out.
+#: A document that is too large is cut in this order, until it fits: characters of ``cause`` beyond the first figure,
+#: characters of every text beyond the second, whole fields (the largest first), and at last characters of the fields
+#: that are never left out.
 CAUSE_MAX = 2000
 TEXT_MAX = 500
 CORE_MAX = 100
-#: Which run or manager it is and what became of it: never left out.
+#: The run or manager and its result: these fields are never left out.
 CORE = (
     *("run_id", "run_uid", "attempt", "crawler", "trigger", "status", "outcome", "started"),
     *("manager_id", "manager_uid", "name", "flow_id"),
@@ -39,8 +39,8 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 def event_id(event: Event) -> str:
     """The id by which receivers recognise a repeated delivery.
 
-    What happens once in an attempt is named by its subject, attempt and type; what repeats has its sequence number,
-    too.
+    An event that happens once in an attempt is named by its subject, attempt and type; a repeated one also by its
+    sequence number.
     """
     return event.key if event.type in EVENTS_ONCE else f"{event.key}/{event.seq}"
 
@@ -83,8 +83,8 @@ def event_text(event: Event, limit: int) -> str:
 def bus_text(event: Event) -> str:
     """The document for an EventBridge entry, cut so that the entry is not too large.
 
-    The event file has the same text, so that nobody meets a cut document for the first time in production.
-    Raises ``TypeError`` and ``ValueError`` as ``event_text`` does.
+    The event file has the same text, so that cut documents are not seen in production only. Raises ``TypeError`` and
+    ``ValueError`` as ``event_text`` does.
     """
     around = ENTRY_TIME + sum(len(part.encode()) for part in (SOURCE, event.type, event.subject))
     return event_text(event, ENTRY_MAX - 1 - around)

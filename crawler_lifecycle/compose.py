@@ -100,7 +100,7 @@ ROLES: dict[str, str] = {
 #: The role that executes users' code, in processes of its own; it serves a queue for each worker as well.
 PLANS = "plans"
 
-#: The role that delivers to webhooks: nothing else calls addresses that people name.
+#: The role that delivers to webhooks: only this role calls addresses that users name.
 WEBHOOKS = "webhooks"
 
 #: Task queue -> role of the workers that serve it.
@@ -109,11 +109,11 @@ SERVED_BY: dict[str, str] = {**{queue: role for role, queue in ROLES.items()}, n
 #: The role without a task queue: it notices changes on the cluster and wakes the runs concerned.
 OBSERVER = "observer"
 
-#: Roles whose activities ask the cluster. The others get no client of it, and in ``deploy/`` no token.
+#: Roles whose activities call the cluster. The others get no client for it, and in ``deploy/`` no token.
 ASKING = frozenset({"cluster", "control", "audit"})
 
-#: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof; and
-#: of a manager what reads that it is to be stopped, and ends it; of a graph what leads to its end.
+#: Other activities on the control queue: looks and the verdict, between a stop and its proof; those that stop and end a
+#: manager; those that end a graph.
 ON_CONTROL_TOO = (
     *("get_active_running_tasks", "get_history_statuses_to_sync", "get_bulk_task_history_data", "reconcile_tasks"),
     *("sync_statuses", "count_alive_tasks", "update_run_status"),
@@ -123,7 +123,7 @@ ON_CONTROL_TOO = (
 
 @dataclass
 class Parts:
-    """Everything outside that the activities of one role use. Each role has its own database connections."""
+    """The external systems that the activities of one role use. Each role has its own database connections."""
 
     store: Store
     cluster: Cluster
@@ -136,7 +136,7 @@ class Parts:
     directory: WorkflowDirectory
     audit: AuditRules = field(default_factory=AuditRules)
     hosts: PlanHosts | None = None
-    """The processes with users' code; whoever serves the role ``plans`` brings them."""
+    """The processes with users' code; the worker of the role ``plans`` provides them."""
     functions: FunctionHosts | None = None
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
@@ -195,8 +195,8 @@ def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedul
 def build_catalogue(settings: Settings) -> Catalogue:
     """The catalogue, as far as a worker needs one: for the limits and ``partial_ok`` of crawlers.
 
-    Whoever brings a scheduler service of their own may have none; a file that was named must be there and right.
-    Raises ``CatalogueError``.
+    An installation with its own scheduler service may have none; a configured file must exist and be valid. Raises
+    ``CatalogueError``.
     """
     if not settings.crawlers.exists() and "crawlers" not in settings.model_fields_set:
         return EmptyCatalogue()
@@ -223,7 +223,7 @@ def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
 
 
 def build_places(settings: Settings) -> list[FilesPlace]:
-    """The places where tasks leave files for good: bucket, volume, both or neither. Raises ``InvalidRequest``."""
+    """The locations where tasks leave files for good: bucket, volume, both or neither. Raises ``InvalidRequest``."""
     c = settings.cluster
     kind = kind_of(c)
     volume = kind.volume()
@@ -249,14 +249,14 @@ NOTIFIERS: Mapping[str, Callable[..., Notifier]] = {"pusher": PusherNotifier}
 
 
 def build_notifiers(settings: Settings) -> list[Notifier]:
-    """Everything that pushes to front ends; each delivers, and is tried again, by itself. Raises ``InvalidRequest``."""
+    """All notifiers of front ends; each delivers and is retried independently. Raises ``InvalidRequest``."""
     options = {name: getattr(settings, name).options() for name in NOTIFIERS}
     found = [make(**options[name]) for name, make in NOTIFIERS.items() if options[name] is not None]
     return found or [OutboxNotifier()]
 
 
 class _Unasked:
-    """In place of a cluster for a role outside of ``ASKING``; whoever asks it all the same has found a mistake of ours.
+    """Takes the place of a cluster for a role outside of ``ASKING``; a call of it is a bug of ours.
 
     On Kubernetes such a role has neither a way to the API nor an account.
     """
@@ -332,7 +332,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
 
 
 def activities_of(role: str, parts: Parts, queue: str | None = None) -> list[Callable[..., Any]]:
-    """The activities that a role's queue can be asked for; or that ``queue`` can, which it serves as well."""
+    """The activities of a role's queue; or those of ``queue``, which the role serves as well."""
     queue = queue or ROLES[role]
     wanted = {name for name, policy in POLICIES.items() if policy.queue == queue}
     if role == "control":
@@ -341,7 +341,7 @@ def activities_of(role: str, parts: Parts, queue: str | None = None) -> list[Cal
 
 
 def workflows_of(role: str) -> tuple[type, ...]:
-    """The workflows that a role's queue can be asked for."""
+    """The workflows of a role's queue."""
     if role == "audit":
         return (CrawlAuditWorkflow,)
     return WORKFLOWS if role == "workflows" else ()

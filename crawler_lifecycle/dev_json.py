@@ -1,8 +1,8 @@
-"""``.crawl/dev.json``: what a ``crawlctl dev`` writes about its stack, and when the file is trusted.
+"""``.crawl/dev.json``: the addresses of a ``crawlctl dev`` stack, and when the file is trusted.
 
-Whoever can write into a folder above ours could lay such a file there and have us call what they name. So it counts
-only if file and folder are our own, nobody else can write to them, and every service it names is on this machine. A
-token never goes to an address that was found this way: the gateway of ``crawlctl dev`` asks for none.
+Another user who can write into a folder above ours could put such a file there and make us call their addresses. So it
+counts only if file and folder are our own, nobody else can write to them, and every service in it is on this machine.
+No token is ever sent to such an address: the gateway of ``crawlctl dev`` needs none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEV_JSON = Path(FOLDER, NAME)
 CALLED = ("gateway", "scheduler", "temporal", "worker", "metrics")
 SIZE_MAX = 1024 * 1024
 
-#: What it tells -> the variable that a stack gives to its parts.
+#: Field of the file -> the variable that a stack sets for its parts.
 VARIABLES = {
     "database": "LIFECYCLE_DATABASE__URL",
     "scheduler": "LIFECYCLE_SCHEDULER__URL",
@@ -46,7 +46,7 @@ VARIABLES = {
 #: Whether webhooks may lead to this machine; those of a stack may, unless its environment says otherwise.
 LOOPBACK_WEBHOOKS = "LIFECYCLE_WEBHOOKS__LOOPBACK"
 
-#: Whoever sets one of these says by themselves where our parts are, and no stack is looked for.
+#: An environment with one of these names its own services, and no stack is searched.
 NAMING = (
     *("LIFECYCLE_CONFIG", "LIFECYCLE_DATABASE__URL", "LIFECYCLE_CLUSTER__KIND", "LIFECYCLE_CLUSTER__STATE_DIR"),
     *("LIFECYCLE_SCHEDULER__URL", "TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE"),
@@ -54,12 +54,12 @@ NAMING = (
 
 
 def is_told(environment: Mapping[str, str]) -> bool:
-    """Say whether this environment says by itself where our parts are."""
+    """Return whether this environment itself names our services."""
     return any(environment.get(name) for name in NAMING)
 
 
 class SetAside(Exception):
-    """There is such a file and it does not count; the text says which, why, and what to do."""
+    """The file exists but is not trusted; the text names the file, the reason, and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ def read(file: Path) -> Stack | None:
         raise _set_aside(file, f"it cannot be opened ({error.strerror})") from None
     else:
         with os.fdopen(opened, "rb") as content:
-            # What is checked is what is read: both are held open. The folder may be a link, if it is one of ours.
+            # The checked file is the one that is read: both descriptors stay open. The folder may be a link, if it is
+            # ours.
             link = os.lstat(file.parent)
             if stat.S_ISLNK(link.st_mode) and link.st_uid != os.geteuid():
                 raise _set_aside(file, f"its folder is a link of uid {link.st_uid}")
@@ -134,7 +135,7 @@ def _set_aside(file: Path, why: str) -> SetAside:
 
 
 def nearest(say: Callable[[str], None]) -> Stack | None:
-    """The stack of this folder or of the nearest above it; ``say`` is told of every file that does not count."""
+    """The stack of this folder or of the nearest above it; ``say`` reports every file that does not count."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         try:
@@ -161,7 +162,7 @@ def gateway_setting(name: str) -> str | None:
         return found
     if not path:
         return None
-    import tomllib  # few have such a file
+    import tomllib  # most folders have none
 
     try:
         section = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("gateway")

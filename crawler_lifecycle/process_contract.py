@@ -1,4 +1,4 @@
-"""The process contract: what the process of a task is told about itself, on every cluster (docs/crawlers.md)."""
+"""The process contract: the variables that a task's process gets, on every cluster (docs/crawlers.md)."""
 
 from __future__ import annotations
 

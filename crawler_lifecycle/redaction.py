@@ -1,6 +1,6 @@
 """Redaction: removes secrets and control characters from logs, traces and workflow histories.
 
-Three nets, one behind the other: values we know to be secret (collected once from settings and environment, in every
+Three filters, one after the other: values we know to be secret (collected once from settings and environment, in every
 form they may appear in), values beside a key that names a secret, and credentials inside of URLs. Everything here is
 total: it never raises, and its cost is bounded by the limits below.
 """
@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 MASK = "[redacted]"
-#: A known value that is shorter is not looked for: it would blacken half of every line.
+#: Shorter known values are not searched: they would mask half of every line.
 SECRET_MIN = 4
-#: A known value that is shorter than this is masked only where it stands alone, as a word.
+#: Shorter known values are masked only as a separate word.
 ANYWHERE_MIN = 8
 #: Longest text that is looked at, in characters; the rest is cut off and said to be.
 TEXT_MAX = 32 * 1024
@@ -27,11 +27,11 @@ _NAMES = (
     r"pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|task[-_]?key|"
     r"auth(?:orization)?|credential|cookie|signature|session[-_]?(?:id|key)"
 )
-#: Names that tell nothing: they hold a count or the name of something, never a secret.
+#: Names that are never secret: their values are a count or the name of something.
 _HARMLESS = re.compile(
     r"(?i)^(?:task_token_sha256|tokens?_(?:file|count|max)|secrets?_(?:file|count|name)|[\w.-]*tokens?\.toml)$"
 )
-#: Variables that name a place. The first are the shell's, and "pwd" is the working directory in them.
+#: Variables that hold a path. The first are the shell's, and "pwd" is the working directory in them.
 _FOLDERS, _PLACES = ("PWD", "OLDPWD"), ("_FILE", "_PATH", "_URL")
 _SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z])(?:{_NAMES})s?(?:$|[^a-z])|(?:{_NAMES})s?$")
 #: ``password=x``, ``"token": "x"``, ``Authorization: Bearer x``; the name may have words around it.
@@ -46,7 +46,7 @@ _PAIR = re.compile(
       | (?P<bare>\[redacted\] | [^\s"',;&}}\])]+)
     )"""
 )
-#: What stands in place of a secret in a catalogue or a webhook: people mend it by its name.
+#: The text that replaces a secret in a catalogue or a webhook: people correct it by its name.
 _REFERENCE = re.compile(r"env:[A-Za-z_]\w*|secret:[\w.-]+/[\w.-]+", re.ASCII)
 _BEARER = re.compile(r"(?i)\b(?P<scheme>bearer)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})")
 _URL = re.compile(r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^\s/@:\"']{0,200}):[^\s/\"']{1,400}@")
@@ -59,7 +59,7 @@ _STEERING_IN_LINES = re.compile(_STEERING.pattern.replace("\x00-\x1f", "\x00-\x0
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a key of this name holds a secret."""
+    """Return whether a key of this name holds a secret."""
     return _SECRET_NAME.search(name) is not None and _HARMLESS.match(name) is None
 
 
@@ -102,7 +102,7 @@ class Redactor:
         """The text without secrets, at most about ``limit`` characters long."""
         cut = len(text) > limit
         if cut:
-            # Half of a secret is still half of a secret: what stands at the cut is looked at as a whole.
+            # Half of a secret is still secret: the text around a cut is checked as a whole.
             text = text[: limit + self._longest]
         if self._known is not None:
             text = self._known.sub(MASK, text)
@@ -139,7 +139,7 @@ class Redactor:
                     break
                 words = _words(key)
                 found[self.text(words, 200)] = self.value(member, words, depth + 1, limit)
-        except Exception as error:  # a mapping of somebody else's making; a log line must not fail for it
+        except Exception as error:  # a mapping of another library; a log line must not fail because of it
             found["…"] = f"unreadable: {type(error).__name__}"
         return found
 
@@ -147,7 +147,7 @@ class Redactor:
 def _words(value: object) -> str:
     try:
         return str(value)
-    except Exception as error:  # as above: whatever it is, saying so is better than raising
+    except Exception as error:  # as above: a replacement text is better than an exception
         return f"<unprintable {type(value).__name__}: {type(error).__name__}>"
 
 
@@ -167,13 +167,13 @@ _current = Redactor()
 
 
 def learn(secrets: Iterable[str]) -> None:
-    """Add values that nothing of this process may tell; called once by each entry point, before it does anything."""
+    """Add values that this process must never show; called once by each entry point, before it does anything."""
     global _current
     _current = Redactor({*_current.secrets, *secrets})
 
 
 def forget() -> None:
-    """Know nothing again (tests)."""
+    """Forget all values (tests)."""
     global _current
     _current = Redactor()
 

@@ -89,16 +89,16 @@ class Action:
     title: str
     """The text of its button."""
     done: str = ""
-    """What the page says afterwards, with fields in braces; where it is empty, that depends on the answer."""
+    """The page's text afterwards, with fields in braces; empty if the text depends on the answer."""
     offered: Callable[[Document], bool] = lambda row: True
     asks: Sequence[str] = ()
     """Fields of the body that a person may fill in."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """What it always sends."""
+    """Fields that it always sends."""
     via: str | None = None
-    """Its path, where that is another one than its name."""
+    """Its path, if that differs from its name."""
     before: str = "It was so already."
-    """What the page says when nothing had to be changed."""
+    """The page's text when nothing had to be changed."""
 
     @property
     def path(self) -> str:
@@ -122,7 +122,7 @@ class Subject:
     facts: Facts = ()
     actions: Sequence[Action] = ()
     empty: str = ""
-    """What the page says of an empty list."""
+    """The page's text for an empty list."""
 
     @property
     def plural(self) -> str:

@@ -14,14 +14,14 @@ R = TypeVar("R")
 
 #: Calls that are under way at once.
 WIDTH = 16
-#: Seconds after which a call is slow: another one begins in its place, and at the end nobody waits for it.
+#: Seconds after which a call is slow: another call may begin in its place, and at the end this one is not waited for.
 SLOW_S = 5.0
 #: Calls under way at once, the slow ones among them.
 MOST = 200
 
 
 class Abreast(Generic[T, R]):
-    """Calls ``do`` for each item; ``slow`` are, at the end, the calls that nobody waited for.
+    """Calls ``do`` for each item; At the end, ``slow`` holds the calls that were not waited for.
 
     They go on in threads of their own until they end by their own time limits; what comes of them is not reported.
     """
@@ -55,7 +55,7 @@ class Abreast(Generic[T, R]):
             yield from self._ended(min(prompt) + self._slow_s - time.monotonic() if prompt else 0.0)
 
     def _prompt(self) -> list[float]:
-        """Beginnings of the calls that are under way and not slow."""
+        """The start times of the calls that are under way and not slow."""
         since = time.monotonic() - self._slow_s
         return [began for began in self._busy.values() if began > since]
 

@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 #: Tasks that are read from the database, and marked in it, in one go.
 STOP_PAGE = 1000
-#: Seconds after which no further task is begun: the activity ends, and the next one goes on from what is on record.
+#: Seconds after which no further task is begun: the activity ends, and the next one continues from the record.
 PASS_S = 20.0
-#: Seconds between two markings at the most: what was asked is on record not much later.
+#: The longest time between two records, in seconds: requests are recorded soon after they were sent.
 MARK_S = 2.0
 #: Seconds after which a task that was killed and is still there is killed again.
 AGAIN_S = 10.0
@@ -57,7 +57,7 @@ class StopReport:
 
 
 class StopPass:
-    """One turn to every task of a run that was not asked yet, or for force: not killed yet, and then again."""
+    """Visits each task of a run once: tasks not asked yet, or with force, tasks not killed yet; then repeats."""
 
     def __init__(
         self, acts: CancellationActivities, fence: Fence, *, force: bool, seconds: float | None = None
@@ -71,7 +71,7 @@ class StopPass:
         self._marked_at = time.monotonic()
 
     def run(self) -> StopReport:
-        """Ask all, as far as the time reaches. Raises the first error when no task could be asked."""
+        """Ask all tasks to end, as long as the time allows. Raises the first error when no task could be asked."""
         asking = Abreast[TaskRef, Details | None](self._kill if self._force else self._stop)
         errors = []
         for task, answer in asking.over(self._turns()):
@@ -93,7 +93,7 @@ class StopPass:
         return StopReport(left, self._more, asked_at, counts)
 
     def _turns(self) -> Iterator[TaskRef]:
-        """The tasks whose turn it is, while there is time."""
+        """The tasks to visit next, while there is time."""
         yield from self._pages(None)
         if self._force and not self._more:
             yield from self._pages(self._clock() - timedelta(seconds=AGAIN_S))
@@ -107,7 +107,7 @@ class StopPass:
                 if self._begun and time.monotonic() >= self._until:
                     self._more = True
                     return
-                self._begun = True  # one at least, or a slow machine would never come to any
+                self._begun = True  # at least one task, or a slow machine would make no progress
                 yield ref_of(task)
             if len(page) < STOP_PAGE:
                 return
@@ -128,12 +128,12 @@ class StopPass:
         """
         try:
             return next(iter(self._cluster.details(self._fence.run, [task])), None)
-        except Exception as error:  # also a reader that stumbles over what a crawler printed
+        except Exception as error:  # also when a reader fails on what a crawler printed
             log.warning("the log of task %s was not kept before its stop: %s", task.task_id, error)
             return None
 
     def _mark(self) -> None:
-        """Put on record who was asked: the logs that were kept, and then the statuses, in one transaction each."""
+        """Record which tasks were asked: the kept logs first, then the statuses, in one transaction each."""
         answered, self._answered = self._answered, []
         if answered:
             try:
@@ -141,13 +141,13 @@ class StopPass:
                 if details:
                     self._details.save_details(self._fence, details)
                 self._stops.mark_stopping(self._fence, [task.task_id for task, _ in answered], killed=self._force)
-            except RowUnreadable as error:  # what was asked counts; they are asked again when the row was mended
+            except RowUnreadable as error:  # the requests were sent; they are repeated when the row is repaired
                 log.warning("%d tasks of run %d were asked to end: %s", len(answered), self._fence.run_id, error)
         self._asked += len(answered)
         self._marked_at = time.monotonic()
 
 
-#: Seconds for asking the tasks of a run whose stop cannot be recorded; the next try goes on.
+#: Seconds for asking the tasks of a run whose stop cannot be recorded; the next try continues.
 UNRECORDED_S = 5.0
 
 

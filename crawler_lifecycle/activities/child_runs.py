@@ -1,6 +1,6 @@
-"""Begins and stops runs for whoever they belong to: a manager or a graph.
+"""Begins and stops runs for their owner: a manager or a graph.
 
-Ids and inputs of runs' workflows stand here too, for everybody who begins, stops or follows runs.
+Ids and inputs of runs' workflows are also defined here, for all code that begins, stops or follows runs.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ J = TypeVar("J")
 
 #: Runs that are begun or stopped in one go.
 WINDOW = 100
-#: Seconds after which no further run is begun or stopped: the activity answers, and is asked for again.
+#: Seconds after which no further run is begun or stopped: the activity returns, and is called again.
 PASS_S = 20.0
-#: Characters of what is wrong with a job.
+#: The longest message about a wrong job, in characters.
 ERROR_MAX = 1000
 
 
@@ -67,7 +67,9 @@ class RecordParentStop:
     intent: StopIntent
     leave: bool = False
     must: bool = False
-    """True to wait for a row that a manual edit spoilt; else it is answered, and the runs are stopped meanwhile."""
+    """True to wait for the repair of a damaged row; otherwise the error is returned, and the runs are stopped
+    meanwhile.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,9 @@ class StopRecorded:
     leave: bool = False
     status: RunStatus = RunStatus.STOPPING
     unreadable: str | None = None
-    """Why nothing could be recorded: what is wrong with the row, and the cure. The rest is what was asked for."""
+    """The reason why nothing could be recorded: the defect of the row, and the cure. The other fields are as
+    requested.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class BegunRuns:
     more: bool = False
     """True if its time was over before every job had its turn."""
     stopped: bool = False
-    """True if a stop is on record, so that none is begun any more."""
+    """True if a stop is on record, so that no further run is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class RunsLeft:
     """Result of a pass over live runs that are to be stopped."""
 
     live: int = 0
-    """Runs that have not ended; when the time was over, those that were counted."""
+    """Number of runs that have not ended; when the time was over, of those that were counted."""
     more: bool = False
     """True if its time was over before every run had its turn."""
     trouble: str | None = None
@@ -128,7 +132,7 @@ class ChildRuns:
 
     def crawlers(self) -> Sequence[CrawlerDefinition]:
         """The known crawlers."""
-        # Whoever brings a scheduler service of their own may have no catalogue here.
+        # An installation with its own scheduler service may have no catalogue here.
         return self.catalogue.all() or self.scheduler.crawlers()
 
     def begin_all(
@@ -140,7 +144,7 @@ class ChildRuns:
         stopped: Callable[[], StopIntent | None],
     ) -> BegunRuns:
         """One pass over jobs whose runs are to be begun, as far as the time reaches. An outage ends the pass; a job
-        that fails holds up no other. Raises the first such error when all others had their turn.
+        that fails does not delay the others. Raises the first such error after all jobs were tried.
 
         ``waiting``: so many of these jobs at most, by number. ``begin``: the id of what was begun for a job; ``None``:
         it was stopped at once; raises ``NeverBegun``. ``begun`` puts on record the number of a job with that id, or
@@ -198,8 +202,8 @@ class ChildRuns:
             run = run or self.runs.find_run(request_id)
         if run is None or run.parent != parent:
             raise NeverBegun(f"the request id {request_id!r} belongs to a run that is not of {whose}; end that")
-        # A stop, or the end, may have come between the pick and the row of the run: what we have just made must not
-        # execute. A stop that comes later finds the row.
+        # A stop, or the end, may have come after the pick and before the row of the run: then the new run must not
+        # execute. A later stop finds the row.
         intent = stopped() if fresh else None
         if intent is not None:
             self.stop(run, whose, intent)
@@ -208,14 +212,15 @@ class ChildRuns:
         return run
 
     def carry(self, run: RunRow) -> None:
-        """Start the workflow of a run that nobody has taken up."""
+        """Start the workflow of a run that no workflow has claimed."""
         if run.owner_run_id is None and not run.status.terminal:
             self.directory.begin(begin_request(run), next_workflow_id(run), run.run_uid, repair=True)
 
     def stop_all(self, whose: str, page: Callable[[int, int], Sequence[RunRow]], intent: StopIntent) -> RunsLeft:
-        """Stop each of these runs whose workflow has not acted on a stop yet, some at once.
+        """Stop each of these runs whose workflow has not acted on a stop yet, several at a time.
 
-        ``whose``: the first part of the ids of these stops. ``page``: live runs behind this id, so many at most.
+        ``whose``: the prefix of the ids of these stops. ``page``: returns at most so many live runs with ids above the
+        given one.
         """
         until, after, left = time.monotonic() + PASS_S, 0, RunsLeft()
         while True:
@@ -264,7 +269,9 @@ class ChildRuns:
 
 
 def _to_notify(run: RunRow, intent: StopIntent) -> bool:
-    """Say whether a run needs the stop: it has none, or its workflow has not acted on it, or not on force."""
+    """Return whether a run needs the stop: it has no stop yet, or its workflow has not acted on it (or not on its
+    force).
+    """
     return run.stop is None or run.stop_acted_at is None or (intent.force and not run.stop.force)
 
 
@@ -277,8 +284,8 @@ def next_workflow_id(row: RunRow) -> str:
     """The id under which we start the next workflow for this run.
 
     Under the plain one an earlier attempt may still be busy with its deliveries, for hours if an archive is down: a
-    start would find that one and begin nothing. So it is used only where it is nobody else's. The id of the attempt
-    keeps a repeat from starting two.
+    start would find that one and begin nothing. So it is used only when no other workflow has it. The attempt's id
+    prevents a repeated call from starting two workflows.
     """
     own = own_workflow_id(row)
     if row.owner_run_id is None:
@@ -293,9 +300,10 @@ def workflow_ids(row: RunRow) -> list[str]:
 
 
 def uid_there(row: RunRow, workflow_id: str) -> str | None:
-    """The uid that the workflow under one of these ids must name, if it names one; ``None``: it is the recorded owner.
+    """The uid that the workflow under one of these ids must have, if it has one;
 
-    Under an id that the request makes, another run's may be open: a restore lost its row, and the request came again.
+    ``None``: it is the recorded owner. Another run's workflow may be open under an id that is made from the request: a
+    restore lost its row, and the request was repeated.
     """
     owner = row.owner_run_id is not None and workflow_id == row.owner_workflow_id
     return None if owner else row.run_uid

@@ -108,7 +108,7 @@ class CompletionActivities:
 
     @activity.defn(name="initiate_export_signal", no_thread_cancel_exception=True)
     def initiate_export_signal(self, fence: Fence) -> int:
-        """Tell data pipelines that the run ended and its data can be exported; the event's sequence number.
+        """Notify data pipelines that the run ended and its data can be exported. Returns the event's sequence number.
 
         The event was written together with the verdict; here it is delivered, also when the run was resumed meanwhile.
         Second execution: delivers the same event under the same id.
@@ -121,7 +121,7 @@ class CompletionActivities:
 
     @activity.defn(name="deliver_event", no_thread_cancel_exception=True)
     def deliver_event(self, key: str) -> None:
-        """Tell data pipelines of an event on record: that a manager or a graph has ended.
+        """Notify data pipelines of an event on record: that a manager or a graph has ended.
 
         Second execution: delivers the same event under the same id. Raises ``InvalidRequest`` for no such event.
         """
@@ -131,9 +131,9 @@ class CompletionActivities:
         send_event(self.events, event, self.sink.send, self.sink.name)
 
     def _send_earlier_ends(self, fence: Fence) -> None:
-        """Deliver the ends of earlier attempts that nobody has: a resume came before their own workflow got to it.
+        """Deliver undelivered end events of earlier attempts: a resume came before their own workflow delivered them.
 
-        That workflow may have failed for it, and audits look after the present attempt. A failure is on record.
+        That workflow may have failed, and audits check the present attempt only. A failure is recorded.
         """
         if fence.attempt == 1:
             return
@@ -159,7 +159,7 @@ class CompletionActivities:
             after = page[-1].task_id
 
     def _sources(self, fence: Fence, given_up: int) -> list[FileSource]:
-        """The files that tasks left, and notes that the files of attempts that are given up are gone."""
+        """The files of the tasks. Also notes that files of attempts without a bundle are gone."""
         if given_up >= fence.attempt:
             return []
         refs = self._all_tasks(fence)
@@ -201,10 +201,11 @@ class CompletionActivities:
 
     @activity.defn(name="resend_pushes", no_thread_cancel_exception=True)
     def resend_pushes(self, fence: Fence) -> int:
-        """Push again what the front end was never told about this attempt; how many events that were.
+        """Push again the undelivered events of this attempt; how many there were. A ``run.changed`` event that a later
+        one replaces is left out.
 
-        A ``run.changed`` that a later one has overtaken is left out.
-        Second execution: only those that still are undelivered. Raises ``NotDelivered`` at the first that fails again.
+        Second execution: pushes only the events that are still undelivered. Raises ``NotDelivered`` at the first event
+        that fails again.
         """
         newest = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         ours = {notifier.name for notifier in self.notifiers}

@@ -58,7 +58,7 @@ class Deploy:
     max_parallel: int | None = None
     resume: bool = False
     next_look_at: datetime | None = None
-    """The time when the run is looked at next, whatever comes of the call."""
+    """The time of the run's next look, whatever the call returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ class MainJob:
     fence: Fence
     start_check_s: float
     alone: bool = False
-    """True if it is the run's only task: then each try is a look of the run, and is recorded as one."""
+    """True if it is the run's only task: then each try is recorded as a look of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class MainJobReport:
-    """The main task has started; whether it even ended already."""
+    """The main task has started. Also says whether it has already ended."""
 
     started_at: datetime | None
     ended: bool
@@ -150,11 +150,11 @@ class DeploymentActivities:
     def _deploy(self, order: Deploy, *, scheduled: bool) -> DeployReport:
         fence = order.fence
         expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
-        # Who creates goes by another clock than who proves that nothing came.
+        # The clock of the service that creates is not the clock of the look that proves absence.
         until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
         with beating(), telling(self.deployment.note_waiting, fence), self._telling_of_cluster(fence):
-            # On record before anybody creates the tasks. Not while others of the run may live elsewhere: no look could
-            # find them all again.
+            # Recorded before anybody creates the tasks. Not while other tasks of the run may live in another namespace:
+            # no look could find all of them.
             place = self.cluster.place(self.deployment.places(fence.run_id))
             handle = self.runs.request_of(fence.run_id)
             if fence.attempt > 1:
@@ -188,7 +188,7 @@ class DeploymentActivities:
             except DeploymentRefused as error:
                 return self._refused(call, until, fence, str(error))
             except SchedulerUnavailable as error:
-                # Or else nobody could look where they have never been.
+                # Otherwise no later look could know where to search.
                 if isinstance(error, MeantElsewhere | CallTooLarge):
                     self.deployment.withdraw_offer(fence, tasks, until)
                 self.deployment.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
@@ -204,9 +204,9 @@ class DeploymentActivities:
         return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
 
     def _sent(self, fence: Fence, call: Deployment, until: datetime) -> tuple[Deployment, list[Deployed]]:
-        """As much of the call as the service takes at once, and its answers. The rest was not offered, then.
+        """Send as many of the tasks as the service takes at once; returns those and the answers.
 
-        A call that is too large created nothing, and says nothing about any of its tasks.
+        The others were not offered. A call that is too large created nothing, and says nothing about its tasks.
         """
         while True:
             try:
@@ -220,7 +220,7 @@ class DeploymentActivities:
 
     @contextmanager
     def _telling_of_cluster(self, fence: Fence) -> Iterator[None]:
-        """Write down that the run waits for the cluster when that cannot be asked."""
+        """Record that the run waits for the cluster when the cluster cannot be asked."""
         try:
             yield
         except ClusterUnavailable as error:
@@ -236,9 +236,10 @@ class DeploymentActivities:
         return record_of(row.request, row.request_id, row.multi, owner, sum(tasks.by_status.values()))
 
     def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
-        """The service takes none of these tasks, for good. Those that an earlier one offered may be there.
+        """The service refuses these tasks for good.
 
-        They are looked for; what is not there may come until the end of that call, and is refused after it.
+        An earlier call may have created some of them. They are searched on the cluster; a missing one may appear until
+        that call expires, and is refused after that.
         """
         counts = self.deployment.refuse_queued(fence, why, call.tasks, until)
         if counts.queued:
@@ -251,9 +252,9 @@ class DeploymentActivities:
         return DeployReport(Counts.of(counts), len(call.tasks), counts.queued, refused=why)
 
     def _adopt_late_ones(self, fence: Fence) -> None:
-        """After a resume: what a deployment call of the former attempt created late is ours, not a second task's.
+        """After a resume: a task that a call of the former attempt created late is the same task, not a second one.
 
-        The store offers such a task again only when that call is void; this look comes before.
+        The store offers it again only after that call has expired; this look comes before.
         """
         page = self.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
         if any(task.attempt < fence.attempt and task.offered_until is not None for task in page):
@@ -305,7 +306,7 @@ class DeploymentActivities:
                 elif _is_news(main, seen):
                     again_s = self._note_executing(fence) or again_s
                 raise self._again(NotStarted(why), order.start_check_s, again_s)
-            if over:  # a whole look follows at once
+            if over:  # a complete look follows at once
                 return MainJobReport(None if replaced else seen.started_at, ended=True)
             self._note_executing(fence)
         return MainJobReport(seen.started_at, ended=False, counts=Counts.of(self.tasks.count_tasks(fence.run_id)))
@@ -313,13 +314,13 @@ class DeploymentActivities:
     def _note_executing(self, fence: Fence) -> float | None:
         """Write down which tasks execute by now, so that the first minute of the ladder shows no stale PENDING.
 
-        And which are missing: two looks prove together that a task is gone. Seconds after which the second one does.
-        Ends are left to the next look, which fetches their debugging information as well.
+        Also record the missing tasks: two looks together prove that a task is gone. Returns the seconds until the
+        second look can prove it. Ends are left to the next look, which also fetches their debugging information.
         """
         try:
             state, look = LookStep(self.looks, self.cluster, fence).look()
         except ClusterUnavailable:
-            return None  # the start itself is proved, or asked for again; the next look is due in a minute anyway
+            return None  # the start is proved or asked for again; the next look is due within a minute
         self._note(fence, state, look)
         return look.again_s
 
@@ -330,7 +331,7 @@ class DeploymentActivities:
     def _again(self, error: LifecycleError, start_check_s: float, again_s: float | None = None) -> ApplicationError:
         """The failure that makes Temporal ask again at the interval of the specification; expected, so benign.
 
-        ``again_s`` is when the cluster can prove what it cannot say now; asking earlier or later serves nothing.
+        ``again_s``: the seconds after which the cluster can prove what it cannot prove now.
         """
         delay = timedelta(seconds=max(_interval(start_check_s, again_s), error.retry_after_s or 0))
         category = ApplicationErrorCategory.BENIGN
@@ -346,7 +347,7 @@ class DeploymentActivities:
 
     @activity.defn(name="signal_pusher_started", no_thread_cancel_exception=True)
     def signal_pusher_started(self, fence: Fence) -> None:
-        """Tell the front end that the run started (or failed to), so that it closes its dialog.
+        """Notify the front end that the run started (or failed to), so that it closes its dialog.
 
         Second execution: pushes the same event where it has not arrived.
         """
@@ -377,10 +378,9 @@ def _interval(start_check_s: float, again_s: float | None) -> float:
 
 
 def _is_news(main: TaskState, seen: Observation) -> bool:
-    """Tell whether a task that was deployed for sure is missing for the first time, or is there for the first time
-    (again).
+    """Return whether a surely deployed task is missing for the first time, or is present for the first time (again).
 
-    What was seen to wait and vanishes later must not be said to have never existed.
+    A task that was seen waiting and disappears later must not be recorded as never created.
     """
     if seen.phase is Phase.ABSENT:
         return main.uid is not None and main.missed_at is None

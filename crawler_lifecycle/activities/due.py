@@ -1,4 +1,4 @@
-"""Activities of one due time of a schedule: decide, stop what came before, begin what it is for."""
+"""Activities of one due time of a schedule: decide, stop what the previous one began, begin the target."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 
 
-#: The type of the failure by which a due time waits for the verdict of what the one before began.
+#: The type of failure with which a due time waits for the verdict of the previous target.
 PREVIOUS_LIVE = "PreviousLive"
 
 
@@ -54,9 +54,9 @@ class DueDecided:
     begun: TargetRef | None = None
     """The target that was begun."""
     begin: bool = False
-    """True if something is still to be begun: it waits for what came before."""
+    """True if the target is still to be begun: it waits for the previous one."""
     stop: bool = False
-    """True if what the previous one began is stopped first."""
+    """True if the previous target is stopped first."""
 
 
 @dataclass
@@ -71,11 +71,10 @@ class DueActivities:
 
     @activity.defn(name="decide_due", no_thread_cancel_exception=True)
     def decide_due(self, order: DueOrder) -> DueDecided | None:
-        """Write down what becomes of a due time, and begin it where it waits for nothing; ``None``: it is none, or the
-        schedule is gone.
+        """Record the decision about a due time, and begin its target where it waits for nothing; ``None``: it is no due
+        time, or the schedule was deleted. One activity does both, so that each of many due times is recorded early.
 
-        One activity for both, so that of many that are due at once each is on record as soon as it can be.
-        Second execution: answers the line that is there, and finds what it made, by the id of the request.
+        Second execution: returns the recorded firing, and finds its target by the id of the request.
         """
         now, due_at = self.clock(), order.due_at
         line = None if due_at is None else self.schedules.decide_due(order.name, due_at, order.revision)
@@ -91,15 +90,16 @@ class DueActivities:
         return DueDecided(line.due_id, line.decision, begin=True, stop=self._stops(line))
 
     def _stops(self, line: DueRow) -> bool:
-        """Tell whether what the previous due time began is to be stopped for this one."""
+        """Return whether the target of the previous due time is to be stopped for this one."""
         spec = ScheduleSpec.read(self._schedule(line.name).definition)
         return line.decision is Decision.QUEUED and spec.overlap is Overlap.STOP_PREVIOUS and line.asked_by is None
 
     @activity.defn(name="stop_previous_due", no_thread_cancel_exception=True)
     def stop_previous_due(self, due_id: int) -> bool:
-        """Put the stop of what the previous due time began on record, and tell it; whether it has its verdict.
+        """Record the stop of the previous target, and notify its workflow. Returns whether the target has its verdict.
 
-        Second execution: it knows the stop by its id. Fails as ``PREVIOUS_LIVE`` while that has not begun itself.
+        Second execution: the target knows the stop by its id. Fails as ``PREVIOUS_LIVE`` while the target has not
+        begun.
         """
         previous, line = self.schedules.previous_target(due_id), self.schedules.get_due(due_id)
         if previous is None or not previous.live:
@@ -116,10 +116,10 @@ class DueActivities:
 
     @activity.defn(name="begin_due", no_thread_cancel_exception=True)
     def begin_due(self, due_id: int) -> TargetRef | None:
-        """Begin what a due time is for once what came before has its verdict.
+        """Begin the target of a due time once the previous target has its verdict. ``None``: it was not begun; the
+        reason is recorded. Fails as ``PREVIOUS_LIVE`` while it has to wait for a verdict.
 
-        ``None``: it came to nothing; why is on record. Fails as ``PREVIOUS_LIVE`` while it has to wait for a verdict.
-        Second execution: finds what it made, by the id of the request.
+        Second execution: finds its target by the id of the request.
         """
         previous, line = self.schedules.previous_target(due_id), self.schedules.get_due(due_id)
         if not line.decision.begins and self._begun_before(line) is None:
@@ -135,9 +135,9 @@ class DueActivities:
     # --- targets ---------------------------------------------------------------------------------------------------
 
     def _begun(self, row: ScheduleRow, line: DueRow) -> TargetRef | None:
-        """Begin what a line is for, as the gateway begins it: first the row, then the workflow.
+        """Begin the target of a firing as the gateway does: first the row, then the workflow.
 
-        ``None``: it came to nothing; why is on record.
+        ``None``: it was not begun; the reason is recorded.
         """
         try:
             target = self._begin(row, line)
@@ -158,7 +158,9 @@ class DueActivities:
         return there(self.schedules.get_schedule(name), f"schedule {name!r}")
 
     def _begin(self, row: ScheduleRow, line: DueRow) -> TargetRef | None:
-        """Begin the target, or find the one of a try whose answer was lost. Raises as ``begin_due`` writes down."""
+        """Begin the target, or find the one that an earlier try began without an answer. Raises the errors that
+        ``begin_due`` records.
+        """
         begun = self._begun_before(line)
         if begun is None and line.asked_by is None:
             if row.deleted_at is not None:
@@ -170,7 +172,7 @@ class DueActivities:
         return begin.get(begun or spec.kind, self._begin_graph)(line, spec)
 
     def _begun_before(self, line: DueRow) -> TargetKind | None:
-        """The kind of target that a try began whose answer was lost, by the definition of that time."""
+        """The kind of target that an unanswered try began, by the definition of that time."""
         if self.children.runs.find_run(due_request_id(line.name, line.due_at)) is not None:
             return TargetKind.RUN
         if self.managers.find_manager(None, due_flow_id(line.name, line.due_at)) is not None:
@@ -230,7 +232,7 @@ class DueActivities:
         return row
 
     def _stop(self, target: TargetRef, whose: str, intent: StopIntent) -> None:
-        """Record the stop, then tell the workflow, or start one, as the gateway does."""
+        """Record the stop, then notify the workflow, or start one, as the gateway does."""
         if target.kind is TargetKind.RUN:
             run = self.children.runs.get_run(target.id)
             if run is not None:

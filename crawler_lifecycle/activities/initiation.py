@@ -27,7 +27,7 @@ class CreateHistory:
     request_id: str
     owner: Owner
     repair: bool = False
-    """True if the run is claimed in place of a workflow that was lost."""
+    """True if the run is claimed in place of a lost workflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class InitiationActivities:
             return self.initiation.claim_run(request, order.owner, self.directory.is_open, repair=order.repair)
         crawler = self.catalogue.get(request.crawler or "")
         if crawler is not None:
-            # The catalogue may have changed since a first execution, and what that recorded stays.
+            # The catalogue may have changed since the first execution; what that execution recorded stays.
             if self.runs.find_run(order.request_id) is None:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)

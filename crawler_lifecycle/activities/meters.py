@@ -35,7 +35,7 @@ LAG_BUCKETS = (
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One metric. ``name`` is what the SDK is told; ``exposed`` is what Prometheus shows."""
+    """One metric. ``name`` is its name in the SDK; ``exposed`` is its name in Prometheus."""
 
     name: str
     text: str
@@ -104,7 +104,7 @@ def error_class(error: BaseException) -> str:
 
 
 def expected(error: BaseException) -> bool:
-    """Tell whether this failure is how an activity waits, and nothing is wrong."""
+    """Return whether this failure is an activity's way to wait, and not an error."""
     return isinstance(error, ApplicationError) and error.category is ApplicationErrorCategory.BENIGN
 
 
@@ -165,7 +165,7 @@ def committed(news: Committed) -> None:
 
 
 def corrected(written: Sequence[CorrectionRow]) -> None:
-    """Corrections that came into the ledger by another way than a look."""
+    """Corrections that were recorded without a look."""
     for one in written:
         count(CORRECTIONS, kind=str(one.kind))
 

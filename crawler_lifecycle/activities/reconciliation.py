@@ -74,7 +74,7 @@ class LookAnswer:
     started: bool = False
     """True if it saw a task execute, or, unless the run was just resumed, one that has executed."""
     started_at: datetime | None = None
-    """The time when the first of those began, as far as the cluster knows."""
+    """The time when the first of these tasks began, as far as the cluster knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,13 @@ class Sync:
     fence: Fence
     source: str = "look"
     observed_at: datetime | None = None
-    """Of the look whose findings are meant; ``None``: of whichever was the last."""
+    """The look whose findings are meant; ``None``: the last one."""
 
 
 def _started(look: Look, resumed: bool) -> tuple[bool, datetime | None]:
-    """Tell whether the look saw that the run has started, and when. What has ended at a resume is of the attempt
-    before."""
+    """Return whether the look saw that the run has started, and when. Tasks that had ended before a resume belong to
+    the attempt before.
+    """
     begun = [o for o in look.observations if o.phase is Phase.EXECUTING or (not resumed and _has_executed(o))]
     return bool(begun), min((o.started_at for o in begun if o.started_at is not None), default=None)
 
@@ -102,7 +103,7 @@ def _has_executed(seen: Observation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Synced(Counts):
-    """The tasks after ``sync_statuses``; ``push`` says that somebody wants to be told by ``signal_pusher_changed``."""
+    """The tasks after ``sync_statuses``; ``push`` says that somebody wants ``signal_pusher_changed``."""
 
     push: bool = False
 
@@ -163,7 +164,8 @@ class ReconciliationActivities:
 
     @activity.defn(name="get_bulk_task_history_data", no_thread_cancel_exception=True)
     def get_bulk_task_history_data(self, fence: Fence) -> int:
-        """Fetch debugging information (log tail, counters, memory) about the changed tasks and stage it; how many.
+        """Fetch debugging information (log tail, counters, memory) about the changed tasks and stage it; returns how
+        many tasks.
 
         Second execution: fetches again and stages anew.
         """
@@ -193,7 +195,7 @@ class ReconciliationActivities:
     def signal_pusher_changed(self, fence: Fence) -> None:
         """Push the run's newest ``run.changed`` event to the front end.
 
-        Second execution: pushes the newest event of that moment, which tells at least as much.
+        Second execution: pushes the newest event of that moment, which contains at least as much.
         """
         event = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         if event is not None:
@@ -213,7 +215,7 @@ DETAILS_PAGE = 500
 
 
 def ref_of(task: TaskState) -> TaskRef:
-    """The task as the cluster is asked about it."""
+    """The task in the form in which the cluster is asked about it."""
     stopping = task.status is TaskStatus.STOPPING
     # One that was never offered, or was put off, is nowhere.
     place = task.place if task.uid is not None or task.offered_until is not None else None

@@ -45,7 +45,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-#: Class -> the name of each activity of it -> the name of its method.
+#: For each class: the name of each of its activities, with the name of the method.
 _DEFINED: dict[type, dict[str, str]] = {}
 
 
@@ -63,7 +63,7 @@ def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
 
 
 def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
-    """The answer of the method ``ask_<name>`` to users' code. Raises ``InvalidRequest`` for what cannot be asked."""
+    """The answer of the method ``ask_<name>`` to users' code. Raises ``InvalidRequest`` for an unknown question."""
     answer = getattr(owner, f"ask_{name}", None)
     if answer is None:
         raise InvalidRequest(f"{name!r:.80} is no question")
@@ -74,14 +74,14 @@ def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
 
 
 def there(row: T | None, what: str) -> T:
-    """The row of ``what``, such as ``graph 7``. Raises ``RunNotFound`` where there is none."""
+    """The row of ``what``, such as ``graph 7``. Raises ``RunNotFound`` when there is none."""
     if row is None:
         raise RunNotFound(f"{what} does not exist; crawlctl {what.partition(' ')[0]} list shows what there is")
     return row
 
 
 def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None:
-    """Put on record what users' code printed. It is no part of what that did."""
+    """Record what users' code printed. The output is no part of its effects."""
     try:
         if printed:
             keep(id, printed)
@@ -90,10 +90,7 @@ def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None
 
 
 def ordered_at() -> datetime | None:
-    """Time at which this try was ordered, by the clock of the Temporal server: later tries have later times.
-
-    ``None`` outside of an activity.
-    """
+    """Time at which this try was scheduled, by the clock of the Temporal server: later tries have later times."""
     return activity.info().current_attempt_scheduled_time if activity.in_activity() else None
 
 
@@ -127,9 +124,10 @@ def alive(*details: object) -> None:
 
 
 def patient(call: Callable[[], T], seconds: float) -> T:
-    """The answer of the call. While the database is away it is made again, for so long; it must be harmless twice.
+    """The result of the call.
 
-    Raises ``CancelledError``, and ``StoreUnavailable`` after that time.
+    While the database is unavailable the call is repeated, for a limited time; repeating it must be harmless. Raises
+    ``CancelledError``, and ``StoreUnavailable`` after that time.
     """
     until, pause = time.monotonic() + seconds, 0.1
     while True:
@@ -156,11 +154,11 @@ def _beat(*details: object) -> None:
 
 @contextmanager
 def telling(tell: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
-    """Show people, by ``tell``, what no outage explains: a row that a manual edit spoilt, a statement that the database
-    refused, a fault of ours. The activity is tried again until somebody mends it.
+    """Report, by ``tell``, an error that is no outage: a row damaged by a manual edit, a statement that the database
+    refused, a bug of ours.
 
-    The run's own row, when that is the one, is not written to. Of a fault of ours only its kind is told: its text may
-    hold anything.
+    The activity is retried until somebody repairs it. When the run's own row is the damaged one, nothing is written to
+    it. Of a bug only its type is reported: its text may hold anything.
     """
     try:
         yield
@@ -197,7 +195,7 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
 
 
 def send_event(events: EventStore, event: Event, send: Callable[[Event], None], sink: str) -> Event:
-    """Send an event that is on record, with this try on record too. Raises ``NotDelivered`` after writing down why."""
+    """Send a recorded event, and record this try. Raises ``NotDelivered`` after recording the reason."""
     try:
         send(event)
     except NotDelivered as error:
@@ -212,7 +210,7 @@ def send_event(events: EventStore, event: Event, send: Callable[[Event], None], 
 def push_event(events: EventStore, event: Event, notifiers: Sequence[Notifier]) -> None:
     """Push an event that is on record by each notifier that has not delivered it, with each try on record.
 
-    A notifier that fails holds up no other. Raises the first ``NotDelivered`` when all had their turn.
+    A notifier that fails does not delay the others. Raises the first ``NotDelivered`` after all were tried.
     """
     done, failures = events.delivered_by(event.seq), list[NotDelivered]()
     for notifier in notifiers:

@@ -1,4 +1,4 @@
-"""Deliveries to one webhook: follows the outbox from where the webhook's row stands."""
+"""Deliveries to one webhook: follows the outbox from the position in the webhook's row."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Events that are read at once, and deliveries at once: of different subjects, those of one come in order.
+#: Number of events read at once, and of deliveries at once: only events of different subjects are delivered in
+#: parallel.
 PAGE, LANES = 100, 8
-#: Seconds between two readings of the outbox while there is nothing new: at first, and the most of them.
+#: Seconds between two readings of the outbox without new events: the first wait, and the longest.
 IDLE_S, IDLE_MAX_S = 0.1, 1.0
 #: Seconds between two records of what was delivered.
 NOTE_S = 0.5
 #: Failures in a row after which the rest of a page is left for the next try.
 FAILED_MAX = 3
-#: Events that nobody wants are read again after a worker died, at most so many.
+#: The most events without a subscriber that are read again after a worker died.
 UNNOTED_MAX = 1000
-#: How far other subjects go on behind an event that is not taken, in events.
+#: The most events by which other subjects may be ahead of an event that is not accepted.
 AHEAD_MAX = 1000
 #: Seconds that one execution follows; then the workflow asks for the next one, which reads the definition anew.
 SHIFT_S = 900.0
@@ -57,9 +58,9 @@ class Followed(StrEnum):
     """The end of one execution of ``follow_webhook``."""
 
     ON = "on"
-    """There may be more to tell."""
+    """There may be more events to deliver."""
     FAILING = "failing"
-    """Something was told, and something could not be."""
+    """Some events were delivered, and some could not be."""
     PAUSED = "paused"
     DELETED = "deleted"
 
@@ -86,10 +87,10 @@ class WebhookActivities:
 
     @activity.defn(no_thread_cancel_exception=True)
     def follow_webhook(self, order: WebhookOrder) -> Following:
-        """Tell the webhook what happened since its row says, and what happens, for a while.
+        """Deliver to the webhook the events after its recorded position, and new events for a while.
 
-        Second execution: goes on behind what is on record as delivered; at most what was told in the last half second
-        before a death is told again. Raises ``NotDelivered`` when nothing at all could be told.
+        Second execution: continues after the recorded deliveries; at most the events of the last half second before a
+        crash are delivered again. Raises ``NotDelivered`` when no event could be delivered.
         """
         with beating():
             return asyncio.run(self._follow(order.name))
@@ -125,13 +126,13 @@ class _Shift:
         self._over = asyncio.get_running_loop().time() + acts.shift_s
 
     async def work(self) -> Following:
-        """Tell one page after another until something ends it. Raises ``NotDelivered``."""
+        """Deliver page after page until the execution ends. Raises ``NotDelivered``."""
         try:
             while True:
                 ended = await self._turn()
                 if ended is not None:
                     return ended
-        except Fenced:  # another execution delivers, or the webhook was changed or deleted: the workflow asks anew
+        except Fenced:  # another execution delivers, or the webhook was changed or deleted: the workflow reads it again
             return Following(Followed.ON)
 
     async def _turn(self) -> Following | None:
@@ -163,31 +164,31 @@ class _Shift:
 
     @property
     def _through(self) -> int:
-        """Up to here all is told, or none of its."""
+        """Up to this number all events are delivered, or are not for this webhook."""
         return next(iter(self._left)) - 1 if self._left else self._read
 
     @property
     def _hopeless(self) -> bool:
-        """Tell whether the rest is left for the next try."""
+        """Return whether the rest is left to the next try."""
         return self._failed_in_row >= FAILED_MAX or (self._failure is not None and _ends(self._failure))
 
     def _leaves(self) -> bool:
-        """Tell whether this execution is to end: its time is over, or it was told to."""
+        """Return whether this execution is to end: its time is over, or it was cancelled."""
         return asyncio.get_running_loop().time() >= self._over or _sent_away()
 
     def _stops(self) -> bool:
-        """Tell whether nothing more may be begun."""
+        """Return whether no further delivery may begin."""
         late = asyncio.get_running_loop().time() >= self._over + LATE_S
         return late or self._hopeless or self._row.paused_at is not None or _sent_away()
 
     async def _deliver(self, events: Sequence[Event]) -> None:
-        """Tell a page, and write down what was told as it goes: the events of each subject in order."""
+        """Deliver a page, and record the deliveries on the way: the events of each subject in order."""
         lanes: dict[str, list[Event]] = {}
         for event in events:
             lanes.setdefault(event.subject, []).append(event)
         order = list(lanes.values())
         if self._row.failing_since is not None:
-            CHANCE.shuffle(order)  # else what is never taken is always first, and the rest is never reached
+            CHANCE.shuffle(order)  # otherwise a refused event stays first, and the rest is never reached
         free = asyncio.Semaphore(LANES)
         under_way = [asyncio.create_task(self._lane(lane, free)) for lane in order]
         try:
@@ -203,7 +204,7 @@ class _Shift:
                 one.cancel()
 
     async def _lane(self, events: Sequence[Event], free: asyncio.Semaphore) -> None:
-        """Tell what is about one subject, in order, until one is not taken."""
+        """Deliver the events of one subject, in order, until one is not accepted."""
         for event in events:
             async with free:
                 if self._stops():
@@ -226,7 +227,7 @@ class _Shift:
             meters.measure(meters.WEBHOOK_LAG, late.total_seconds())
 
     async def _note(self) -> None:
-        """Write down what was tried, and pause a webhook that is given up. Raises ``Fenced``."""
+        """Record the tries, and pause a webhook that is given up. Raises ``Fenced``."""
         tried, self._tried = self._tried, []
         note = functools.partial(self._store.note_tries, settled=not self._left)
         self._row = row = await _block(note, self._row.webhook_id, self._follower, tried, self._through)
@@ -241,12 +242,12 @@ class _Shift:
 
 
 def _ends(failure: NotDelivered) -> bool:
-    """Tell whether the receiver itself said that more would be in vain, for now or for ever."""
+    """Return whether the receiver itself said that no further try makes sense, for now or for ever."""
     return failure.retry_after_s is not None or isinstance(failure, ReceiverGone)
 
 
 def _sent_away() -> bool:
-    """Tell whether somebody cancelled this execution, or its worker leaves."""
+    """Return whether somebody cancelled this execution, or its worker shuts down."""
     return activity.is_cancelled() or activity.is_worker_shutdown()
 
 

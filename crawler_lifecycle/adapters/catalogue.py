@@ -152,7 +152,7 @@ class _Reader:
         return CatalogueError(f"{where}: {key}: {text}" if key else f"{where}: {text}")
 
     def at(self, path: Path_, text: str, line: int | None = None) -> CatalogueError:
-        """The same about a path of the current entry, at the line of what is nearest around it in the file."""
+        """The same about a path of the current entry, at the line of the nearest node in the file."""
         near = path
         while near and near not in self.lines:
             near = near[:-1]
@@ -210,7 +210,7 @@ class _Reader:
             definition = replace(
                 definition,
                 project=os.path.normpath(self.path.absolute().parent / written),
-                # In an image it is a folder there, and stays as it is written.
+                # In an image it is a folder of the image, and is not changed.
                 kubernetes=pod if pod.project is not None else replace(pod, project=written),
             )
         return definition
@@ -326,7 +326,7 @@ class _Reader:
     def _of_domain(self, error: InvalidRequest, name: object, at: Path_ = ()) -> CatalogueError:
         """An error of the domain begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler.
 
-        ``at`` is what it was raised about: a part that does not know where it stands names its own keys only.
+        ``at`` is what it was raised about: a part that does not know its own path names only its own keys.
         """
         text = str(error)
         found = re.match(rf"(?:{re.escape(str(name))}: )?([A-Za-z_][\w.\-]*(?:\[\d+\][\w.\-]*)*): ", text)
@@ -347,7 +347,7 @@ def _known(path: Path_) -> list[str]:
 
 
 def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:
-    """Every text that will reach a process, with its key."""
+    """Every text that a process will receive, with its key."""
     for name in ("project", "spider", "image"):
         value = getattr(definition, name)
         if value is not None:
@@ -369,7 +369,7 @@ def _dotted(path: Path_) -> str:
 
 
 class EmptyCatalogue:
-    """A catalogue that knows no crawler."""
+    """An empty catalogue."""
 
     def get(self, name: str) -> CrawlerDefinition | None:
         """Nothing."""

@@ -46,9 +46,9 @@ class JsonLinesSink:
             raise NotDelivered(f"{self.path}: the event cannot be written: {error}") from error
 
     def check(self) -> str:
-        """Say where events go, after taking everything that a delivery needs. Raises ``NotDelivered``.
+        """Return where events go, after checking that they can be written there. Raises ``NotDelivered``.
 
-        A file that was not there is there afterwards, empty: taking it away again could take an event with it.
+        The file is created, empty, if it did not exist: removing it again could remove an event.
         """
         try:
             with self._open():
@@ -76,7 +76,7 @@ class JsonLinesSink:
                 os.close(fd)  # releases the lock
 
     def _is_named(self, fd: int) -> bool:
-        """Tell whether the open file still has its name: while we waited for the lock, it may have been taken away."""
+        """Return whether the open file still has its name: it may have been moved while we waited for the lock."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(fd))
         except FileNotFoundError:
@@ -99,6 +99,6 @@ class JsonLinesSink:
                 raise OSError(errno.ENOSPC, "only a part was written")
             os.fsync(fd)
         except OSError:
-            # We hold the lock, so nobody wrote behind us: take the part back instead of leaving a torn line.
+            # We hold the lock, so nobody wrote after us: remove the part, so that no broken line stays.
             os.ftruncate(fd, size)
             raise

@@ -18,7 +18,7 @@ from crawler_lifecycle.ports.runs import Event
 
 SCHEME = "eventbridge://"
 SETTING = "LIFECYCLE_EVENTS__URL"
-#: For so many seconds the bus is believed to be there, once it was seen.
+#: Seconds for which the bus is believed to exist after it was seen.
 BUS_SEEN_FOR_S = 300.0
 #: Characters of an answer's text that an error repeats.
 TEXT_MAX = 300
@@ -84,7 +84,7 @@ class EventBridgeSink:
         self._client.close()
 
     def send(self, event: Event) -> None:
-        """Put the event on the bus. Raises ``NotDelivered``; it may have arrived all the same, under the same id."""
+        """Put the event on the bus. Raises ``NotDelivered``; it may have arrived nevertheless, under the same id."""
         try:
             detail = bus_text(event)
         except (TypeError, ValueError) as error:
@@ -101,9 +101,9 @@ class EventBridgeSink:
         self._check_answer(self._call("put_events", Entries=[entry]))
 
     def check(self) -> str:
-        """Say which bus it is, after asking for it. Raises ``NotDelivered``.
+        """Return the name of the bus, after checking it.
 
-        Whether this account may put events on it is known only by doing so.
+        Raises ``NotDelivered``. Only a real event shows whether this account may put events on it.
         """
         answer = self._call("describe_event_bus", denied_is_none=True, Name=self.bus)
         if answer is None:
@@ -115,7 +115,7 @@ class EventBridgeSink:
         return f"EventBridge bus {answer['Arn']}"
 
     def _make_sure_of_the_bus(self) -> None:
-        """EventBridge accepts events for a bus that is not there and drops them, so it has to be asked."""
+        """EventBridge accepts events for a bus that does not exist and drops them, so the bus has to be checked."""
         with self._lock:
             if time.monotonic() < self._believed_until:
                 return

@@ -24,7 +24,7 @@ DATA_MAX = 9_999
 #: Channels of one event (ibid.), characters of a channel's name.
 CHANNELS_MAX = 100
 CHANNEL_MAX = 200
-#: Calls at once, with those that were left behind because their server does not answer.
+#: Parallel calls, including abandoned calls whose server does not answer.
 CALLS_MAX = 32
 #: Bytes of an answer that are read, and characters of its text that an error repeats.
 ANSWER_MAX = 64 * 1024
@@ -132,7 +132,7 @@ class PusherNotifier:
         return f"{self._where}, channels {', '.join(self._channels)}"
 
     def channels(self, event: Event) -> list[str]:
-        """The channels of an event; those that name a run or a crawler only when the event is about one."""
+        """The channels of an event; a channel that names a run or a crawler is used only for events about one."""
         given = {"run_id": event.run_id, "crawler": event.body.get("crawler")}
         known = {name: str(value) for name, value in given.items() if value is not None}
         names = [
@@ -143,9 +143,9 @@ class PusherNotifier:
         return list(dict.fromkeys(names))
 
     def _within_time(self, call: Callable[[], object]) -> None:
-        """Run the call in a thread of its own and leave it behind when the time is up.
+        """Run the call in another thread and abandon it when the time is over.
 
-        No timeout of a socket covers a name server that is silent or a server that trickles; both would hold one of the
+        No socket timeout covers a silent name server or a server that sends byte by byte; both would block one of the
         worker's few threads.
         """
         deadline = time.monotonic() + self._timeout_s
@@ -200,7 +200,7 @@ class PusherNotifier:
             raise NotDelivered(f"{self._where} answered {status} with something else than JSON; check {SETTING}HOST")
 
     def _plain(self, text: object) -> str:
-        """One short line without the secret and without signatures, whoever wrote them into it."""
+        """One short line without the secret and without signatures, whatever library wrote them."""
         line = str(text).strip() or (type(text).__name__ if isinstance(text, Exception) else "no reason given")
         line = line.replace(self._secret, "…")
         line = re.sub(r"(auth_signature|auth_key|body_md5)=[^&\s\"\\]*", r"\1=…", line)
@@ -234,7 +234,7 @@ def _official_client(**options: Any) -> Any:
 
 
 def _channel_names(setting: str) -> list[str]:
-    """The names as they stand in the setting. Raises ``InvalidRequest``."""
+    """The names from the setting. Raises ``InvalidRequest``."""
     names = list(dict.fromkeys(setting.split()))
     if not names or len(names) > CHANNELS_MAX:
         raise InvalidRequest(

@@ -21,13 +21,13 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.ports.runs import Deployed, Deployment
 
-#: Answers larger than this are no answers; 500 tasks with long reasons need a tenth of it.
+#: Larger answers are refused; 500 tasks with long reasons need a tenth of it.
 ANSWER_MAX = 8 * 1024 * 1024
 #: Client errors that describe the moment and not the request.
 TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
-#: Client errors that blame the form of our call: too long. Never a verdict on what it asks for.
+#: Client errors about the form of our call: it is too long. They never judge its content.
 OURS_4XX = frozenset({414, 431})
-#: A stop has to come through some time, so nobody may put a call off for longer, in seconds.
+#: The longest wait that a service may ask for, in seconds: a stop must get through some time.
 RETRY_AFTER_MAX_S = 60
 #: Seconds for which an idle connection is kept. Servers keep one for longer (uvicorn, and so ours, 5 s); otherwise a
 #: call would go out now and then just as the server closes it.
@@ -44,7 +44,7 @@ class _Task(BaseModel):
 
     index: int
     state: str
-    # Longer than a column: cut there, it would be another object's name.
+    # Longer than a column: cut to its size, it would be another object's name.
     name: str | None = Field(default=None, max_length=bounds.NAME_MAX)
     uid: str | None = Field(default=None, max_length=bounds.UID_MAX)
     reason: str | None = None
@@ -92,7 +92,7 @@ class HttpSchedulerClient:
             transport=transport,
             # Loading certificates takes 20 ms that plain HTTP does not need.
             verify=address.scheme == "https",
-            # The service is ours to name; a proxy of the environment has no business between the two.
+            # We configure the address of the service; a proxy from the environment must not stand between.
             trust_env=False,
         )
 
@@ -148,7 +148,7 @@ class HttpSchedulerClient:
                     content += chunk
                     if len(content) > ANSWER_MAX:
                         raise SchedulerUnavailable(f"scheduler service at {self._at}: answer over {ANSWER_MAX} bytes")
-                    # httpx times each read; a server that trickles would pass every one of them.
+                    # httpx limits each read only; a server that sends byte by byte would pass every limit.
                     if time.monotonic() > deadline:
                         raise SchedulerUnavailable(f"scheduler service at {self._at}: no end after {self._timeout_s} s")
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
@@ -165,10 +165,11 @@ class HttpSchedulerClient:
         if status == 410:
             raise DeploymentExpired(detail or "the deployment call expired before the service could carry it out")
         if status == 401:
-            # A token that is being changed on one side must not end runs, whoever words the refusal.
+            # A token that is being changed on one side must not end runs, whoever refuses it.
             cure = "set LIFECYCLE_SCHEDULER__TOKEN to the token it asks for, where our processes run"
             raise SchedulerUnavailable(f"scheduler service at {self._at} does not know us (401); {cure}")
-        # A wrong address, an old version, a proxy give client errors, too: only the service itself can refuse for good.
+        # A wrong address, an old version or a proxy cause client errors too: only the service itself can refuse for
+        # good.
         told = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
         if status == 413:
             size = len(response.request.content)

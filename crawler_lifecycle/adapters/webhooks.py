@@ -28,12 +28,12 @@ from crawler_lifecycle.domain.webhooks.signing import message_id, read_secret, s
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import ReceiverGone, WebhookSender
 
-#: Seconds of one delivery, from the look-up of the name to the answer; of these for what an answer says; bytes of that
-#: which are read.
+#: Seconds of one delivery, from the name lookup to the answer; seconds for reading the answer's body; bytes of it that
+#: are read.
 TIMEOUT_S = 10.0
 WORDS_S = 1.0
 ANSWER_MAX = 1024
-#: How much of that time an address gets to take the connection while there is another one.
+#: Share of that time for connecting to one address while there are more addresses.
 CONNECT_SHARE = 0.3
 #: Deliveries to one webhook at once.
 AT_ONCE = 8
@@ -80,12 +80,14 @@ class HttpWebhooks:
             yield _Sender(self, client)
 
     def headers(self, spec: WebhookSpec, event: Event, body: bytes) -> Mapping[str, str]:
-        """The headers of one try. Raises ``NotDelivered`` when it cannot be signed, or this worker may not tell it."""
+        """The headers of one try. Raises ``NotDelivered`` when it cannot be signed, or this worker may not read the
+        secret.
+        """
         try:
             self._rules.check(spec)  # before anything of the environment is read
             keys = [read_secret(one, self._environment.get(one.removeprefix("env:"))) for one in spec.secrets]
         except InvalidRequest as error:
-            raise NotDelivered(f"worker {platform.node()}: {error}") from None  # another one may have it
+            raise NotDelivered(f"worker {platform.node()}: {error}") from None  # another worker may have it
         signed = signed_headers(message_id(event_id(event)), int(self._clock()), body, keys)
         return {**signed, "Content-Type": "application/cloudevents+json", "Accept-Encoding": "identity"}
 
@@ -141,7 +143,7 @@ class _Sender:
     ) -> tuple[httpx.Response, str]:
         parts = urlsplit(url)
         there = httpx.URL(url).copy_with(host=address)
-        # The certificate is checked for the name, whatever address was connected to.
+        # The certificate is checked against the name, not the address.
         named = {"sni_hostname": parts.hostname} if parts.scheme == "https" else {}
         to = {"Host": parts.netloc, "User-Agent": "crawler-lifecycle"}
         content, within = bytearray(), httpx.Timeout(self.outside._timeout_s, connect=connect_s)

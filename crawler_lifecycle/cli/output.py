@@ -35,7 +35,7 @@ def now() -> datetime:
 
 
 def say_note(answer: Document, about: str = "") -> None:
-    """Say what an answer of the gateway notes for a person, if anything; ``about``: on what."""
+    """Return what an answer of the gateway notes for a person, if anything; ``about``: on what."""
     if answer.get("note"):
         say((f"{about}: " if about else "") + clean(answer["note"]))
 

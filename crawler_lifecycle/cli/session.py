@@ -102,7 +102,7 @@ class Session:
 
     @property
     def for_people(self) -> bool:
-        """Tell whether standard output is a table, and not data for a program."""
+        """Return whether standard output is a table, and not data for a program."""
         return self.output in ("table", "wide")
 
 

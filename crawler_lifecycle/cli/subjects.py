@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Goal = Literal["completed", "ended", "started"]
-#: What tells an entry from others, a line about it, and the document that it is of.
+#: The words that identify an entry, a line about it, and its document.
 Entry = tuple[object, str, Document]
-#: What people still take for "at once".
+#: Seconds that people still accept as "at once".
 LONGEST_PAUSE_S = 1.0
 
 By = Annotated[str | None, Parameter(help="who asks for it; default: you")]
@@ -60,16 +60,16 @@ class Kind:
 
     subject: Subject
     line: Callable[[Document], str] = str
-    """One of it in a line: what it is and its number, then how it is."""
+    """One entry in a line: its kind and number, then its state."""
     again: str = "resume"
-    """The verb that lets one go on that has ended."""
+    """The verb that resumes an ended entry."""
 
     @property
     def noun(self) -> str:
         return self.subject.noun
 
     def number(self, row: Document) -> Any:
-        """The number of one of them, or whatever tells it from others."""
+        """The number of an entry, or its other identifier."""
         return row[self.subject.key]
 
     def call(self, verb: str, *numbers: object) -> str:
@@ -78,7 +78,7 @@ class Kind:
         return " ".join([*words, verb, *(shlex.quote(str(one)) for one in numbers)])
 
     def path(self, number: object, what: str = "") -> str:
-        """The address of one of them, or of something of it, such as ``/stop``."""
+        """The path of an entry, or of a part of it, such as ``/stop``."""
         return f"/v1{self.subject.path(number, what)}"
 
     def list_all(self, limit: int, **filters: Any) -> int:
@@ -101,7 +101,7 @@ class Kind:
             say_note(row, f"{self.noun} {self.number(row)}")
 
     def look_further(self, number: object, code: Exit) -> int:
-        """Say what to look at when it did not go well; the exit code."""
+        """Print the command that shows what went wrong, if anything did; returns the exit code."""
         if code is not Exit.DONE:
             say(f"next: {self.call('describe', number)} · {self.call(self.again, number)}")
         return code
@@ -167,9 +167,10 @@ class Kind:
     def wait_for(
         self, gateway: Gateway, number: Any, goal: Goal, *, after: Document | None = None
     ) -> tuple[Document, Exit]:
-        """Ask for one until ``goal`` is reached; how it is then, and the exit code that says how it ended.
+        """Poll an entry until ``goal`` is reached.
 
-        An attempt before that of ``after`` does not count. The wait survives a restart of the gateway.
+        Returns its document and the exit code for its end. An attempt before that of ``after`` does not count. The wait
+        survives a restart of the gateway.
         """
         shown = ""
         for row in Polling(timeout_s=current().timeout_s).answers(lambda: gateway.get(self.path(number))):
@@ -213,7 +214,7 @@ class Kind:
         return self.seen_to_its_end(row, code)
 
     def seen_to_its_end(self, row: Document, code: Exit | None) -> int:
-        """Say how one ended that was watched; the exit code. Raises ``CommandFailed`` when it has not (no ``code``)."""
+        """Return the exit code after a watched end. Raises ``CommandFailed`` when there was no end (no ``code``)."""
         number = self.number(row)
         if code is None:
             raise self.gave_up(number, self.line(row).partition(f"{self.noun} {number} ")[2])
@@ -235,7 +236,7 @@ class Named(Kind):
         return self.post(name, "pause", {"reason": reason, "requested_by": by or user()})
 
     def post(self, name: str, what: str, body: Mapping[str, Any] | None = None) -> int:
-        """Ask for something, and show how it stands then."""
+        """Send a command, and show the state after it."""
         with current().gateway() as gateway:
             self._show(gateway.post(f"{self.path(name)}/{what}", body))
         return Exit.DONE
@@ -250,7 +251,7 @@ class Named(Kind):
         return Exit.DONE
 
     def definition(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Its definition with these changes. Raises ``CommandFailed`` where there are none."""
+        """The definition with these changes. Raises ``CommandFailed`` when there are none."""
         if not changes:
             raise CommandFailed(Exit.USAGE, "nothing to change", None, f"crawlctl {self.noun} update --help")
         with current().gateway() as gateway:
@@ -270,7 +271,7 @@ class Named(Kind):
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
-    """The meaning of a state for somebody who waits for ``goal``; ``None`` to go on waiting."""
+    """The result of a state for a command that waits for ``goal``; ``None`` to continue waiting."""
     status, outcome = status_of(row)
     if status not in TERMINAL:
         return Exit.DONE if goal == "started" and status != "INITIALIZING" else None
@@ -282,9 +283,9 @@ def verdict(row: Document, goal: Goal) -> Exit | None:
 
 
 def is_news(row: Document, after: Document | None) -> bool:
-    """Tell whether a row is of the attempt that ``after``, the answer to a start or resume, has brought about.
+    """Return whether a row belongs to the attempt that ``after``, the answer to a start or resume, has begun.
 
-    That of a manager may be the end before: its next attempt is on record a little later.
+    A manager's row may still show the end before: its next attempt is recorded a little later.
     """
     attempt, before = int(row.get("attempt") or 0), after or {}
     if before.get("ended_at"):
@@ -300,10 +301,10 @@ def watch_changes(
     end: Callable[[T], Exit | None] = lambda answer: None,
     nothing: str = "",
 ) -> tuple[T, Exit | None]:
-    """Ask again and again, and show what changed: a ``picture`` redrawn on a terminal, else a line for each entry.
+    """Poll, and show what changed: a ``picture`` redrawn on a terminal, else a line for each entry.
 
-    Returns the last answer, and what ``end`` said of it; ``None`` when ``--timeout`` is over. ``nothing`` is said once
-    when there is no entry at all.
+    Returns the last answer, and the result of ``end`` for it; ``None`` when ``--timeout`` is over. ``nothing`` is
+    printed once when there is no entry.
     """
     polling = Polling(timeout_s=current().timeout_s, longest_s=LONGEST_PAUSE_S)
     told: dict[object, str] = {}
@@ -332,7 +333,7 @@ def watch_changes(
 
 @contextmanager
 def _screen() -> Iterator[Callable[[Any], None] | None]:
-    """Something that redraws the terminal; ``None`` where lines are to be written instead."""
+    """A display that redraws the terminal; ``None`` where lines are to be written instead."""
     terminal = console()
     if not current().for_people or not sys.stdout.isatty() or terminal.is_dumb_terminal:
         yield None

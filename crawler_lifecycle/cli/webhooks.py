@@ -20,7 +20,7 @@ from .subjects import By, Limit, Named, Shown
 KIND = Named(WEBHOOK)
 Name = Annotated[str, Parameter(help="the webhook's name")]
 Status = Literal["delivered", "failed", "skipped"]
-#: Seconds to wait for what becomes of a test.
+#: Seconds to wait for the result of a test.
 WAIT_S = 15.0
 #: An option -> the field of a definition.
 _WORDS = {

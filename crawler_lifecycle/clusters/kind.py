@@ -1,7 +1,8 @@
-"""Kinds of clusters: one record for each says all that such a cluster is made of; it is chosen once, by its name.
+"""Kinds of clusters.
 
-Nothing here knows an implementation. A kind imports its own when a method is called: some take long to load, and no
-process needs all of them.
+One class for each kind makes all parts of such a cluster; it is chosen once, by its name. This module knows no
+implementation. A kind imports its parts when a method is called: some take long to load, and no process needs all of
+them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from crawler_lifecycle.ports.protocols import FilesPlace, KnowsRuns, TaskBundles
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
-#: What only one task may know, such as the gateway's address and a token for it: variables of its environment.
+#: Variables that only one task may know, such as the gateway's address and a token for it.
 TaskEnvironment = Callable[[Deployment, QueuedTask], Mapping[str, str]]
 
 #: Name of a kind -> its class. ``LIFECYCLE_CLUSTER__KIND`` may name any other class in the same way.
@@ -32,21 +33,23 @@ class ClusterKind(ABC):
     """One kind of cluster: everything that our processes need of it (docs/clusters.md).
 
     ``settings`` is the section ``cluster``. Every method may raise ``InvalidRequest`` that names the setting and the
-    cure. What a method that is not abstract answers here is right for a cluster that has nothing of the sort.
+    cure. The methods that are not abstract return the answer of a cluster without such a part.
     """
 
     on_this_machine: ClassVar[bool] = False
     """True when crawls take memory and disk of the machine of our own processes."""
     clears_itself: ClassVar[bool] = False
-    """True when its deployer removes what old runs left (``remove_old``), asked by the scheduler service each hour."""
+    """True when its deployer removes the files of old runs (``remove_old``), called by the scheduler service each
+    hour.
+    """
     uploads: ClassVar[bool] = False
     """True when tasks upload their files to ``LIFECYCLE_CLUSTER__FILES_URL``, where that is set."""
     checks: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Checks of ``crawlctl doctor``, which alone imports them: name -> ``module:function``."""
     component: ClassVar[str | None] = None
-    """``module:function`` that tells the doctor in which component's place it is."""
+    """``module:function`` by which the doctor finds the component in whose pod it runs."""
     slow: ClassVar[Sequence[str]] = ()
-    """Modules that those checks need and that take long to import."""
+    """Modules that these checks need and that take long to import."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self.settings = settings
@@ -61,21 +64,21 @@ class ClusterKind(ABC):
 
     @abstractmethod
     def files(self, bundles: TaskBundles | None) -> TaskFiles:
-        """Return the place where archives find the files of tasks, without a way to the cluster.
+        """Return the source of the tasks' files for archives, without a connection to the cluster.
 
-        ``bundles``: what tasks uploaded.
+        ``bundles``: the files that tasks uploaded.
         """
 
     @abstractmethod
     def numbers(self) -> KnowsRuns:
-        """Return the object that knows the numbers of runs that the cluster holds."""
+        """Return the object that reads the numbers of runs on the cluster."""
 
     def observer(self) -> Observer | None:
-        """Return the observer that notices changes at once; without one, the looks that are due find them."""
+        """Return the observer that reports changes at once; without one, the next looks find them."""
         return None
 
     def logs(self) -> TaskLogs | None:
-        """Return the reader of what tasks print, for the gateway."""
+        """Return the reader of the tasks' output, for the gateway."""
         return None
 
     def live_files(self) -> LiveFiles | None:

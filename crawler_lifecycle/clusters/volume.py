@@ -1,9 +1,9 @@
 """The shared volume, or the folders of the local cluster: which runs left something there, and its removal.
 
-A run's folders are moved aside in one step each, below ``trash``, and removed there: a resume that comes meanwhile
-finds nothing, and never half of something. The kubelet makes the folders above those of a task, with the rights of the
-volume's top folder. Where these do not let us (older kubelets make some that are root's alone), what is in a task's own
-folders goes, and empty ones stay.
+A run's folders are moved aside in one step each, below ``trash``, and removed there: a resume in the meantime finds no
+folder, and never a half-empty one. The kubelet makes the folders above those of a task, with the rights of the volume's
+top folder. Where these rights are missing (older kubelets make some folders for root only), the contents of a task's
+own folders are removed, and empty folders stay.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 
 TRASH = "trash"
-#: In a task's folder of saved state: what of it waits to be removed.
+#: In a task's folder of saved state: the subfolder for contents that are to be removed.
 ASIDE = ".removed-"
 _TASKS, _STATE = "tasks", "state"
-#: Why a folder cannot be removed that is none, is not empty, is not ours, or is gone.
+#: Error numbers for a folder that is no folder, is not empty, is not ours, or is gone.
 _LEFT = (errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOENT)
 _CURE = "run it where the volume is mounted writable, as the user of crawl pods (1000) or as root"
 
 
 class VolumePlace:
-    """Below ``root`` lies what pods wrote (``layout``). Any number of these may be at work at once.
+    """Removes files that pods wrote below ``root`` (``layout``).
 
-    What cannot be read or changed raises ``ClusterUnavailable`` with the cure.
+    Several processes may do this at once. Files that cannot be read or changed raise ``ClusterUnavailable`` with the
+    cure.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.where = str(root)
-        """The folder where it is mounted."""
+        """The mount point of the volume."""
 
     def runs(self) -> set[str]:
-        """The names of folders where those of runs should be, whatever they are."""
+        """The names of all folders at the level of runs, of whatever form."""
         check_mounted(self._root)
         try:
             found = {folder.name for top in (_TASKS, _STATE) for folder in _folders(self._root / top)}
@@ -49,24 +50,24 @@ class VolumePlace:
         return found
 
     def put_aside(self, run: RunRef) -> None:
-        """Take the run's folders out of the way, at once. What was taken already, or never was, is no error."""
+        """Move the run's folders out of the way, at once. Missing folders are no error."""
         for top in (_TASKS, _STATE):
             folder = self._root / top / str(run)
             try:
                 while _is_folder(folder) and not self._moved(folder, top):
-                    continue  # another one was faster, or somebody removed the trash itself: is it still there?
+                    continue  # another process was faster, or somebody removed the trash itself: does it still exist?
             except OSError as error:
                 raise _cannot_clear(folder, error) from error
         check_mounted(self._root)  # only now: without the volume everything looks as if another one had taken it
 
     def _moved(self, folder: Path, top: str) -> bool:
-        """Move a run's folder aside, or hide what is in it; ``False`` when something vanished under our hands.
+        """Move a run's folder aside, or hide its contents;
 
-        Raises ``OSError``.
+        ``False`` when something disappeared meanwhile. Raises ``OSError``.
         """
         trash = self._root / TRASH
         try:
-            # In one step: who empties the trash meanwhile takes all or nothing.
+            # In one step: a process that empties the trash meanwhile removes all or nothing.
             trash.mkdir(exist_ok=True)
             folder.rename(trash / f"{folder.name}.{os.urandom(8).hex()}")
         except FileNotFoundError:
@@ -74,14 +75,14 @@ class VolumePlace:
         except PermissionError:
             if top == _STATE:
                 _hide_state(folder)
-            else:  # files of an attempt that is over are in nobody's way; but are they ours to remove?
+            else:  # files of an ended attempt may stay; but may we remove them?
                 _check_ours(folder)
         return True
 
     def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove what was put aside of the run, and what of its attempts up to this one lies where it was.
+        """Remove the run's folders from the trash, and those of its attempts up to this one from their location.
 
-        A resume may have begun meanwhile. What is of its attempt stays, empty or not: a pod has it mounted.
+        A resume may have begun meanwhile. The folders of its attempt stay, empty or not: a pod has them mounted.
         """
         top = self._root / _TASKS / str(run)
         try:
@@ -103,7 +104,7 @@ class VolumePlace:
         check_mounted(self._root)
 
     def finish(self) -> list[str]:
-        """Remove what calls that were killed had put aside; what could not be removed, and why."""
+        """Remove what killed calls had put aside. Returns what could not be removed, and why."""
         incidents = []
         try:
             left = list(_folders(self._root / TRASH))
@@ -122,7 +123,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """The folders in it, links aside; none when it is not there, or is a link itself. Raises ``OSError``."""
+    """The folders in it, without links; none when it does not exist, or is a link itself. Raises ``OSError``."""
     if folder.is_symlink():
         return
     try:
@@ -138,7 +139,7 @@ def _check_ours(folder: Path) -> None:
     first: Path | None = folder
     for _ in ("index", "attempt", "files"):
         first = next(_folders(first), None) if first is not None else None
-    if first is not None and not os.access(first, os.W_OK | os.X_OK) and _is_folder(first):  # if nobody removed it
+    if first is not None and not os.access(first, os.W_OK | os.X_OK) and _is_folder(first):  # if it still exists
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(first))
 
 
@@ -147,7 +148,7 @@ def _hide_state(folder: Path) -> None:
     for state in _folders(folder):
         while names := _to_hide(state):
             aside = state / f"{ASIDE}{os.urandom(8).hex()}"
-            # Somebody else at it takes a name before us, or removes what we moved it to: look again what is left.
+            # Another process may take a name before us, or remove the folder that we move it to: list the rest again.
             with suppress(FileNotFoundError):
                 aside.mkdir(mode=0o700)
                 # The mark of a clean stop goes first: without it nothing that is left would be trusted.
@@ -164,8 +165,9 @@ def _to_hide(state: Path) -> list[str]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, links in it unfollowed; empty folders that are not ours may stay. Raises
-    ``ClusterUnavailable``."""
+    """Remove a folder without following links; empty folders that are not ours may stay. Raises
+    ``ClusterUnavailable``.
+    """
     if _removed(folder):
         _open_up(folder)
         incidents = _removed(folder)
@@ -175,7 +177,7 @@ def _remove(folder: Path) -> None:
 
 
 def _removed(folder: Path) -> list[tuple[Path, OSError]]:
-    """Remove what can be; what hides more than an empty folder."""
+    """Remove all files that we may; hide the rest, if it is more than empty folders."""
     incidents: list[tuple[Path, OSError]] = []
 
     def failed(what: object, path: str, about: tuple[type, BaseException, object]) -> None:
@@ -189,7 +191,7 @@ def _removed(folder: Path) -> list[tuple[Path, OSError]]:
 
 
 def _open_up(folder: Path) -> None:
-    """Give ourselves the right to what crawlers closed to themselves, as far as it is ours."""
+    """Give ourselves the rights that crawlers removed, as far as the files are ours."""
     _open_one(folder)
     for path, names, _ in os.walk(folder, onerror=lambda error: None):
         for name in names:
@@ -197,19 +199,19 @@ def _open_up(folder: Path) -> None:
 
 
 def _open_one(folder: Path) -> None:
-    with suppress(OSError):  # somebody else removes it too; what stays closed is told by the next try to remove it
+    with suppress(OSError):  # another process removes it too; a folder that stays closed is reported by the next try
         if _is_folder(folder) and folder.lstat().st_uid == os.geteuid():
             folder.chmod(0o700)
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the folder and those in it that hold nothing any more, as far as we may."""
+    """Remove the folder and its empty subfolders, as far as we may."""
     for path, _, _ in os.walk(folder, topdown=False):
         _rmdir(Path(path))
 
 
 def _rmdir(folder: Path) -> None:
-    """Remove the folder if it is empty, and we may."""
+    """Remove the folder if it is empty and we may."""
     if folder.is_symlink():
         return
     try:

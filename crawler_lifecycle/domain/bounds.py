@@ -1,7 +1,7 @@
 """Bounds of numbers, times and texts from outside: each is set here and applied where the value enters.
 
-The first part is the table of what a caller may ask for (``LIMITS``). The second reads what a crawler says: its word is
-taken for what it is, and what cannot be is unknown, because a value that no column holds would break every look.
+The first part is the table of what a caller may ask for (``LIMITS``). The second part reads a crawler's figures: an
+impossible value becomes unknown, because a value that no column holds would break every look.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from .errors import InvalidRequest
 from .names import REQUEST_ID_MAX, TASKS_PER_RUN_MAX
 
-#: Ids of rows: what a BIGINT holds.
+#: Ids of rows: the range of a BIGINT.
 ID_MAX = 2**63 - 1
-#: Attempts, exit codes: what an INTEGER holds.
+#: Attempts, exit codes: the range of an INTEGER.
 INT_MAX = 2**31 - 1
-#: Times before and after which nothing of ours can happen.
+#: Times outside of these years are refused.
 FIRST_YEAR, LAST_YEAR = 1970, 2100
 _TIME_CURE = f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as 2026-03-01T12:00:00Z"
 #: Processors of one task, more than any machine has.
@@ -30,8 +30,8 @@ YEAR_S = 366 * DAY_S
 #: How many of each kind may be open in one installation, where its settings (``LIFECYCLE_LIMITS__MANAGERS`` …) say
 #: nothing else. Each open webhook holds a thread of a worker.
 MOST: Mapping[str, int] = {"managers": 1_000, "graphs": 1_000, "schedules": 1_000, "webhooks": 100}
-#: JSON of the tasks of one deployment call, in bytes. With what the tasks share it stays below a megabyte, which is as
-#: much as proxies take that nobody told anything else.
+#: JSON of the tasks of one deployment call, in bytes. With the fields that the tasks share it stays below a megabyte,
+#: the usual default of proxies.
 OFFER_BYTES_MAX = 768 * 1024
 #: Characters of who asked for something, and of what that belongs to, as their columns take them.
 SAID_MAX = 255
@@ -39,9 +39,9 @@ SAID_MAX = 255
 #: is not ASCII, and Temporal ends a workflow that sets a search attribute of more than 2,048. As UTF-8 so many
 #: characters have 765 bytes at most; a workflow id may have 1,000.
 TRAVEL_MAX = 2_000
-#: Control characters, halves of characters, and what ends a line: what a database, protobuf or a log takes for another.
+#: Control characters, single surrogates and line separators: databases, protobuf or logs would change them.
 _UNFIT = ("Cc", "Cs", "Zl", "Zp")
-#: Characters of what the scheduler service answers for one task: its name, its uid, its reason.
+#: Characters of the scheduler service's answer for one task: its name, its uid, its reason.
 NAME_MAX, UID_MAX, REASON_MAX = 255, 100, 1000
 
 
@@ -58,12 +58,12 @@ class Bound:
     above: bool = False
     whole: bool = False
     or_none: bool = False
-    """True when it may be left open (``None``)."""
+    """True when it may be ``None``."""
     cure: str = ""
     """Advice on what else may be done, after the range."""
 
     def cure_text(self) -> str:
-        """Say what to give instead."""
+        """Return what to give instead."""
         kind = "a whole number" if self.whole else "a number"
         least = f"above {self.least:g}" if self.above else f"from {self.least:g}"
         to = "and at most" if self.above else "to"
@@ -72,7 +72,7 @@ class Bound:
         return f"give {kind} {least} {to} {most}{unit}{self.cure}"
 
     def holds(self, value: object) -> bool:
-        """Tell whether the value is such a number. ``True`` is no number, and neither is a text."""
+        """Return whether the value is such a number. ``True`` is no number, and neither is a text."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
             return False
         # An integer may be too large for a float: comparing is exact, ``isfinite`` would raise.
@@ -82,8 +82,8 @@ class Bound:
 
 
 _OPEN = ", or null for no limit"
-#: Every number of a request. Whoever takes a request in (HTTP, Temporal, catalogue, CLI) builds the dataclasses of
-#: ``domain.run``, which ask this table and nothing else.
+#: Every number of a request. Every way in (HTTP, Temporal, catalogue, CLI) builds the dataclasses of ``domain.run``,
+#: which use only this table.
 LIMITS: Mapping[str, Bound] = {
     "run_id": Bound(1, ID_MAX, whole=True, or_none=True),
     "attempt": Bound(1, INT_MAX, whole=True),
@@ -122,7 +122,7 @@ def storable(at: datetime) -> datetime:
 
 
 def check_time(field: str, value: datetime | None) -> None:
-    """Raise ``InvalidRequest`` unless the time names its zone and lies in the years that we can store."""
+    """Raise ``InvalidRequest`` unless the time has a time zone and lies in the years that we can store."""
     if value is None:
         return
     if not isinstance(value, datetime):
@@ -132,23 +132,23 @@ def check_time(field: str, value: datetime | None) -> None:
 
 
 def travels(value: object, most: int = SAID_MAX) -> bool:
-    """Tell whether databases, Temporal and workflow ids take this as it is: a text of 1 to ``most`` characters."""
+    """Return whether databases, Temporal and workflow ids accept this unchanged: a text of 1 to ``most`` characters."""
     if not isinstance(value, str) or not 0 < len(value) <= most or len(json.dumps(value)) > TRAVEL_MAX:
         return False
     return value.isprintable() or not any(unicodedata.category(c) in _UNFIT for c in value)
 
 
 def check_text(field: str, value: object, most: int = SAID_MAX, *, needed: bool = False) -> None:
-    """Raise ``InvalidRequest`` unless the text travels, or is left out where it is not ``needed``."""
+    """Raise ``InvalidRequest`` unless the text can be stored and sent, or is left out where it is not ``needed``."""
     if (needed or value is not None) and not travels(value, most):
         cure = f"give a text of 1 to {most} characters without control characters"
         raise refusal(field, value, f"{cure}, {TRAVEL_MAX} bytes as JSON at most (outside of ASCII 6 or 12 for each)")
 
 
 def check_request_id(value: object) -> None:
-    """Raise ``InvalidRequest`` unless every database can tell this id of a request from every other one, or it is none.
+    """Raise ``InvalidRequest`` unless every database distinguishes this request id from every other one;
 
-    MySQL ignores spaces at the end when it compares.
+    ``None`` is allowed. MySQL ignores spaces at the end when it compares.
     """
     check_text("request_id", value, REQUEST_ID_MAX)
     if isinstance(value, str) and value != value.strip():
@@ -168,17 +168,17 @@ TEXT_MAX, NOTE_MAX = 1000, 200
 
 
 def count(value: object) -> int | None:
-    """A counter, or bytes of memory: a whole number from 0 to ``COUNT_MAX``. Anything else is unknown."""
+    """A counter, or bytes of memory: a whole number from 0 to ``COUNT_MAX``; ``None`` (unknown) for anything else."""
     return value if type(value) is int and 0 <= value <= COUNT_MAX else None
 
 
 def exit_code(value: object) -> int | None:
-    """The exit code of a process, as any system gives one; anything else is unknown."""
+    """The exit code of a process, as systems report it; ``None`` (unknown) for anything else."""
     return value if type(value) is int and -INT_MAX <= value <= INT_MAX else None
 
 
 def exit_signal(value: object) -> int | None:
-    """The number of a signal; anything else, 0 included, is none."""
+    """The number of a signal; ``None`` for anything else, also for 0."""
     return value if type(value) is int and 0 < value <= SIGNAL_MAX else None
 
 
@@ -199,7 +199,7 @@ def statistics(value: object) -> dict[str, int | float]:
 
 
 def words(value: object, most: int = TEXT_MAX) -> str | None:
-    """A text of at most ``most`` characters that every database and Temporal take; ``None`` when nothing is left."""
+    """A text of at most ``most`` characters that every database and Temporal accept; ``None`` for an empty one."""
     if not isinstance(value, str):
         return None
     text = value[:most].replace("\0", "")
@@ -212,7 +212,7 @@ def cut_to_travel(text: str) -> str:
 
 
 def moment(value: object) -> datetime | None:
-    """An ISO 8601 time with its zone, in UTC; ``None`` for anything else, and where nothing of ours can happen."""
+    """An ISO 8601 time with its zone, in UTC; ``None`` for any other text, and for a time outside of our years."""
     if not isinstance(value, str):
         return None
     try:
@@ -223,7 +223,7 @@ def moment(value: object) -> datetime | None:
 
 
 def believable(at: datetime) -> datetime | None:
-    """The time in UTC, unless it is one at which nothing of ours can happen."""
+    """The time in UTC, unless it is outside of our years."""
     try:
         at = at.astimezone(UTC)
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
 """Errors of the domain, each with a stable type string.
 
-The type string is what travels through Temporal, problem documents and logs; texts may change, types may not.
-``RETRYABLE`` errors describe a world that may be different in a minute; the others will fail the same way for ever.
+The type string is used in Temporal, problem documents and logs; texts may change, types may not. After a ``RETRYABLE``
+error a later try may succeed; after any other error it fails in the same way.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import ClassVar
 class LifecycleError(Exception):
     """Base of all errors that we raise on purpose.
 
-    ``code`` is the stable type string: the name of the class, and for a kind that an adapter makes that of the error
-    here which it is a kind of. ``retryable`` says whether trying again later can help, and ``retry_after_s``
-    how many seconds the other side asked us to wait before that.
+    ``code`` is the stable type string: the name of the class; an adapter's subclass has the name of its base class
+    here. ``retryable`` says whether a later try can help, and ``retry_after_s`` how many seconds the other side asked
+    us to wait.
     """
 
     code: ClassVar[str] = "LifecycleError"
@@ -35,9 +35,9 @@ class RunNotFound(LifecycleError):
 
 
 class RowMissing(RunNotFound):
-    """The row of a run that goes on is not there: the database was restored from an older copy, or made anew.
+    """The row of a live run is missing: the database was restored from an older copy, or created again.
 
-    Its workflow waits, and goes on by itself as soon as ``crawlctl audit --adopt`` has made the row again.
+    Its workflow waits, and continues by itself once ``crawlctl audit --adopt`` has made the row again.
     """
 
     retryable = True
@@ -56,11 +56,11 @@ class AlreadyCompleted(LifecycleError):
 
 
 class Fenced(LifecycleError):
-    """The writer lost the run: its attempt or its owner is no longer the recorded one. It must not write."""
+    """The writer lost the run: its attempt or owner is not the recorded one any more. It must not write."""
 
 
 class Overtaken(LifecycleError):
-    """A look or a manager's cycle came too late: a later one is on record. A new try looks anew, and may write."""
+    """A look or a manager's cycle came too late: a later one is recorded. A retry reads again, and may write."""
 
     retryable = True
 
@@ -94,7 +94,7 @@ class SchedulerUnavailable(LifecycleError):
 
 
 class MeantElsewhere(SchedulerUnavailable):
-    """The scheduler service creates tasks in another place than the caller would look into, so it created none."""
+    """The scheduler service creates tasks in another namespace than the caller reads, so it created none."""
 
 
 class CallTooLarge(SchedulerUnavailable):
@@ -108,11 +108,11 @@ class ClusterUnavailable(LifecycleError):
 
 
 class OtherPlace(ClusterUnavailable):
-    """Something was asked for that belongs to another place than this one, and nothing was done."""
+    """The call concerns a task in another namespace, and nothing was done."""
 
 
 class NotStarted(LifecycleError):
-    """The main task waits on the cluster; the text says for what."""
+    """The main task waits on the cluster; the text says why."""
 
     retryable = True
 
@@ -130,23 +130,25 @@ class StoreUnavailable(LifecycleError):
 
 
 class StoreRefused(StoreUnavailable):
-    """The database is there and refused one statement of ours. The text names the statement and never a value in it.
+    """The database works but refused one statement of ours.
 
-    Tried again all the same: nothing may be given up because of our own fault, which a new build may mend.
+    The text names the statement and never a value in it. It is retried nevertheless: no run may be given up because of
+    our own bug, which a new build may fix.
     """
 
 
 class RowUnreadable(LifecycleError):
-    """A row holds what cannot be, because of a manual edit. The text names table, key, column, value and cure.
+    """A row holds an impossible value, because of a manual edit.
 
-    Nothing is written over it. Whoever waits for the row goes on by itself as soon as a person has mended it.
+    The text names table, key, column, value and cure. The row is not overwritten. Work that waits for it continues by
+    itself once a person has repaired it.
     """
 
     retryable = True
 
 
 class RowEdited(RowUnreadable, Fenced):
-    """Only one of attempt and owner changed, which no takeover does: a manual edit. Refused until mended."""
+    """Only one of attempt and owner changed, which no takeover does: a manual edit. Refused until it is repaired."""
 
 
 class TemporalUnavailable(LifecycleError):

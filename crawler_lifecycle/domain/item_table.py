@@ -26,7 +26,7 @@ _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"
 
 @dataclass(frozen=True, slots=True)
 class ItemColumn:
-    """A column, and how many of the shown items have something there."""
+    """A column, and how many of the shown items have a value in it."""
 
     name: str
     filled: int
@@ -50,13 +50,13 @@ class ItemTable:
 
 
 class Number(str):
-    """A number as it stands in the file, with all its digits."""
+    """A number as it is written in the file, with all its digits."""
 
     __slots__ = ()
 
 
 class _Object(dict[str, Any]):
-    """A JSON object; ``repeated``: a name stood in it more than once, and the last one holds."""
+    """A JSON object; ``repeated``: a name occurred in it more than once, and the last value counts."""
 
     repeated = False
 
@@ -104,7 +104,7 @@ DIGITS = json.JSONDecoder(object_pairs_hook=_object, strict=False, **_numbers)
 
 
 def cell(value: Any) -> str | None:
-    """A value as text: a text as it is, ``None`` for null, all else as JSON."""
+    """A value as text: a text unchanged, ``None`` for null, any other value as JSON."""
     if value is None:
         return None
     if isinstance(value, str):

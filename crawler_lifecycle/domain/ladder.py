@@ -25,8 +25,8 @@ def interval(rung: int, ladder: Sequence[float]) -> float:
 def poll_interval(rung: int, poll_minutes: Sequence[float] | None, last_look_seconds: float = 0.0) -> float:
     """Seconds to wait before the look at ``rung``.
 
-    ``last_look_seconds`` is how long the last look took: the gap is never below twice that, so that a slow cluster is
-    never asked more than half of the time, and never below ``MIN_GAP_SECONDS``.
+    ``last_look_seconds`` is how long the last look took: the gap is at least twice that, so that looks use at most half
+    of the time of a slow cluster, and at least ``MIN_GAP_SECONDS``.
     """
     minutes = interval(rung, poll_minutes or LADDER_MINUTES)
     return max(minutes * 60.0, MIN_GAP_SECONDS, 2.0 * last_look_seconds)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .run_ref import RunRef
 
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
-#: Sends again what an ended run has to deliver; started by a person, hours or months after the run.
+#: Sends an ended run's deliveries again; started by a person, hours or months after the run.
 EXPORT_WORKFLOW = "RunExportWorkflow"
 #: Deletes what a run brought, and leaves a stub of it.
 DELETION_WORKFLOW = "RunDeletionWorkflow"
@@ -29,7 +29,7 @@ MANAGER_WORKFLOW = "CrawlManagerWorkflow"
 #: Keeps a graph going (``domain/graph``), and makes one call of its functions that is not to end with an execution.
 GRAPH_WORKFLOW, GRAPH_BATCH_WORKFLOW = "GraphWorkflow", "GraphBatchWorkflow"
 
-#: Decides about one due time of a schedule, and begins what it is for (``domain/schedules``).
+#: Decides about one due time of a schedule, and begins its target (``domain/schedules``).
 DUE_WORKFLOW = "CrawlDueWorkflow"
 #: Delivers events to one webhook (``domain/webhooks``).
 WEBHOOK_WORKFLOW = "CrawlWebhookWorkflow"
@@ -45,7 +45,7 @@ QUEUE_CLUSTER = "crawler-lifecycle-cluster"
 QUEUE_CONTROL = "crawler-lifecycle-control"
 #: Zip and upload.
 QUEUE_EXPORT = "crawler-lifecycle-export"
-#: Audits: workflow and activities, with threads and connections of their own, so that they never hold up a run.
+#: Audits: workflow and activities, with threads and connections of their own, so that they never delay a run.
 QUEUE_AUDIT = "crawler-lifecycle-audit"
 #: Users' code: one cycle of a manager. A worker that holds a manager's process serves ``plans_queue`` as well.
 QUEUE_PLANS = "crawler-lifecycle-plans"
@@ -60,11 +60,11 @@ SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_RUN_ENDED = "run_ended"
 SIGNAL_MANAGER_ENDED = "manager_ended"
 SIGNAL_GRAPH_ENDED = "graph_ended"
-#: Tells a graph that a call which runs in a workflow of its own has answered (its number).
+#: Notifies a graph that a call in a workflow of its own has returned (its number).
 SIGNAL_BATCH_ENDED = "batch_ended"
-#: Has the workflow of a manager, a graph or a webhook look into its rows now; it says nothing else.
+#: Makes the workflow of a manager, a graph or a webhook read its rows now; it carries no data.
 SIGNAL_WAKE = "wake"
-#: To a manager: the worker that holds its object leaves, and another one is to make it anew.
+#: To a manager: the worker that holds its object shuts down, and another worker has to build it again.
 SIGNAL_MOVED = "moved"
 #: Nobody can send it: so many more signals that nobody knows came in the same step of the workflow (its payload).
 SIGNAL_MORE = ""
@@ -84,13 +84,13 @@ PROPERTY_WORKFLOW_ID = "workflow_id"
 PROPERTY_FILES_REMOVED = "files_removed"
 #: The one that says up to which event, and when, rows of an attempt were removed (``crawlctl db prune``).
 PROPERTY_PRUNED = "pruned"
-#: The chain of executions that owned an attempt which another one has taken over from it.
+#: The chain of executions that owned an attempt before another execution took it over.
 PROPERTY_FORMER_OWNER = "former_owner"
 
 EVENT_RUN_STARTED = "run.started"
 EVENT_RUN_CHANGED = "run.changed"
 EVENT_RUN_STOPPED = "run.stopped"
-#: What a run waits for between its deployment and the first check.
+#: The state of a run between its deployment and the first check.
 WAITING_FOR_START = "the main task's start"
 
 EVENT_RUN_ENDED = "run.ended"
@@ -102,11 +102,11 @@ EVENT_SCHEDULE_MISSED = "schedule.missed"
 EVENT_SCHEDULE_SKIPPED = "schedule.skipped"
 #: A recorded status was untrue; the look at a run is overdue; its workflow cannot go on.
 EVENT_CORRECTION_MADE, EVENT_RUN_STALE, EVENT_RUN_BLOCKED = "correction.made", "run.stale", "run.blocked"
-#: A webhook was paused, by a person or because nothing could be delivered; what it was to be told had been removed.
+#: A webhook was paused, by a person or after failed deliveries; events that it had not received were removed.
 EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_MISSED = "webhook.paused", "webhook.missed"
 #: A person tries a webhook; for that one alone.
 EVENT_WEBHOOK_TEST = "webhook.test"
-#: What webhooks may be told of.
+#: The events that webhooks may receive.
 EVENT_TYPES = frozenset(
     {
         *(EVENT_RUN_STARTED, EVENT_RUN_CHANGED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_RUN_STALE, EVENT_RUN_BLOCKED),
@@ -118,9 +118,9 @@ EVENT_TYPES = frozenset(
 #: Events that happen at most once in an attempt; their id needs no sequence number.
 EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_MANAGER_ENDED, EVENT_GRAPH_ENDED})
 
-#: The highest number of a run that is believed when anything outside of the database bears it. A thousand new runs a
-#: second reach it after 31 years, and a name of a stranger that is a number (a moment in milliseconds, a row of nines)
-#: is above it: else one such folder would use up the numbers that are left.
+#: The highest run number that is accepted from outside of the database. A thousand new runs a second reach it after 31
+#: years. Foreign names that are numbers (a time in milliseconds, a row of nines) are above it: otherwise one such
+#: folder would use up all remaining numbers.
 RUN_NUMBER_MAX = 10**12
 
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
@@ -226,7 +226,9 @@ def request_fingerprint(text: str) -> str:
 
 
 def event_key(run: RunRef, attempt: int, type: str) -> str:
-    """The stable id of an event that happens once in an attempt. Receivers know repeats by it, so it is of one run."""
+    """The stable id of an event that happens once in an attempt. Receivers recognise repeated deliveries by it, so it
+    names one run.
+    """
     return f"{run}/{attempt}/{type}"
 
 
@@ -246,7 +248,7 @@ def graph_subject(key: str) -> str:
 
 
 def archive_key(run: RunRef, attempt: int) -> str:
-    """The place of an attempt's supporting files, below the archive's root: under the name of no other run."""
+    """The location of an attempt's supporting files, below the archive's root; no other run uses this name."""
     return f"{run}/{attempt}/supporting-files.zip"
 
 
@@ -256,7 +258,7 @@ def files_prefix(index: int, attempt: int) -> str:
 
 
 def bundle_key(run: RunRef, index: int, attempt: int, name: str) -> str:
-    """The place where a task's pod puts an object of its own, below the prefix of ``LIFECYCLE_CLUSTER__FILES_URL``."""
+    """The key of an object of a task's pod, below the prefix of ``LIFECYCLE_CLUSTER__FILES_URL``."""
     return f"{run}/{index}/{attempt}/{name}"
 
 

@@ -1,7 +1,8 @@
-"""Retention: what may be removed, when, and who removes it. Executors only execute.
+"""Retention: what may be removed, when, and who removes it.
 
-What is not known to be of no more use stays. The ages stand first, below them the rules: rows of the database, files
-of runs on the cluster volume and in object storage, folders of the local cluster, unfinished uploads.
+Other modules carry out these rules. Data that may still be useful stays. The ages come first, then the rules: rows of
+the database, files of runs on the cluster volume and in object storage, folders of the local cluster, unfinished
+uploads.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The ages at which something may leave the place where it is kept."""
+    """The ages at which data may be removed."""
 
     default_s: float
-    """The age from which it goes where nobody says another one, in seconds."""
+    """The age from which it is removed by default, in seconds."""
     least_s: float = 0.0
-    """The shortest age that may be asked for, in seconds."""
+    """The shortest age that may be set, in seconds."""
     why_least: str = ""
 
 
 #: The database: rows of ``GOES``, by ``crawlctl db prune`` (store/retention/pruning.py). Audits compare runs that ended
-#: within three days, deliveries are tried for one, and a reader of events that comes back after a long weekend should
-#: find what it missed.
+#: within three days, deliveries are retried for one day, and a reader of events that returns after a long weekend
+#: should find all events.
 DATABASE = Retention(90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need what is younger")
 #: The local cluster: task folders and saved state of runs whose tasks have all ended, by the scheduler service, every
 #: hour (LIFECYCLE_CLUSTER__KEEP_DAYS; clusters/local/folders/retention.py).
@@ -52,7 +53,7 @@ UPLOADS = Retention(20.0)
 # --- rows of the database ------------------------------------------------------------------------------------------
 
 
-#: The tables that rows leave, in the order in which they are gone through, and what these rows are.
+#: The tables from which rows are removed, in this order, and a name for these rows.
 GOES: Mapping[str, str] = MappingProxyType(
     {
         "outbox_event": "news of changes, of what ended long ago",
@@ -100,7 +101,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
 
 
 class Stays(StrEnum):
-    """The reason why a row of such a table stays."""
+    """The reason why a row of this table stays; ``None``: it may be removed."""
 
     LIVE = "its run, manager or graph is live"
     RECENT = "too recent"
@@ -118,10 +119,11 @@ CLOSED = ("repaired", "gone")
 def stays(
     state: object, words: type[StrEnum], over: Collection[str], moments: Iterable[object], before: datetime
 ) -> Stays | None:
-    """The reason why nothing of a run, a manager or a graph may go; ``None``: it may.
+    """The reason why data of a run, a manager or a graph stays;
 
-    ``state`` is ``None`` when there is no such thing; ``words`` are all states, ``over`` those after the end. An end
-    may have been recorded long after it came, so the time of the last change counts as well: ``moments`` are both.
+    ``None``: it may be removed. ``state`` is ``None`` when the row does not exist; ``words`` are all states, ``over``
+    those after the end. An end may have been recorded late, so the time of the last change counts too: ``moments`` are
+    both.
     """
     if state is None:
         return Stays.UNKNOWN
@@ -136,7 +138,9 @@ def stays(
 
 
 def event_stays(run: Stays | None, key: object, created_at: object, before: datetime) -> Stays | None:
-    """The reason why an event stays; ``run``: that of its run, if it stays; ``key``: that of what happens once."""
+    """The reason why an event stays; ``run``: the reason of its run, if any; ``key``: the key of an event that happens
+    once.
+    """
     if run is not None:
         return run
     if key is not None:
@@ -145,7 +149,7 @@ def event_stays(run: Stays | None, key: object, created_at: object, before: date
 
 
 def finding_stays(run: Stays | None, status: object, moments: Iterable[object], before: datetime) -> Stays | None:
-    """The reason why an audit's finding stays. What was found may belong to no run that there is."""
+    """The reason why an audit's finding stays. It may be about a run that does not exist."""
     if status not in CLOSED:
         return Stays.OPEN
     if any(moment is not None and not (isinstance(moment, datetime) and moment < before) for moment in moments):
@@ -154,14 +158,15 @@ def finding_stays(run: Stays | None, status: object, moments: Iterable[object], 
 
 
 def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) -> Stays | None:
-    """The reason why the line of a due time stays. What it began stays for ever, under an id made of the due time: so
-    nothing begins twice, also when its line is gone."""
+    """The reason why a firing stays. Its target stays for ever, under an id made of the due time: so nothing begins
+    twice, even when the firing is removed.
+    """
     if begins and live:
         return Stays.LIVE
     return None if isinstance(decided_at, datetime) and decided_at < before else Stays.RECENT
 
 
-#: Of a mark that somebody spoilt: everything may have gone.
+#: For a damaged mark: everything may have been removed.
 _ALL = ID_MAX
 
 
@@ -177,7 +182,7 @@ def marked_through(value: object) -> int:
 
 
 def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
-    """Events of the run up to this number may be gone; ``None`` when nothing was ever removed of the run."""
+    """The highest number of a possibly removed event of the run; ``None`` when no event of the run was ever removed."""
     marks = [marked_through(one["value"]) for one in properties if one["name"] == PROPERTY_PRUNED]
     return max(marks, default=None)
 
@@ -195,14 +200,16 @@ class RetentionState(StrEnum):
     NOT_EXPORTED = "not exported"
     INCOMPLETE = "archive incomplete"
     REMOVED = "removed"
-    """Its files are gone; what is still found belongs to nobody, or could not be removed."""
+    """Its files are removed; files that are still found belong to no run, or could not be removed."""
     UNKNOWN = "unknown"
     """The database has no such run."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """A run of the database, as far as it decides about its files. Export and removal are those of this attempt."""
+    """A run of the database, with the fields that decide about its files. Export and removal are those of this
+    attempt.
+    """
 
     run_id: int
     run_uid: str
@@ -223,9 +230,10 @@ class KeptRun:
 
 
 def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False) -> tuple[RetentionState, str]:
-    """The state of the run, and that in words. Files may be removed only in the state ``RetentionState.OLD``.
+    """The state of the run, and a text about it.
 
-    Old is what ended and was exported before ``before``. ``incomplete`` counts archives that lack files as whole.
+    Files may be removed only in the state ``RetentionState.OLD``. A run is old when it ended and was exported before
+    ``before``. With ``incomplete``, archives that lack files count as complete.
     """
     if run is None:
         return RetentionState.UNKNOWN, "the database has no such run"
@@ -249,11 +257,11 @@ def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False)
 def stand_of_name(
     ref: RunRef | None, run: KeptRun | None, before: datetime, *, incomplete: bool = False
 ) -> tuple[RetentionState, str]:
-    """As ``stand_of``, of what lies under a run's name: ``ref`` is that name, ``run`` the row of its number."""
+    """As ``stand_of``, for the files under a run's name: ``ref`` is that name, ``run`` the row of its number."""
     if ref is None:
         return RetentionState.UNKNOWN, "this is not the name of a run"
     if run is not None and not ref.owns(run.run_uid):
-        # Of before the database was restored, or of another installation: not ours to give up.
+        # From before a restore of the database, or from another installation: it is not ours to remove.
         return RetentionState.UNKNOWN, "the database has another run of this number"
     return stand_of(run, before, incomplete=incomplete)
 
@@ -262,7 +270,7 @@ def stand_of_name(
 
 
 def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> bool:
-    """Tell whether the folders of a local run may go: all of its tasks have ended, before ``before``, and there is one.
+    """Return whether the folders of a local run may be removed: it has tasks, and all of them ended before ``before``.
 
     ``tasks`` are the end of each task that was ever deployed, in seconds since 1970 (``None``: there is none, or nobody
     can tell), and whether its supervisor lives. A run that was resumed, or has a task that was lost, stays.
@@ -276,5 +284,7 @@ def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> boo
 
 
 def upload_goes(newest: datetime, now: datetime, quiet_s: float) -> bool:
-    """Tell whether an unfinished upload was left behind: nothing has come for ``quiet_s`` seconds since ``newest``."""
+    """Return whether an unfinished upload was left behind: nothing was added for ``quiet_s`` seconds after
+    ``newest``.
+    """
     return now - newest >= timedelta(seconds=quiet_s)

@@ -61,7 +61,7 @@ class RunStatus(StrEnum):
         return self in (RunStatus.COMPLETED, RunStatus.FAILED)
 
 
-#: Outcomes of runs that a person ended: they failed, and that is what somebody wanted.
+#: Outcomes of runs that a person ended: they failed, and that was intended.
 STOPPED_OUTCOMES = ("cancelled", "cancel_timeout")
 #: Outcome of a run whose items fill a field less than its crawler's entry expects (``domain/coverage.py``).
 COVERAGE = "coverage"
@@ -82,7 +82,9 @@ _RUN_RANK = {
 
 
 def run_may_become(current: RunStatus, new: RunStatus) -> bool:
-    """Tell whether a run may go from ``current`` to ``new`` in one attempt: only forwards, and never out of an end."""
+    """Return whether a run may change from ``current`` to ``new`` in one attempt: only forwards, and never after an
+    end.
+    """
     return _RUN_RANK[new] > _RUN_RANK[current]
 
 
@@ -97,13 +99,13 @@ class Limits:
     start_timeout_s: float | None = None
     """The main task must have started by then; without it the run waits as long as the cluster needs."""
     run_timeout_s: float | None = None
-    """The run is stopped as ``timed_out`` when it has been processing for so long."""
+    """The run is stopped as ``timed_out`` after so many seconds of processing."""
     stall_timeout_s: float | None = 3600.0
-    """The run is stopped as ``cancelled (stalled)`` when it showed no sign of life for so long."""
+    """The run is stopped as ``cancelled (stalled)`` after so many seconds without a sign of life."""
     stop_grace_s: float = 30.0
     """Seconds that a crawler gets between its stop signal and its end by force."""
     force_stop_after_s: float | None = 300.0
-    """A stop whose tasks are still not gone so long after the last of them was asked becomes a forced stop."""
+    """A stop becomes a forced stop when tasks still exist so many seconds after the last of them was asked to end."""
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -124,7 +126,7 @@ class Resources:
         parse_memory(self.memory)
 
     def over(self, base: Resources) -> Resources:
-        """These values where given, else those of ``base``."""
+        """These values, and those of ``base`` where one is not given."""
         return Resources(cpu=self.cpu or base.cpu, memory=self.memory or base.memory)
 
 
@@ -165,7 +167,7 @@ def parse_cpu(text: str | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ChildTask:
-    """One task of a multi-process run: its arguments, laid over those of the run."""
+    """One task of a multi-process run: its arguments, which override those of the run."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -214,7 +216,7 @@ def _check_inline(tasks: Sequence[ChildTask], cure: str) -> None:
 
 
 def check_tags(where: str, tags: Sequence[object]) -> None:
-    """Raise ``InvalidRequest`` for more tags than there may be, and for one that is none."""
+    """Raise ``InvalidRequest`` for too many tags, or for an invalid one."""
     if len(tags) > TAGS_MAX:
         raise refusal(where, len(tags), f"give at most {TAGS_MAX} tags")
     for n, tag in enumerate(tags):
@@ -335,7 +337,7 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopIntent:
-    """A recorded wish that a run ends: by a person, or by one of its own limits.
+    """A recorded intent to end a run: by a person, or by one of its own limits.
 
     ``limit`` is the outcome of the limit (``timed_out`` and the like) and ``None`` for a person, whose stop outweighs
     every limit. ``escalated`` says that a plain stop had to be forced.
@@ -355,8 +357,9 @@ class StopIntent:
         return f"Stopped{who}" + (f": {self.reason}" if self.reason else "")
 
     def merged(self, later: StopIntent) -> StopIntent:
-        """Both wishes as one: force if either forces, and the time and the words of the first. The later one's words
-        count only where it is stronger: a person's, after that of a limit."""
+        """Both intents as one: force if either forces, and the time and the reason of the first. The later reason
+        counts only where it is stronger: a person's, after that of a limit.
+        """
         told = later if self.limit is not None and later.limit is None else self
         force, escalated = self.force or later.force, self.escalated or later.escalated
         return replace(told, requested_at=self.requested_at, force=force, escalated=escalated)
@@ -364,22 +367,22 @@ class StopIntent:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """The place where the supporting files of an attempt went."""
+    """The location of an attempt's supporting files."""
 
     url: str
     bytes: int
     files: int
     sha256: str
     note: str | None = None
-    """Files that the archive should have and lacks: of tasks whose files are missing, or not whole."""
+    """Number of files that the archive lacks: of tasks whose files are missing or incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """Answer of the query ``status``: what a run's workflow knows of its own, and what is committed for good.
+    """Answer of the query ``status``: the workflow's own knowledge, and facts that are final.
 
-    Statuses and counters of a run that goes on are the database's: others write them too, and a workflow learns of what
-    its activities wrote a moment later. So they are left out until the verdict, and never disagree.
+    Statuses and counters of a live run are in the database: others write them too, and a workflow learns later what its
+    activities wrote. So they are left out until the verdict, and never disagree.
     """
 
     run_id: int | None
@@ -429,7 +432,7 @@ PACE_LEAST_S = 1.0
 def pages_per_minute(pages: int | None, started_at: datetime | None, until: datetime | None) -> float | None:
     """The average from the start to ``until``: the end, or while there is none the newest progress.
 
-    ``None`` where it is unknown: nobody counts, no start or no progress is on record, or there was no time yet.
+    ``None`` where it is unknown: no counter, no recorded start or progress, or no time has passed.
     """
     if pages is None or pages < 0 or started_at is None or until is None:
         return None

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RunRef:
-    """A run as everything outside of its database knows it.
+    """The identity of a run outside of its database.
 
-    The number names things, and a database that was restored or made anew gives it out again. The uid is given when the
-    row is inserted and never again: only what bears it is of this run.
+    Names contain the number, which a restored or new database may give out again. The uid is given when the row is
+    inserted and never again: only an object with this uid belongs to the run.
     """
 
     run_id: int
@@ -23,17 +23,19 @@ class RunRef:
 
     @classmethod
     def named(cls, name: str) -> RunRef | None:
-        """The run that has this name (``str``); ``None`` for any other. ``007-…`` is nobody's: ours have no zeros."""
+        """The run that has this name (``str``); ``None`` for any other text, also for ``007-…``: our numbers have no
+        leading zeros.
+        """
         found = _NAME.fullmatch(name)
         number = int(found[1]) if found else 0
         return cls(number, found[2]) if found and number <= RUN_ID_MAX else None
 
     def owns(self, uid: str | None) -> bool:
-        """Tell whether a thing with this uid is of this run; a thing without a uid is not."""
+        """Return whether an object with this uid belongs to this run; an object without a uid does not."""
         return uid == self.uid
 
     def foreign(self, what: str, uid: str | None) -> str:
-        """Say to people what is wrong with something under the run's number that is of another run, and the cure."""
+        """Return a text about an object that has the run's number but belongs to another run, with the cure."""
         whose = f"run {self.run_id} with the uid {uid}" if uid else f"a run {self.run_id} that names no uid"
         return f"{what} is of {whose}, and this run has the uid {self.uid}: {FOREIGN_CURE}"
 

@@ -1,9 +1,9 @@
 """Stall detection: when a run that executes shows no sign of life.
 
-Only time that looks vouch for counts. Two successful looks in a row, with the run executing and readable at both and
-no counter moved between them, vouch for the time from one to the other, but never for more than was planned between
-them: while nobody could look (no worker, no answer of the cluster) nobody knows, and a run must not be ended for that.
-Progress, at whatever moment, sets the time back to zero.
+Only time that looks confirm counts. Two successful looks in a row, with the run executing and readable at both and no
+changed counter between them, confirm the time between them, but never more than was planned: while nobody could look
+(no worker, no answer of the cluster) the state is unknown, and a run must not be ended for that. Any progress sets the
+time back to zero.
 
 A run that counts is judged by its counters alone: crawlers print every minute that nothing happens. One that never
 counted anything is judged by what its crawlers write, as their runners see it; it is quiet for no longer than they are.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-#: A look may come this much later than planned and still vouch for all of the time since the one before.
+#: A look may come so many seconds later than planned and still confirm all of the time since the one before.
 PUNCTUAL_SECONDS = 5.0
 
 
@@ -25,19 +25,19 @@ class Reading:
 
     observed_at: datetime
     executing: bool
-    """True when it saw a task execute whose signs of life it could read."""
+    """True when it saw an executing task whose signs of life it could read."""
     moved: bool
     """True when any counter differs from what was known before."""
     counted: bool
     """True when any counter was ever above zero."""
     silent: timedelta | None = None
-    """For how long no task that executes has written anything; ``None``: one of them cannot tell."""
+    """Seconds for which no executing task has written anything; ``None``: this is unknown for one of them."""
 
 
 def quiet_time(
     before: timedelta, last_look_at: datetime | None, planned_at: datetime | None, failed: bool, now: Reading
 ) -> timedelta:
-    """For how long looks vouch that nothing moved, up to and including the look ``now``.
+    """The confirmed time without progress, up to and including the look ``now``.
 
     ``before`` is that time at the look before, which was at ``last_look_at`` and planned this one for ``planned_at``.
     ``failed`` says that looks failed since then: the time between counts for nothing. Never negative.
@@ -63,5 +63,5 @@ def _vouched(
 
 
 def stalled(quiet: timedelta, stall_timeout_s: float | None) -> bool:
-    """Tell whether a run that was quiet for so long is to be stopped. ``None`` seconds: never."""
+    """Return whether a run that was quiet for so long is to be stopped. ``None`` seconds: never."""
     return stall_timeout_s is not None and quiet >= timedelta(seconds=stall_timeout_s)

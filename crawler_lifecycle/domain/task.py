@@ -55,7 +55,7 @@ _RANK = {TaskStatus.QUEUED: 0, TaskStatus.PENDING: 1, TaskStatus.RUNNING: 2, Tas
 
 
 def task_may_become(current: TaskStatus, new: TaskStatus) -> bool:
-    """Tell whether a task may go from ``current`` to ``new``: only forwards, and never out of an end."""
+    """Return whether a task may change from ``current`` to ``new``: only forwards, and never after an end."""
     return not current.terminal and _RANK.get(new, 4) > _RANK[current]
 
 
@@ -65,7 +65,7 @@ class Phase(StrEnum):
     ABSENT = "absent"
     """Nothing there. Not a verdict: the deployment may still be on its way."""
     WAITING = "waiting"
-    """It exists and waits for room, an image, a slot."""
+    """It exists and waits for capacity, an image, a slot."""
     EXECUTING = "executing"
     ENDED = "ended"
     GONE = "gone"
@@ -100,19 +100,22 @@ class End:
     message: str | None = None
     finished_at: datetime | None = None
     finish_reason: str | None = None
-    """The reason that the crawler's summary gives; ``None`` when there was no summary."""
+    """The reason in the crawler's summary; ``None`` when there was no summary."""
     runner: bool = True
     """True when our runner was around the crawler (its silence then means something)."""
     disruption: str | None = None
     """``evicted`` or ``interrupted`` when the cluster ended it and neither we nor the crawler asked."""
     memory_limit: str | None = None
     by_itself: bool = False
-    """True when a runner on another machine says that nobody had told it to stop. It decides where clocks cannot."""
+    """True when a runner on another machine says that it got no stop signal. It decides where clocks cannot."""
     stopped: bool | None = None
-    """True when our stop ended it, as far as the evidence itself shows that, whatever two machines' clocks say."""
+    """True when our stop ended it, as far as the evidence itself shows that, whatever the clocks of two machines
+    say.
+    """
     if_not_stopped: str | None = None
-    """Words for its deletion before it ended, when we had asked for that too: somebody else did it, where our stop came
-    after the end."""
+    """A text about its deletion before it ended, when we had requested that too: somebody else deleted it if our stop
+    came after the end.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class Observation:
     uid: str | None = None
     node: str | None = None
     reason: str | None = None
-    """The reason why it waits, or what is the matter while it executes, in words for a person."""
+    """The reason why it waits, or the problem while it executes, as a text for people."""
     changed_at: datetime | None = None
     """The cluster's own time of the last change of phase."""
     started_at: datetime | None = None
@@ -135,10 +138,10 @@ class Observation:
     progress_at: datetime | None = None
     """The time at which the crawler last wrote its counters."""
     quiet: timedelta | None = None
-    """For how long it has written nothing at all, while it executes; ``None``: it never did, or nobody can tell."""
+    """Seconds for which it has written nothing while it executes; ``None``: it never wrote, or this is unknown."""
     peak_memory: int | None = None
     resumed: bool | None = None
-    """True when a task of a later attempt went on with saved state; ``None``: a first attempt, or nobody said."""
+    """True when a task of a later attempt continued from saved state; ``None``: a first attempt, or unknown."""
     resume_note: str | None = None
     """The same in words: why it could not, where it could not."""
     fields: Coverage | None = None
@@ -165,9 +168,11 @@ class TaskState:
     reason: str | None = None
     """The reason why it waits, in words for a person."""
     missed_at: datetime | None = None
-    """The time of the first of the looks in a row that did not find it; ``None``: the last one did."""
+    """The time of the first of the looks in a row that did not find it; ``None``: the last look found it."""
     place: str | None = None
-    """The place on the cluster where it was put, in the cluster's own words; ``None``: not put, or only one place."""
+    """The namespace in which it was created, as the cluster names it; ``None``: not created, or the cluster has only
+    one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +183,7 @@ class Ending:
     outcome: str
     cause: str
     retryable: bool = False
-    """True when the same task may end better on another try: nothing in the evidence says that it would end alike."""
+    """True when the same task may succeed on another try: no evidence says that it would end in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +211,9 @@ def signal_name(number: int | None) -> str:
 
 
 def own_exit(code: int | None, finish_reason: str | None, crawlers: int | None) -> int | None:
-    """The exit code of a command that had done its work: its runner makes 11 of a 0 that came after a stop.
+    """The exit code of a command that had finished: its runner changes a 0 after a stop into 11.
 
-    What it means is read from the finish reason, so nothing is lost by telling the crawler's own.
+    The finish reason gives the meaning, so the crawler's own code can be reported.
     """
     return 0 if (code, finish_reason, crawlers) == (11, "shutdown", 0) else code
 
@@ -230,10 +235,10 @@ _LIMIT_WORDS = {
 
 
 def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
-    """The stop, unless the cluster dates the end before it: then the stop has no part in that end.
+    """The stop, unless the cluster dates the end before it: then the stop did not cause that end.
 
-    Kubernetes cuts its times to whole seconds, so an end that is dated so belongs to a stop within the same second.
-    Where a node dates the end of a crawler that nobody had told to stop, a stop of about that moment came too late.
+    Kubernetes cuts its times to whole seconds, so an end belongs to a stop within the same second. If a node dates the
+    end of a crawler without a stop signal, a stop at about that time came too late.
     """
     if stop is None or end.stopped is not None:
         return stop if end.stopped else None
@@ -246,7 +251,7 @@ def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
 
 
 def _unasked(end: End) -> End:
-    """The evidence of an end in which our own stop has no part: whoever deleted it was somebody else."""
+    """The evidence of an end that our own stop did not cause: somebody else deleted the task."""
     if end.if_not_stopped is None or end.disruption is not None:
         return end
     return replace(end, disruption="interrupted", message=end.if_not_stopped)
@@ -261,7 +266,7 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
     how = _how(end)
     said = end.finish_reason
     if said == "finished" and end.exit_code == 0:
-        # Whoever had asked for its end came too late, a person as well as the cluster: no clock is asked.
+        # All requests to end it came too late, a person's and the cluster's: no clock is needed.
         return Ending(TaskStatus.SUCCEEDED, "finished", f"The crawler finished, exit 0{_beside(end)}")
     end = end if stop is not None else _unasked(end)
     if stop is not None and end.disruption is not None and end.exit_code is None and end.message:
@@ -290,7 +295,7 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
 
 
 def _beside(end: End) -> str:
-    """The trouble beside a crawler that says that it finished, in words; empty when there was none."""
+    """The problem beside a crawler that says that it finished, in words; empty when there was none."""
     if end.reason == "OOMKilled":
         return ", although the kernel killed a process of it for memory"
     if end.disruption is not None:
@@ -312,7 +317,7 @@ _CODES: Mapping[int | None, tuple[TaskStatus, str, str, bool]] = {
 
 
 def _read_own_end(end: End, how: str) -> Ending:
-    """The lower half of the table: ends that nobody asked for and no disruption explains."""
+    """The lower half of the table: ends without a request and without a disruption."""
     said, code = end.finish_reason, end.exit_code
     detail = f": {end.message}" if end.message else ""
     if said == "memusage_exceeded":
@@ -335,7 +340,7 @@ def _read_own_end(end: End, how: str) -> Ending:
 
 
 def _read_zero(end: End, detail: str) -> Ending:
-    """Exit 0 is a success only where the crawler says how it ended, or nothing of ours was there to hear it."""
+    """Exit 0 is a success only where the crawler says how it ended, or where it has no runner of ours."""
     said = end.finish_reason
     if said:
         return Ending(TaskStatus.SUCCEEDED, said, f"The crawler ended itself with {said!r}, exit 0{_beside(end)}")
@@ -371,7 +376,7 @@ def reconcile(
             kind, cause = "never_existed", "It was recorded as deployed but never existed on the cluster"
         if stop is not None and not foreign:
             return _stopped_without_trace(task, seen, stop)
-        # What another object under the name went through says nothing of when ours ended.
+        # The history of another object of the same name does not show when ours ended.
         when = None if foreign else seen.changed_at
         return Change(task.task_id, task.status, TaskStatus.LOST, when, "lost", cause, kind)
     if seen.phase is Phase.ENDED:
@@ -387,7 +392,7 @@ def reconcile(
 
 
 def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent) -> Change:
-    """Gone after our own stop: that is what was asked for, so it is no loss and no correction."""
+    """Gone after our own stop: this was requested, so it is no loss and no correction."""
     if stop.limit is None:
         outcome = "cancel_timeout" if stop.escalated else "cancelled"
         return Change(task.task_id, task.status, TaskStatus.CANCELLED, seen.changed_at, outcome, "Stopped and gone")
@@ -399,7 +404,7 @@ def _correction(end: End, seen: Observation, stop: StopIntent | None, due_at: da
     """The kind of correction, when this end shows that a status was untrue; else ``None``."""
     asked = stop_counts(end, stop) is not None
     end = end if asked else _unasked(end)
-    # A crawler that was told to leave, and says so, was ended from outside all the same when the cluster took it away.
+    # A crawler that reports a stop signal was still ended from outside when the cluster removed it.
     by_force = end.signal is not None and end.finish_reason is None
     taken_away = end.disruption is not None and end.finish_reason in (None, "shutdown")
     if (by_force or taken_away) and not asked and end.reason != "OOMKilled":

@@ -1,4 +1,4 @@
-"""Values that steps of a graph get and give: JSON, and what Python people mean by it besides.
+"""Inputs and results of graph steps: JSON, and some more Python types.
 
 datetime, date, time, timedelta, Decimal, UUID and bytes travel as a dictionary with one key: ``{"$date":
 "2026-11-22"}``. A dictionary of users that looks like one gets another ``$`` before its key. Tuples come back as lists.
@@ -17,7 +17,7 @@ from uuid import UUID
 
 #: Bytes of one value, encoded, unless the settings of a worker say less; and of one stored part of it, compressed.
 RESULT_MAX, RESULT_PART = 64 * 1024 * 1024, 1024 * 1024
-#: Lists and dictionaries within one another.
+#: The deepest nesting of lists and dictionaries.
 DEPTH_MAX = 100
 #: Bits of an integer: more digits than Python reads back.
 _BITS_MAX = 14_000
@@ -25,7 +25,7 @@ _CHUNK = 256 * 1024
 
 
 class NoValue(ValueError):
-    """This cannot travel; the text names the place in the value and the cure."""
+    """This value cannot be sent; the text names its position and the cure."""
 
 
 _TO_TEXT: dict[type, tuple[str, Callable[[Any], object]]] = {
@@ -57,14 +57,14 @@ _CURES = {
 def to_json(value: object, name: str = "value", limit: int = RESULT_MAX) -> Any:
     """The same as plain JSON: dictionaries, lists, texts, numbers, ``True``, ``False`` and ``None``.
 
-    Raises ``NoValue`` naming the place, which begins with ``name``. ``limit``: in bytes, by a count from below; a value
-    that holds the same list again and again ends by it.
+    Raises ``NoValue`` naming the place, which begins with ``name``. ``limit``: in bytes, a lower estimate; it also
+    stops a value that contains the same list very often.
     """
     return _Tree(name, limit).plain(value, ())
 
 
 def of_json(tree: object) -> Any:
-    """The value that ``to_json`` was given. Raises ``NoValue`` for what cannot have come from it."""
+    """The value that was given to ``to_json``. Raises ``NoValue`` for any document that it cannot have made."""
     if isinstance(tree, list):
         return [of_json(one) for one in tree]
     if isinstance(tree, Mapping):
@@ -81,7 +81,7 @@ def encode(value: object, name: str = "value", limit: int = RESULT_MAX) -> bytes
 
 
 def decode(data: bytes) -> Any:
-    """The value that ``encode`` was given. Raises ``NoValue`` for what cannot have come from it."""
+    """The value that was given to ``encode``. Raises ``NoValue`` for any bytes that it cannot have made."""
     try:
         return json.loads(data, object_hook=_untagged, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
@@ -196,7 +196,7 @@ class _Tree:
 
 
 def _untagged(found: dict[str, Any]) -> Any:
-    """A dictionary as it was meant."""
+    """The dictionary that the encoded one stands for."""
     if len(found) != 1:
         return found
     ((key, value),) = found.items()

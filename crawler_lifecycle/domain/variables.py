@@ -5,9 +5,9 @@ from __future__ import annotations
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 REFERENCE = "env:"
-#: Our own settings, which nobody is given whatever the prefix is.
+#: The prefix of our own settings, which are never given out, whatever the prefix is set to.
 OURS = ("LIFECYCLE_", "TEMPORAL_")
-#: What names begin with that crawlers, and that webhooks are given, unless settings say otherwise.
+#: Prefixes of the variables that crawlers and webhooks may use, by default.
 OF_CRAWLERS, OF_WEBHOOKS = "CRAWL_", "CRAWL_HOOK"
 #: What the process contract gives to processes of tasks and of users' code (docs/crawlers.md). Of one of these the
 #: value in our own environment is that of another task, if somebody started us from within one.

@@ -1,7 +1,7 @@
 """The reason why a run waits, in one sentence, for the gateway's answers, the command line and Temporal's UI.
 
-It is made of what is on record and nothing else. A look that fails says nothing about any task, so the sentence says
-that the cluster does not answer, for how long, and why; a look that is overdue is called overdue with its age.
+It uses only the record. A failed look says nothing about any task, so the sentence says that the cluster does not
+answer, for how long, and why; an overdue look is reported with its age.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from datetime import datetime
 
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 
-#: How a wait that activities write down begins: who does not answer, then a colon and the error.
+#: The beginning of a wait that activities record: who does not answer, then a colon and the error.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
-#: What to do where no worker takes something up, in words for somebody who has just begun; and after how long.
+#: Advice when no worker takes over the work, for somebody new; and the seconds after which it is given.
 ASK_DOCTOR, UNTAKEN_S = "; crawlctl doctor tells whether there is one", 10
-#: Stands before and behind a moment of which a reader counts the age.
+#: Marks around a time that readers replace by its age.
 MARK = "\x1f"
 #: Tasks that are named before the rest is only counted.
 NAMED_MAX = 5
 
-#: How errors begin that are of a row of ours and not of the cluster.
+#: The beginning of errors that are about a row of ours and not about the cluster.
 _ROWS = ("run_history ", "task_history ", "task_observation ", "task_finding ")
 _ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 _AGO = "{} ago"
@@ -33,7 +33,7 @@ _SPAN = re.compile(r"\b(for|since|ago) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The situation of a run, as far as the asker knows it. ``now`` None: no ages, but the moments themselves."""
+    """The known situation of a run. With ``now`` None the text has times instead of ages."""
 
     status: str
     now: datetime | None = None
@@ -57,12 +57,12 @@ class Standing:
     unproved: Sequence[int] = ()
     """Indexes of tasks that are active, or the first of them."""
     reason: str | None = None
-    """The reason why one of the waiting tasks waits."""
+    """The reason of one of the waiting tasks."""
     max_parallel: int | None = None
     moments: bool = False
     """True when each age is written as the moment since when, between two ``MARK``: for readers who count ages."""
     undelivered: Sequence[str] = field(default_factory=tuple)
-    """Of an ended run: what has not got through yet, in words."""
+    """For an ended run: the deliveries that have not succeeded yet, in words."""
 
 
 def waiting(s: Standing) -> str | None:
@@ -76,7 +76,7 @@ def waiting(s: Standing) -> str | None:
 
 
 def ageless(sentence: str) -> str:
-    """The sentence without its ages: another one as soon as something else than the time has changed."""
+    """The sentence without its ages: it changes only when something other than the time has changed."""
     return _SPAN.sub(r"\1\3", sentence)
 
 
@@ -99,7 +99,7 @@ def _for(s: Standing, since: datetime | None, form: str = "for {}") -> str:
 
 
 def _look(s: Standing) -> str | None:
-    """The reason why nobody knows at present how the run is; ``None``: it is known."""
+    """The reason why the state of the run is unknown at present; ``None``: it is known."""
     if s.look_error is not None and s.look_error.startswith(_ROWS):
         return f"looks have failed{_for(s, s.look_error_since)}: {s.look_error}"
     if s.look_error is not None:
@@ -147,12 +147,12 @@ def _start(s: Standing) -> str | None:
     what = s.waiting_for.removeprefix("waiting: ")
     if s.status != "INITIALIZING":
         return f"{_tasks(queued)} QUEUED{since}: {what}" if queued else what
-    thing = what.startswith(("the ", "a ", "an "))  # to wait for, and no sentence of its own
+    thing = what.startswith(("the ", "a ", "an "))  # the deliveries to wait for, without a sentence of its own
     return f"waiting for {what}{since}" if thing else f"waiting{since}: {what}"
 
 
 def _places(s: Standing) -> str | None:
-    """Say what the tasks that do not execute yet wait for, in a run that has started."""
+    """Return what the tasks that do not execute yet wait for, in a run that has started."""
     if s.tasks is None:
         return None
     queued, pending = s.tasks.get("QUEUED", 0), s.tasks.get("PENDING", 0)

@@ -1,9 +1,9 @@
 """Wake-ups of runs after noticed changes: at most one is outstanding for each run.
 
-A wake-up is outstanding from its signal until a look is on record that observed at or after the change it was sent
-for, or until ``PATIENCE_S`` have passed. What changes meanwhile is remembered as one newest moment and leads to at most
-one more wake-up, and to none when that look has seen it already. So a thousand changes a second cost a run no more
-signals than it can take looks; how close together those may be is the workflow's own rule.
+A wake-up is outstanding from its signal until a look is on record that observed at or after the change it was sent for,
+or until ``PATIENCE_S`` have passed. Of further changes only the newest time is remembered. It leads to at most one more
+wake-up, and to none when that look has already seen it. So even with a thousand changes a second a run gets no more
+signals than looks; how close together those may be is the workflow's own rule.
 
 A change is known by the moment ``at`` by which it had happened, aware, in UTC. ``now`` is any clock in seconds that
 only goes forward. Not thread-safe: the owner calls it from one place.
@@ -30,7 +30,7 @@ class WakeUpState:
 
     run_id: int
     workflow_id: str | None
-    """The owner's, or ``None`` while no workflow owns the run."""
+    """The workflow id of the owner, or ``None`` while no workflow owns the run."""
     ended: bool
     verified_at: datetime | None
 
@@ -56,7 +56,7 @@ class _Run:
 
 
 class Wakes:
-    """The runs that changed lately, each with what is to be done about it."""
+    """The runs that changed lately, each with its pending wake-up."""
 
     def __init__(self) -> None:
         self._runs: dict[int, _Run] = {}
@@ -65,9 +65,10 @@ class Wakes:
         return len(self._runs)
 
     def changed(self, run_id: int, at: datetime, now: float, delay: float = 0.0) -> bool:
-        """Remember a change; whether the run was not waiting to be woken already.
+        """Remember a change.
 
-        ``delay`` leaves another one that noticed the same the time to wake the run first.
+        Returns whether the run was not already waiting for a wake-up. ``delay`` gives another observer of the same
+        change time to wake the run first.
         """
         run = self._runs.setdefault(run_id, _Run())
         if run.changed is not None:
@@ -78,7 +79,7 @@ class Wakes:
         return run.covers is None
 
     def due(self, now: float, limit: int = 500) -> list[int]:
-        """The runs to decide about now, those first that have waited longest. What is merely old is forgotten here."""
+        """The runs to decide about now; those that have waited longest come first. Old entries are forgotten here."""
         ripe = sorted((run.check_at, run_id) for run_id, run in self._runs.items() if run.check_at <= now)
         for _, run_id in ripe:
             if self._runs[run_id].changed is None:

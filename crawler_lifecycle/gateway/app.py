@@ -123,14 +123,14 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
-        """Tell whether the process lives, without asking anybody."""
+        """Return whether the process lives, without asking anybody."""
         return {"status": "alive"}
 
     @app.get(
         "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Something is missing"}}
     )
     async def readyz(response: Response) -> Readiness:
-        """Tell whether the database and Temporal answer."""
+        """Return whether the database and Temporal answer."""
         checks = await needs()
         ready = set(checks.values()) == {"ok"}
         response.status_code = 200 if ready else 503

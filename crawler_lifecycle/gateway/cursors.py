@@ -13,13 +13,13 @@ PAGE_MAX = 200
 
 
 def decode(kind: str, token: str | None) -> int | None:
-    """The place that a token of this list stands for. Raises ``Problem`` 422."""
+    """The position that a token of this list stands for. Raises ``Problem`` 422."""
     places = decode_places(kind, token, 1)
     return None if places is None else places[0]
 
 
 def decode_places(kind: str, token: str | None, count: int) -> tuple[int, ...] | None:
-    """The places that a token stands for, of a list that is made of several. Raises ``Problem`` 422."""
+    """The positions that a token stands for, in a list that is made of several. Raises ``Problem`` 422."""
     if token is None:
         return None
     try:
@@ -36,6 +36,6 @@ def decode_places(kind: str, token: str | None, count: int) -> tuple[int, ...] |
 
 
 def encode(kind: str, *places: int) -> str:
-    """The token of a place, or of one place in each of several lists."""
+    """The token of a position, or of one position in each of several lists."""
     text = f"{kind}:{'.'.join(str(place) for place in places)}"
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")

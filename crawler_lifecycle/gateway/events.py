@@ -74,7 +74,7 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerStore
         """
         after = _last(last_event_id) if last_event_id else choice.after
         subject = choice.subject()
-        # The stream outlasts an outage, so it may begin in one: browsers do not come back after an error.
+        # The stream continues through an outage, so it may begin in one: browsers do not reconnect after an error.
         with suppress(StoreUnavailable, RowUnreadable):
             if choice.run_id is not None:
                 await run_in_threadpool(found_run, runs, choice.run_id)

@@ -244,7 +244,7 @@ def _graph(key: str) -> str:
 
 
 def _wanted(paths: Sequence[str] | None) -> Callable[[str], bool]:
-    """Say whether a step is one of these or in one of these."""
+    """Return whether a step is one of these or in one of these."""
     if paths is None:
         return lambda path: True
     chosen = set(paths)

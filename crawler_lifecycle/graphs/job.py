@@ -96,7 +96,7 @@ class Job:
         return hashlib.sha256(self.id.encode()).hexdigest()[:32]
 
     def cancelled(self) -> bool:
-        """Say whether this execution is to end, because the step was cancelled. Cheap enough for every turn of a
+        """Return whether this execution is to end, because the step was cancelled. Cheap enough for every turn of a
         loop."""
         asked_at, answer = self._asked
         now = time.monotonic()

@@ -60,7 +60,7 @@ class Platform(DataSource, Protocol):
         ...
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
-        """Say whether this attempt of a step, which executes, is to end."""
+        """Return whether this attempt of a step, which executes, is to end."""
         ...
 
     def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:

@@ -57,7 +57,7 @@ class _Row:
 
     @property
     def gave(self) -> bool:
-        """Say whether those get something of it that depend on it."""
+        """Return whether those get something of it that depend on it."""
         return self.result is not None or (self.state is StepState.COMPLETED and self.kind is not StepKind.GRAPH)
 
     @property

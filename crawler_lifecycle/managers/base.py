@@ -179,7 +179,7 @@ class BaseScript:
         return metadata.get(key)
 
     def is_running(self, jobkey: JobKey) -> bool:
-        """Say whether the job is pending or running (S-14)."""
+        """Return whether the job is pending or running (S-14)."""
         return self.get_job_metadata(jobkey).get("state") in ("pending", "running")
 
     def is_finished(self, jobkey: JobKey) -> str | None:
@@ -250,8 +250,9 @@ class BaseScript:
         return key
 
     def _direct(self, job: Job) -> Waiting | None:
-        """A job that no waiting one stands for. What ``on_start`` schedules may come again after a restart, so there
-        its arguments make it the same; anywhere else each call is a job."""
+        """A job that was scheduled directly and has no waiting row. What ``on_start`` schedules may come again after a
+        restart, so there its arguments make it the same; anywhere else each call is a job.
+        """
         window = self._cycle.window
         unique = not self._cycle.begun
         if unique and self._known(job):
@@ -264,7 +265,7 @@ class BaseScript:
         return waiting
 
     def _known(self, job: Job) -> bool:
-        """Say whether some job of the manager has these arguments."""
+        """Return whether some job of the manager has these arguments."""
         identity = job.identity
         if any(added.unique and added.job.identity == identity for added in self._cycle.window.added):
             return True

@@ -57,7 +57,7 @@ class Driver:
         self._last: Decision | None = None
         """Decision of the last cycle, once there was one."""
         self._leaving = False
-        """True when the class wants no further cycle, and ends that it has not handled are all that is left."""
+        """True when the class wants no further cycle, and only unhandled ends are left."""
 
     def begin(self) -> None:
         """``on_start``, then, after another process, the resume hooks. The next decision has what they did."""

@@ -250,7 +250,7 @@ class WorkFlowManager(BaseLoopScript):
                 self._cycle.window.hold_for(spider)
 
     def _overrides(self, hook: str) -> bool:
-        """Say whether a user's class has its own: without one nothing needs to be read for it."""
+        """Return whether a user's class has its own: without one nothing needs to be read for it."""
         own = getattr(type(self), hook, None)
         return own is not None and getattr(own, "__module__", None) not in _CLASSES
 

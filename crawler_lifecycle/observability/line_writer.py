@@ -1,4 +1,4 @@
-"""Writes log lines so that nobody waits for a reader that stands still."""
+"""Writes log lines without ever waiting for a reader that does not read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
-#: Lines that wait for their reader: together at most so many characters.
+#: The most characters of all lines that wait for their reader.
 WAITING_MAX = 8 * 1024 * 1024
 #: Written in one go; a pipe holds 64 KiB.
 _BATCH = 32 * 1024
@@ -17,8 +17,9 @@ _BATCH = 32 * 1024
 class LineWriter:
     """Writes to a stream from a thread of its own.
 
-    A full pipe or a stopped terminal would otherwise hold up the event loop, and with it heartbeats and stops. What
-    finds no room is dropped and counted; ``told`` makes the line that says how many, as soon as there is room again.
+    A full pipe or a stopped terminal would otherwise hold up the event loop, and with it heartbeats and stops. Lines
+    beyond the capacity are dropped and counted; ``told`` makes the line that reports their number, as soon as there is
+    capacity again.
     """
 
     def __init__(self, stream: TextIO, told: Callable[[int], str], *, waiting_max: int = WAITING_MAX) -> None:
@@ -52,7 +53,7 @@ class LineWriter:
         self._size += len(line)
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything is written, at most for so long; whether it is."""
+        """Wait until everything is written, for a limited time. Returns whether it is."""
         with self._change:
             done = self._change.wait_for(lambda: not self._waiting and not self._writing, seconds)
             if done and self._dropped:
@@ -80,9 +81,9 @@ class LineWriter:
                     self._dropped += len(batch)
 
     def _out(self, text: str) -> bool:
-        """Write it all; ``False`` when the stream takes nothing any more (closed, its reader gone, the disk full)."""
+        """Write it all; ``False`` when the stream accepts nothing any more (closed, its reader gone, the disk full)."""
         try:
-            # Past the stream's own buffer, whose lock would otherwise be held by a write that does not end.
+            # Bypasses the stream's own buffer, whose lock would be held by a write that does not end.
             number = self._stream.fileno()
         except (OSError, ValueError):
             number = -1

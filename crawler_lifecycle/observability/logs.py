@@ -1,7 +1,7 @@
 """Logging: one JSON object a line in services, coloured text on a terminal.
 
-Whatever is written, by us or a library, leaves through one handler. There every line gets the fields of the run it is
-about, loses every secret, has its control characters escaped and its length bounded.
+All lines, ours and those of libraries, pass one handler. It adds the fields of the run to every line, removes secrets,
+escapes control characters and limits the length.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 #: Longest message, longest other field, longest traceback: in characters.
 EVENT_MAX, FIELD_MAX, EXCEPTION_MAX = 8 * 1024, 2 * 1024, 24 * 1024
-#: How long a process that ends waits for the reader of its last lines, in seconds.
+#: Seconds for which an ending process waits until its last lines are read.
 FLUSH_S = 2.0
 #: Fields that come first in a line, in this order; the others follow.
 FIRST = (
     *("timestamp", "level", "event", "service", "pid"),
     *("run_id", "manager_id", "attempt", "task_id", "activity", "try"),
 )
-#: Libraries that say more than anybody wants to know.
+#: Libraries whose less important lines are left out.
 CHATTY = (
     "httpx",
     "httpcore",
@@ -85,7 +85,7 @@ def _workflow(_: Any, __: str, event: Event) -> Event:
 
 
 def _expected(_: Any, __: str, event: Event) -> Event:
-    """An error that we raise on purpose is told in one line; where it came from helps nobody."""
+    """An error that we raise on purpose is logged in one line; a traceback would not help."""
     info = event.get("exc_info")
     error = info[1] if isinstance(info, tuple) else info
     if isinstance(error, LifecycleError):
@@ -117,7 +117,7 @@ def _escaped(value: object, *, lines: bool = False) -> object:
 
 
 class _Handler(logging.Handler):
-    """Formats in the thread of whoever logs, whose context it needs, and never waits for the reader."""
+    """Formats in the thread of the caller, whose context it needs, and never waits for the reader."""
 
     def __init__(self, stream: TextIO, *, pretty: bool = False) -> None:
         super().__init__()
@@ -133,7 +133,9 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A record that cannot be formatted is told as one line; the default prints its arguments, secrets included."""
+        """A record that cannot be formatted is reported in one line; the default prints its arguments, secrets
+        included.
+        """
         where = f"{record.pathname}:{record.lineno}"
         error = type(sys.exc_info()[1]).__name__
         self._lines.write(_line("a log record could not be written", "error", where=where, error_type=error))
@@ -211,7 +213,7 @@ def _formatter(*, pretty: bool) -> structlog.stdlib.ProcessorFormatter:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """The last words of a process or thread, in the same format as everything else."""
+    """The last line of a process or thread, in the same format as all others."""
     if error is None or issubclass(kind, KeyboardInterrupt | SystemExit):
         sys.__excepthook__(kind, error or kind(), trace)
         return

@@ -39,7 +39,7 @@ def release() -> str:
 
 
 def build() -> dict[str, str]:
-    """Version and build of this installation, as the metrics ``…_build_info`` tell them."""
+    """Version and build of this installation, for the metrics ``…_build_info``."""
     return {"version": release(), "build": os.environ.get("TEMPORAL_WORKER_BUILD_ID", "")}
 
 

@@ -1,4 +1,4 @@
-"""Calls functions of graphs, in a host process: arguments in, what is to be recorded out."""
+"""Calls functions of graphs, in a host process: takes arguments, returns the results to record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Caller:
     def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the execution of a step led to."""
         me = os.getpid()
-        os.chdir(self._folder)  # wherever the function before has gone
+        os.chdir(self._folder)  # whatever folder the function before changed to
         job = Job.of(message["graph"], message["job"])
         own = _OwnGraph(self._worker, job.graph)
         use(own)
@@ -51,7 +51,7 @@ class Caller:
         os._exit(0)  # the user's code forked, and this is the copy
 
     def _context(self, size: int) -> dict[str, Any]:
-        """The contexts laid over one another, and over them the results of dependencies by name."""
+        """The contexts merged, outer ones first, and then the results of dependencies by name."""
         context: dict[str, Any] = {}
         results: dict[str, Any] = {}
         for head, value in self._worker.frames(size):
@@ -85,7 +85,7 @@ def _read(head: Document, data: bytes) -> Any:
 
 
 class _Worker:
-    """The worker, from any thread: questions, and what is too large for a message in the two files."""
+    """The worker, from any thread: asks questions, and passes values too large for a message in the two files."""
 
     def __init__(self, pipes: Pipes, given: int, result: int) -> None:
         self.ask, self._given, self._result = pipes.ask, given, result

@@ -1,4 +1,4 @@
-"""Replies of a host process, checked: form, sizes and texts. Nothing of it is believed before."""
+"""Replies of a host process, checked: form, sizes and texts. An unchecked reply is never trusted."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ _DECISION = TypeAdapter(Decision)
 
 
 def found(reply: object) -> FoundModule:
-    """Return what a module has. Like all of these it raises ``InvalidRequest`` for what cannot be."""
+    """Return the content of a module. Like all functions here it raises ``InvalidRequest`` for an impossible reply."""
     module = _checked(_FOUND, reply)
     for plan in module.plans:
         if len(json.dumps(plan.options)) > JOB_BYTES:
@@ -104,7 +104,7 @@ def found(reply: object) -> FoundModule:
 
 
 def loaded(reply: object) -> Loaded:
-    """Return what was loaded."""
+    """Return the loaded class."""
     one = _checked(_LOADED, reply)
     for name, known in CHOICES.items():
         if (value := getattr(one, name)) not in known:
@@ -139,7 +139,7 @@ def _item(item: SourceItem) -> SourceItem:
 
 
 def decision(reply: object) -> Decision:
-    """Return what a cycle decided."""
+    """Return the decision of a cycle."""
     one = _checked(_DECISION, reply)
     if len(one.hooked) + len(one.failed) > CYCLE_ENDS:
         raise InvalidRequest(f"more ends than the {CYCLE_ENDS} that a cycle gets")
@@ -158,7 +158,7 @@ def decision(reply: object) -> Decision:
 
 
 def check_job(job: Job) -> None:
-    """Raise ``InvalidRequest`` unless this can be a job, whatever crawlers there are."""
+    """Raise ``InvalidRequest`` unless this can be a job of some crawler."""
     check_text("spider", job.spider, SPIDER_MAX, needed=True)
     check_tags("tags", job.tags)
     _check_bounds(job.project_id, "project_id")
@@ -213,5 +213,5 @@ def _size(name: str, value: Mapping[str, Any]) -> int:
 
 
 def _is_text(value: str) -> bool:
-    """Say whether every database takes it."""
+    """Return whether every database takes it."""
     return "\0" not in value and value.encode(errors="replace").decode() == value

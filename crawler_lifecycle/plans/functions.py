@@ -1,7 +1,7 @@
 """The processes of one worker that call functions of graphs: any process calls any function, while its code is new.
 
-What goes in and comes out travels in two files without a name, which the worker has opened: values of any size, nothing
-that users' code could put in their place, and nothing left behind by a worker that was killed.
+Inputs and results are passed in two files without a name, which the worker has opened: they take values of any size,
+users' code cannot replace them, and a killed worker leaves no file behind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .pool import Pool, Pooled, no_answer
 from .process import START_S, Answer, HostProcess, Rules
 from .wire import TEXT_MAX, FrameError, read_frames, write_frames
 
-#: Calls after which a process is replaced: what functions leave behind in it has an end.
+#: Calls after which a process is replaced: this limits the state that functions leave in it.
 CALLS_MAX = 1000
 #: Seconds that the import of a module may take.
 IMPORT_S = 2 * START_S
@@ -68,7 +68,7 @@ class FunctionProcess(Pooled):
     def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
         try:
             return write_frames(self._given, values, self._rules.memory)
-        except OSError as error:  # no room on this machine says nothing about the function
+        except OSError as error:  # a lack of memory on this machine says nothing about the function
             raise PlanFailed(f"what it is given cannot be written here: {error}", missing=True) from None
         except OverflowError:
             raise InvalidRequest(
@@ -94,8 +94,9 @@ class FunctionProcess(Pooled):
         return self._calls < CALLS_MAX and super().usable() and self.process.resident() < self._rules.memory // 2
 
     def fits(self, graph: str) -> bool:
-        """Say whether it may be called for this graph. What a function has left in it stays with its own: what runs and
-        prints, a timer, a variable."""
+        """Return whether it may be called for this graph. State that a function has left (threads, timers, variables)
+        stays with its own graph.
+        """
         return not self._left or self.graph == graph
 
     def kill(self) -> None:
@@ -104,7 +105,7 @@ class FunctionProcess(Pooled):
             os.close(file)
 
     def _import(self, module: str, alive: Callable[[], None]) -> None:
-        """Have the module loaded, in a time of its own. Raises ``PlanFailed``."""
+        """Load the module, within a time limit of its own. Raises ``PlanFailed``."""
         if module not in self._modules:
             cure = "list it there, or give the step the queue of workers that have it"
             raise PlanFailed(f"{module} is none of LIFECYCLE_PLANS__MODULES of this worker; {cure}", missing=True)
@@ -119,8 +120,9 @@ class FunctionProcess(Pooled):
         self._imported.add(module)
 
     def _checked(self, reply: Mapping[str, Any]) -> FunctionReply:
-        """Return what it answered, if that can be. Raises what says that it cannot, and ``PlanFailed`` for a
-        failure."""
+        """Return the checked result of the function. Raises ``PlanFailed`` for a failure, and the errors of an
+        impossible result.
+        """
         kind, self._left = reply["kind"], self._left or reply["left"] is not False
         if kind == "failed":
             raise PlanFailed(_text(reply["error"]), lives=True, for_good=reply["for_good"] is True)
@@ -155,7 +157,7 @@ class Functions:
     be processes."""
 
     def __init__(self, modules: Collection[str], rules: Rules, result_max: int) -> None:
-        """``modules``: those whose functions may be called at the moment, and no others."""
+        """``modules``: only functions of these modules may be called now."""
         self._pool: Pool[FunctionProcess] = Pool()
         self._start = lambda: FunctionProcess(modules, rules, result_max, self._pool.over)
         self._code: Mapping[str, str] = {}
@@ -165,7 +167,7 @@ class Functions:
     def use(self, graph: str) -> Iterator[FunctionProcess]:
         with self._pool.use(None, lambda host: host.fits(graph), self._start, lambda: None) as host:
             if host.graph != graph:
-                host.printed()  # that was another one's
+                host.printed()  # that one belonged to another call
                 host.graph = graph
             yield host
 
@@ -179,5 +181,5 @@ class Functions:
 
 
 def _text(text: object) -> str:
-    """Return what users' code says, as every database and terminal takes it."""
+    """Return a text of users' code in a form that every database and terminal accepts."""
     return for_people(str(text).encode(errors="backslashreplace").decode(), TEXT_MAX)

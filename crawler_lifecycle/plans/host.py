@@ -2,8 +2,8 @@
 
 It holds the object of one manager, or calls functions of graphs (with the two files at the end), one after the other.
 It reads calls from one pipe and writes replies to another (``plans/wire.py``); standard input is empty, and standard
-output belongs to the user. It is started by ``plans/process.py`` and by nothing else. What the user's code may do to
-this process is everything, so nothing that is said here is believed without a check on the other side.
+output belongs to the user. It is started by ``plans/process.py`` and by nothing else. The user's code may change
+anything in this process, so the other side checks every message.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class HostPlatform(AskedFiles):
 
 
 class Host:
-    """One class, at most one object of it, and the calls: each is a method ``do_<name>``."""
+    """Holds one class and at most one object of it; each call is a method ``do_<name>``."""
 
     def __init__(self, pipes: wire.Pipes, files: Sequence[int] = ()) -> None:
         self._pipes, self._files = pipes, files
@@ -94,7 +94,7 @@ class Host:
         self._platform: HostPlatform | None = None
 
     def serve(self) -> None:
-        """Until the worker says so, or is gone."""
+        """Until the worker ends it, or has died."""
         me = os.getpid()
         while (message := self._pipes.receive()) is not None and message["call"] != "end":
             self._pipes.open = True
@@ -102,7 +102,7 @@ class Host:
             if os.getpid() != me:  # the user's code forked, and this is the copy
                 os._exit(0)
             with contextlib.suppress(Exception):  # the user may have closed them
-                sys.stdout.flush()  # before the reply: what comes later belongs to another call
+                sys.stdout.flush()  # before the reply: later output belongs to another call
                 sys.stderr.flush()
             try:
                 self._pipes.reply({"id": message["id"], **reply})
@@ -150,7 +150,7 @@ class Host:
     def do_open(self, message: dict[str, Any]) -> None:
         from crawler_lifecycle.graphs.asking import use  # managers need none of it
 
-        use(None)  # what is imported is of no graph
+        use(None)  # imported code belongs to no graph
         importlib.import_module(message["module"])
 
     def do_function(self, message: dict[str, Any]) -> Any:
@@ -158,7 +158,7 @@ class Host:
             from .caller import Caller  # managers need none of it
 
             self._caller = Caller(self._pipes, *self._files)
-            become_subreaper()  # what leaves the tree of our children is seen, too
+            become_subreaper()  # processes that leave our tree of children are found too
         before = _shared()
         return {**self._caller.call(message), "left": _shared() != before or _has_children()}
 
@@ -170,7 +170,7 @@ class Host:
 
 
 def _shared() -> list[object]:
-    """Return what a function may change of its process for all that is called there later."""
+    """Return the state of the process that a function may change for all later calls."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     timers = [signal.getitimer(one)[0] > 0 for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
     handlers = [signal.getsignal(one) for one in signal.valid_signals()]
@@ -179,7 +179,7 @@ def _shared() -> list[object]:
 
 
 def _has_children() -> bool:
-    """Say whether a process that was started here is left."""
+    """Return whether a process that was started here is left."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

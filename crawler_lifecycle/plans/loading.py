@@ -1,4 +1,4 @@
-"""Finds and loads what users' modules have. Runs in a host process and nowhere else."""
+"""Finds and loads the managers and functions of users' modules. Runs only in a host process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NotUsable(Exception):
 
 
 def load(plan: str) -> type[BaseLoopScript]:
-    """Import ``module:Class``. Raises ``NotUsable``, and whatever the module raises."""
+    """Import ``module:Class``. Raises ``NotUsable``, and the errors of the module."""
     module_name, _, class_name = plan.partition(":")
     if not module_name or not class_name:
         raise NotUsable(f"{plan!r} is no class; give module:Class, such as shops.managers:ShopsManager")
@@ -44,8 +44,7 @@ def load(plan: str) -> type[BaseLoopScript]:
 
 
 def find(module_name: str) -> dict[str, Any]:
-    """Every manager that is defined in this module, as ``PlanRow`` has it; the files that it is made of, and what tells
-    them from others."""
+    """Every manager that is defined in this module, as ``PlanRow`` has it; its source files, and their fingerprint."""
     there = importlib.import_module(module_name)
     files = watched()
     own = [one for one in vars(there).values() if _is_plan(one) and one.__module__ == there.__name__]
@@ -81,7 +80,7 @@ def _description(cls: type[BaseLoopScript]) -> str:
 
 
 def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
-    """Return what the command line of the class takes."""
+    """Return the options that the command line of the class takes."""
     found = []
     for action in parser_of(cls)._actions:
         if action.dest == "help":
@@ -98,7 +97,7 @@ def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
                 "required": bool(action.required),
             }
         )
-        if action.dest == "program":  # whoever starts it with such a line must know its flow id before the class does
+        if action.dest == "program":  # its starter must know the flow id before the class does
             lines = {name: [str(word) for word in one["command_line"]] for name, one in cls.PROGRAMS.items()}
             said = {name: options_of(words).get("--flow-id", "{") for name, words in lines.items()}
             found[-1]["flow_ids"] = {name: text for name, text in said.items() if "{" not in text}
@@ -106,7 +105,7 @@ def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
 
 
 def fingerprint(cls: type) -> str:
-    """Of the source files of the class and its bases, those of this package left out: they change with every build."""
+    """The source files of the class and its bases, without those of this package: they change with every build."""
     return _digest(sorted({_source(one) for one in cls.__mro__ if not one.__module__.startswith(f"{_OURS}.")} - {""}))
 
 
@@ -125,14 +124,14 @@ def _source(cls: type) -> str:
 
 
 def watched() -> list[str]:
-    """Source files of users' modules that are loaded: a change in one of them may change a plan."""
+    """Loaded source files of users' modules: a change in one of them may change a plan."""
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     own = [file for file in found if isinstance(file, str) and file.endswith(".py") and not file.startswith(_apart())]
     return sorted(own)[:FILES_MAX]
 
 
 def _apart() -> tuple[str, ...]:
-    """Folders of what is not of users: Python, installed packages, ours."""
+    """Folders of code that is not the user's: Python, installed packages, ours."""
     ours = os.path.dirname(importlib.import_module(_OURS).__file__ or "")
     return tuple(os.path.join(path, "") for path in {*sysconfig.get_paths().values(), ours})
 

@@ -1,4 +1,6 @@
-"""The output of users' code: read at once, so that no full pipe ever blocks it, logged within bounds, its end kept."""
+"""The output of users' code: read at once, so that no full pipe ever blocks it; logged within limits; its end is
+kept.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ log = logging.getLogger(__name__)
 SHOWN = 1000
 #: Lines a second that are logged, and characters of each.
 LINES_A_SECOND, LINE_MAX = 50, 2000
-#: Bytes a second that are read; what prints more has to wait, and costs the worker no processor.
+#: Bytes a second that are read; a process that prints more has to wait, and costs the worker no processor time.
 BYTES_A_SECOND = 8 * 1024 * 1024
 _CHUNK = 65_536
-#: Bytes that a pipe of Linux holds at most, as far as nobody has more rights.
+#: The most bytes that a pipe of Linux holds without extra rights.
 _PIPE = 1024 * 1024
 _TURN_S = 0.5
 
@@ -32,7 +34,7 @@ class Output:
         self._label, self._handle = label, handle
         self._kept = bytearray()
         self._fresh = 0
-        """Bytes of it that nobody has taken."""
+        """Bytes of it that nobody has read yet."""
         self._line = bytearray()
         self._over = threading.Event()
         self._reading = threading.Lock()
@@ -58,14 +60,14 @@ class Output:
         return _shown(fresh, end)
 
     def said(self) -> str:
-        """The end of what nobody has taken yet, as a sentence behind an error; empty when there is none."""
+        """The end of the unread output, as a sentence after an error; empty when there is none."""
         with self._reading:
             fresh = bytes(self._kept[len(self._kept) - self._fresh :])
         text = _shown(fresh, len(fresh))[-SHOWN:].strip()
         return f"; it printed at last: {text}" if text else ""
 
     def close(self) -> None:
-        """The process is gone: read what is left, and end."""
+        """The process has ended: read the rest, and end."""
         self._over.set()
         self._thread.join()
 
@@ -74,7 +76,7 @@ class Output:
             leaving = self._over.is_set()
             ready, _, _ = select.select([self._handle], [], [], 0 if leaving else _TURN_S)
             if not ready:
-                if leaving:  # whatever still holds the other end has left the group of the process
+                if leaving:  # another holder of the pipe has left the group of the process
                     break
                 continue
             with self._reading:
@@ -91,7 +93,7 @@ class Output:
         self._flush()
 
     def _drain(self) -> None:
-        """Read what stands in the pipe by now, and no more than a pipe holds: the thread may not have had its turn."""
+        """Read the present content of the pipe, at most its capacity: the thread may not have had its turn."""
         for _ in range(_PIPE // _CHUNK):
             if not select.select([self._handle], [], [], 0)[0]:
                 return
@@ -133,12 +135,12 @@ class Output:
 
 
 def for_people(text: str, most: int) -> str:
-    """Return what users' code says, without secrets, as every database and terminal takes it."""
+    """Return a text of users' code without secrets, in a form that every database and terminal accepts."""
     return redaction.printable(redaction.current().text(text, most), lines=True)
 
 
 def _shown(fresh: bytes, end: int) -> str:
-    # Of a line that has lost its beginning, the rest may be the end of a secret; one that is all there is, is kept.
+    # A line that has lost its beginning may contain the end of a secret; if it is the only line, it is kept.
     begin = fresh.find(b"\n", 0, end - 1) + 1 if len(fresh) == OUTPUT_BYTES else 0
     text = fresh[begin:end].decode("utf-8", "replace")
     return for_people(text, len(text))

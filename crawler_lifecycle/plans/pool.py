@@ -1,6 +1,6 @@
 """The processes with users' code of one worker: a pool of them for managers, and one for functions of graphs.
 
-A manager has a process of its own, which holds its object. The one idle longest goes when there are too many.
+A manager has a process of its own, which holds its object. When there are too many, the longest idle process is ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .process import START_S, Answer, HostProcess, Rules
 T = TypeVar("T")
 P = TypeVar("P", bound="Pooled")
 
-#: How often somebody who waits for a process looks, and says that it is alive. Seconds.
+#: Seconds between two checks, and signs of life, of a caller that waits for a process.
 _TURN_S = 0.5
 
 
@@ -31,16 +31,16 @@ class Pooled:
 
     process: HostProcess
     key: int | None = None
-    """Whose it is: there is one of each key at a time. ``None``: nobody's in particular."""
+    """The key of its owner: there is one process of each key at a time. ``None``: no owner."""
     outdated = False
     """True when the source of its code has changed since."""
 
     def usable(self) -> bool:
-        """Say whether it may be called again."""
+        """Return whether it may be called again."""
         return not self.outdated and self.process.lives()
 
     def kill(self) -> None:
-        """Kill it; nothing of it is left."""
+        """Kill it, with all its processes."""
         self.process.kill()
 
 
@@ -56,7 +56,7 @@ class Pool(Generic[P]):
         self._idle: list[P] = []
         """The one idle longest is first."""
         self._taken: dict[object, P | None] = {}
-        """By what they are taken for; ``None`` while one is being started."""
+        """Processes by their key; ``None`` while one is being started."""
 
     @contextmanager
     def use(
@@ -80,7 +80,7 @@ class Pool(Generic[P]):
             self._give_back(slot, process)
 
     def drop(self, key: int) -> None:
-        """End the process of this key. One that is in use ends with its use, if it is not usable then."""
+        """End the process of this key. One that is in use ends after its use, if it is not usable then."""
         with self._changed:
             gone = [one for one in self._idle if one.key == key]
             self._idle = [one for one in self._idle if one.key != key]
@@ -98,7 +98,7 @@ class Pool(Generic[P]):
             return {"live": live, "at_work": len(self._taken), "started": self.started}
 
     def close(self) -> None:
-        """End all of them. Calls under way end as those of a process that was killed."""
+        """End all processes. Calls under way end as with a killed process."""
         with self._changed:
             self.over.set()
             idle, self._idle = self._idle, []
@@ -111,7 +111,7 @@ class Pool(Generic[P]):
     def _take(
         self, slot: object, key: int | None, fits: Callable[[P], bool], alive: Callable[[], None]
     ) -> tuple[P | None, list[P]]:
-        """The process that fits, and those that must go first."""
+        """The matching process, and those that must be ended first."""
         while True:
             with self._changed:
                 if self.over.is_set():
@@ -123,7 +123,7 @@ class Pool(Generic[P]):
             alive()
 
     def _found(self, key: int | None, fits: Callable[[P], bool]) -> tuple[P | None, list[P]] | None:
-        """The same; ``None``: all are taken. The caller holds the lock."""
+        """The same; ``None``: all are in use. The caller holds the lock."""
         gone: list[P] = []
         for process in [one for one in reversed(self._idle) if one.key == key]:
             self._idle.remove(process)
@@ -161,7 +161,7 @@ class Pool(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that calls may take, and how many processes there may be."""
+    """Time limits of calls, in seconds, and the most processes."""
 
     hook_s: float = 60.0
     page_s: float = 300.0
@@ -238,15 +238,15 @@ class Hosts:
     """``PlanHosts`` of one worker. Used from the threads of its activities."""
 
     def __init__(self, worker_id: str, modules: Collection[str], rules: Rules, limits: Limits) -> None:
-        """``modules``: those whose classes may be loaded at the moment, and no others."""
+        """``modules``: only classes of these modules may be loaded now."""
         self.own_queue = plans_queue(worker_id)
         self._modules, self._rules, self._limits = modules, rules, limits
         self._pool: Pool[Host] = Pool(limits.processes)
         self._lock = threading.Lock()
         self._known: set[int] = set()
-        """Managers that are to come back here."""
+        """Managers that should come back to this worker."""
         self._printed: dict[int, str] = {}
-        """Output of processes that nobody has asked for, by manager."""
+        """Output of processes that nobody has read yet, by manager."""
         self._leaving = False
 
     @property
@@ -255,8 +255,9 @@ class Hosts:
         return None if self._leaving else self.own_queue
 
     def leave(self) -> list[int]:
-        """From now on nobody is sent back here; the managers that were, whether or not their objects are still
-        here."""
+        """From now on no manager should come back here. Returns those that should have, with or without an object
+        here.
+        """
         with self._lock:
             self._leaving = True
             return sorted(self._known)
@@ -301,7 +302,7 @@ class Hosts:
             return self._printed.pop(manager_id, "")
 
     def retire(self, fingerprints: Mapping[str, str]) -> None:
-        """Their source is another one now: processes that loaded the former one are replaced when they are idle."""
+        """Their source has changed: processes that loaded the former one are replaced when they are idle."""
         for host in self._pool.processes():
             host.outdated |= fingerprints.get(host.plan, host.fingerprint) != host.fingerprint
 
@@ -310,7 +311,7 @@ class Hosts:
         return self._pool.state() | {"most": self._limits.processes, "parked": self._pool.parked}
 
     def close(self) -> None:
-        """End all of them. Calls under way end as those of a process that was killed."""
+        """End all processes. Calls under way end as with a killed process."""
         self._pool.close()
 
     def _hear(self, manager_id: int, host: Host) -> None:
@@ -322,7 +323,7 @@ class Hosts:
 
 
 def _nothing() -> None:
-    """Nobody waits."""
+    """Without a sign of life: nobody waits."""
 
 
 def no_answer(name: str, _: Mapping[str, Any]) -> Any:

@@ -1,8 +1,7 @@
 """The worker's side of one process with a user's class: start it, call it with a time limit, kill all of it.
 
-Nothing that the process says, prints or does can hold up the worker: every wait has an end, every message and every
-output a size. The process leads a group of its own, which is killed as a whole, and what has left it is found by its
-environment.
+The process cannot delay the worker: every wait has a limit, and every message and output a maximum size. The process
+leads a group of its own, which is killed as a whole; processes that left the group are found by their environment.
 """
 
 from __future__ import annotations
@@ -46,24 +45,24 @@ log = logging.getLogger(__name__)
 TOLD = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound, NotDelivered, ClusterUnavailable)
 #: Answers a question of the host: name and arguments. Raises ``InvalidRequest`` for one that makes no sense.
 Answer = Callable[[str, Mapping[str, Any]], Any]
-#: Called now and then while a call is under way; what it raises ends the call.
+#: Called regularly while a call is under way; its exception ends the call.
 Alive = Callable[[], None]
 
-#: Seconds that answering the questions of one call may add to its limit, and how many questions there may be.
+#: The most seconds that answering the questions of one call may add to its limit, and the most questions.
 ANSWERS_S, ASKS_MAX = 60.0, 20_000
-#: How many questions a second a call may ask that has much time.
+#: The most questions a second for a call with a long limit.
 ASKS_A_SECOND = 10
-#: What gives a call of a manager more time.
+#: The setting that gives a call of a manager more time.
 SETTING = "LIFECYCLE_PLANS__HOOK_S (LIFECYCLE_PLANS__PAGE_S for its source)"
-#: Seconds that a process has to end when it is asked to.
+#: Seconds that a process has to end after the request to end.
 POLITE_S = 2.0
-#: Seconds from the start of a process until it answers, imports of ours included.
+#: Seconds from the start of a process until its first answer, including our imports.
 START_S = 30.0
-#: What every process that the user's code starts has in its environment, wherever it goes.
+#: The environment entry of every process that the user's code starts.
 _MARK = "CRAWL_PLANS_PROCESS"
-#: How often what has left the group is looked for, as it may start more meanwhile.
+#: How many times processes outside of the group are searched, as they may start more meanwhile.
 _ROUNDS = 5
-#: Seconds in which a process that has closed its pipe becomes one that has ended.
+#: Seconds until a process that has closed its pipe counts as ended.
 _LEAVING_S = 1.0
 _TURN_S = 0.5
 _CHUNK = 65_536
@@ -76,12 +75,12 @@ class Rules:
     memory: int = 1024**3
     """Bytes of private memory that one process may use."""
     passed_on: tuple[str, ...] = ()
-    """Names of variables of ours that users' code sees, besides the usual ones."""
+    """Names of our variables that users' code gets, besides the usual ones."""
     folder: Path = field(default_factory=Path.cwd)
     """The folder in which users' modules are looked for first; also the working directory."""
 
     def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a process: what is named, and nothing else of ours."""
+        """The environment of a process: only the named variables of ours."""
         named = {*PASSED_ON, *self.passed_on, "PYTHONPATH", "LC_ALL", "LC_CTYPE"}
         return {name: value for name, value in ours.items() if name in named}
 
@@ -90,12 +89,12 @@ class HostProcess:
     """One process. One call at a time, from any thread."""
 
     def __init__(self, label: str, rules: Rules, files: Sequence[int] = ()) -> None:
-        """Start it; it gets these open files too. Raises ``PlanFailed`` when the machine has no room for it."""
+        """Start it; it gets these open files too. Raises ``PlanFailed`` when the machine lacks memory for it."""
         self.label = label
         self.at: tuple[str, int | None] | None = None
-        """Its place as it said last: the name of a method, and the job that it is about."""
+        """Its last reported position: the name of a method, and the job that it is about."""
         self.did: Any = None
-        """Its work so far as it said last. Whoever reads it checks it."""
+        """Its last reported work. It is checked before it is used."""
         ours_in, its_out = os.pipe()
         its_in, ours_out = os.pipe()
         mark = uuid.uuid4().hex
@@ -135,7 +134,7 @@ class HostProcess:
         return self._process.pid
 
     def lives(self) -> bool:
-        """Say whether it is there. It stays a zombie until ``kill``, so that its number is nobody else's."""
+        """Return whether it lives. It stays a zombie until ``kill``, so that its number is not reused."""
         if self._gone is not None:
             return False
         try:
@@ -175,14 +174,14 @@ class HostProcess:
             raise
 
     def failed(self, text: str, lives: bool = False) -> PlanFailed:
-        """The error of a call: what the class itself raised when the process ``lives``."""
+        """The error of a call: if the process ``lives``, an error that the class itself raised."""
         where, item_id = self.at or (None, None)
         place = f" in {where}" if where and not lives else ""
         told = for_people(f"{self.label}{place}: {text}", TEXT_MAX)
         return PlanFailed(told, item_id=item_id, lives=lives, struck=self._struck)
 
     def end(self) -> None:
-        """Let it end by itself, for a moment, then see to it. While no call is under way in another thread."""
+        """Let it end by itself, for a moment, then kill it. Not while a call is under way in another thread."""
         if self._gone is not None:
             return
         with contextlib.suppress(OSError):
@@ -199,12 +198,12 @@ class HostProcess:
         """A signal to its whole group, from any thread. A call under way ends by that; ``kill`` is still needed."""
         with self._ending:
             if self._gone is None:
-                # It was not waited for yet, so its number, and with it that of the group, cannot be another's.
+                # It was not reaped yet, so its number and that of its group are not reused.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, how)
 
     def resident(self) -> int:
-        """Bytes of memory that it holds now; 0 where that cannot be told."""
+        """Bytes of memory that it uses now; 0 where this is unknown."""
         try:
             return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * resource.getpagesize()
         except (OSError, IndexError, ValueError):
@@ -228,7 +227,7 @@ class HostProcess:
             return self._gone
 
     def _end_what_left_it(self) -> None:
-        """Kill what has a session of its own."""
+        """Kill processes with a session of their own."""
         with contextlib.suppress(OSError):  # another system than Linux
             for _ in range(_ROUNDS):
                 if not identity.kill_all(identity.members(None, [self._mark])):
@@ -237,7 +236,7 @@ class HostProcess:
     # --- the pipes, for a call
 
     def send(self, message: bytes, wait: Callable[[bool], None]) -> None:
-        """Write all of it. ``wait``: for room."""
+        """Write all of it. ``wait``: for capacity in the pipe."""
         rest = memoryview(message)
         while rest:
             try:
@@ -271,14 +270,15 @@ class HostProcess:
         return found
 
     def wait_for(self, writing: bool, seconds: float) -> bool:
-        """Wait until something can be read (the end of the pipe included), or there is room to write; at most so long.
-        Say whether it is so."""
+        """Wait until data can be read (or the pipe ends), or can be written; for a limited time. Returns whether this
+        is so.
+        """
         reading, ready = ([], [self._out]) if writing else ([self._in], [])
         return any(select.select(reading, ready, [], max(0.0, seconds)))
 
 
 class _Over(Exception):
-    """The call has no reply, and the process must go. ``{how}`` in the text becomes how it ended."""
+    """The call has no reply, and the process must end. ``{how}`` in the text becomes how it ended."""
 
     def __init__(self, text: str, *, ended: bool = False) -> None:
         """``ended``: it seems to have ended by itself."""
@@ -328,7 +328,7 @@ class _Call:
         self._process.wait_for(writing, min(self._left(), _TURN_S))
 
     def _left(self) -> float:
-        """Seconds that are left; whoever waits is told now and then. Raises ``_Over``."""
+        """Seconds that are left; the waiting caller is notified regularly. Raises ``_Over``."""
         now = time.monotonic()
         if now - self._looked >= _TURN_S:
             self._looked = now

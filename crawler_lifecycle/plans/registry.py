@@ -1,8 +1,7 @@
-"""The plans of this worker: the modules that its settings name, and the managers in them, on record for whoever starts
-one.
+"""The plans of this worker: the modules of its settings, and the managers in them, recorded for those who start one.
 
-A module is loaded in a process of its own, with a time limit: one that is broken, ends its process or never returns is
-on record with its error, and the others are served.
+A module is loaded in a separate process, with a time limit: one that is broken, ends its process or never returns is
+recorded with its error, and the others are served.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ FIRST_S = 60.0
 _OURS = BUILT_IN.partition(":")[0]
 #: Stands for every module right in the folder that uses our managers or graphs, new ones included.
 ALL = "*"
-#: A line that such a module has. Anything that is only about them may be no module at all.
+#: A line that such a module contains. A file that only mentions them may be no module at all.
 _USES = re.compile(r"^(from|import) crawler_lifecycle\.(managers|graphs)\b", re.M)
 #: Source files in the folder of users' modules that are looked at.
 FILES_MAX = 500
@@ -81,7 +80,7 @@ class Registry:
         """Modules that this worker has. The processes with users' code look here."""
         self._queue, self._limit_s = queue, limit_s
         self._said: float | None = None
-        """The time at which the plans that are served now were put on record; ``None``: they were not yet."""
+        """The time at which the served plans were recorded; ``None``: not yet."""
         self._began = time.monotonic()
         self._leaving = threading.Event()
 
@@ -95,26 +94,26 @@ class Registry:
             log.info("that this worker leaves is not on record, and will be seen by its silence: %s", why)
 
     def leave(self) -> None:
-        """End ``run`` after what it does now."""
+        """End ``run`` after its present work."""
         self._leaving.set()
 
     def turn(self) -> None:
-        """Read what has changed, and say what is served when that is something else, or was said a minute ago."""
+        """Read changed modules, and record the served plans when they differ, or a minute after the last record."""
         found = {*self._named, *(modules_in(self._rules.folder) if self._all else ())}
         for name in found ^ self.modules.keys():
             self._said = None
             if self.modules.pop(name, None) is None:
                 self.modules[name] = _Module()
         if all(module.at is None for module in self.modules.values()) and not self._leaving.is_set():
-            # Until they are read nobody can say that a class of theirs is not there.
+            # Until they are read it is unknown whether they have a class.
             reading = [self._row(name, PLAN_READING) for name in self.modules if name != _OURS]
             self._plans.register_plans(self._worker_id, reading)
         stale = [name for name, module in self.modules.items() if self._stale(module)]
-        # What hung the last time may hang again: the others are on record before.
+        # A module that hung the last time may hang again: the others are recorded first.
         for name in sorted(stale, key=lambda name: self.modules[name].broken):
             self.modules[name], self._said = self._read(name), None
             if self._leaving.is_set():
-                return  # what was not read to its end says nothing about a module
+                return  # an interrupted read says nothing about a module
             if all(module.at is not None for module in self.modules.values()):
                 self._say()
         if self._said is None or time.monotonic() - self._said >= SAID_S:
@@ -127,8 +126,9 @@ class Registry:
         self._notify({row.plan: row.fingerprint for row in rows if row.error is None})
 
     def missing(self) -> dict[str, str]:
-        """Return what keeps this worker from being ready: a start would be told that its class is unknown. Not for
-        ever, as modules that never come to an end of their import must not keep back the others."""
+        """Return what keeps this worker from being ready: before that, starts would be refused because their class is
+        unknown. Only for a limited time: a module whose import never ends must not delay the others.
+        """
         late = time.monotonic() - self._began > FIRST_S
         return {} if late or self._said is not None else {"plans": "its modules are being read for the first time"}
 
@@ -143,7 +143,7 @@ class Registry:
     def _stale(self, module: _Module) -> bool:
         if module.at is None:
             return True
-        # What is broken may depend on something that no file says: it is tried again every minute.
+        # A broken module may depend on something outside of its files: it is loaded again every minute.
         if module.broken and time.monotonic() - module.at >= SAID_S:
             return True
         return _stamps(self._watched(module.files)) != module.stamps
@@ -169,7 +169,7 @@ class Registry:
         if name != _OURS:
             rows.append(self._row(name, fingerprint=found.fingerprint))
         files = frozenset(found.files)
-        # Files that changed while the module was read are newer than these: it is read again.
+        # Files that changed during the read are newer than these: the module is read again.
         stamps = {**_stamps(self._watched(files)), **before}
         log.info("module %s has %d managers", name, len(found.plans))
         return _Module(rows, files, stamps, time.monotonic())

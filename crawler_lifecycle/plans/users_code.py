@@ -38,7 +38,7 @@ class UsersCode:
         self.functions.outdate(fingerprints)
 
     async def registering(self) -> None:
-        """Keep the plans on record until it is cancelled."""
+        """Keep the record of plans up to date until it is cancelled."""
         try:
             await asyncio.to_thread(self.registry.run)
         finally:
@@ -49,8 +49,9 @@ class UsersCode:
         return {"processes": self.hosts.state(), "functions": self.functions.state(), **self.registry.state()}
 
     async def leave(self, managers: ManagerStore, moved: Callable[[str], Awaitable[bool]]) -> None:
-        """Notify each manager whose object is here that another worker is to make it anew. The others find out when
-        they ask here in vain. Raises ``LifecycleError``."""
+        """Notify each manager whose object is here that another worker has to build it again. The others notice it when
+        they call here in vain. Raises ``LifecycleError``.
+        """
         for manager_id in self.hosts.leave():
             row = await asyncio.to_thread(managers.get_manager, manager_id)
             if row is not None:

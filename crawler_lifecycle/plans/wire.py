@@ -29,12 +29,12 @@ MESSAGE_MAX = 4 * 1024 * 1024
 TEXT_MAX = 4000
 
 
-#: Bytes of what is said about a value, and of a chunk of one.
+#: The most bytes of the description of a value, and of a chunk of one.
 HEAD_MAX, _CHUNK = 64 * 1024, 1024 * 1024
 
 
 class FrameError(Exception):
-    """A file that does not hold what it should."""
+    """A file with an unexpected content."""
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -78,7 +78,7 @@ class Pipes:
         return json.loads(line) if line else None
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Raises ``ValueError`` and ``TypeError`` for what is no JSON, and sends nothing then."""
+        """Raises ``ValueError`` and ``TypeError`` for values that are no JSON, and then sends nothing."""
         line = encode(message)
         self._write.write(line)
         self._write.flush()
@@ -100,21 +100,22 @@ class Pipes:
             self.send({"ask": name, "args": arguments})
             answer = self.receive()
         if answer is None:
-            os._exit(0)  # the worker is gone
+            os._exit(0)  # the worker has died
         if "refused" in answer:
             raise getattr(errors, answer["error"])(answer["refused"])
         return answer["answer"]
 
     def forget(self) -> None:
-        """In a copy of this process: it must not speak for the original."""
+        """In a fork of this process: it must not answer for the original."""
         for file in (self._read, self._write):
             with contextlib.suppress(OSError):
                 os.close(file.fileno())
 
 
 def write_frames(file: int, frames: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]], limit: int) -> int:
-    """Write values of any size, each behind what it is, in place of all that this open file holds; the bytes in all.
-    Raises ``OverflowError`` beyond ``limit``."""
+    """Replace the content of this open file by values of any size, each after its description. Returns the number of
+    bytes. Raises ``OverflowError`` beyond ``limit``.
+    """
     size = 0
     os.ftruncate(file, 0)
     with _at_its_beginning(file, "wb") as out:
@@ -129,8 +130,9 @@ def write_frames(file: int, frames: Iterable[tuple[Mapping[str, Any], Iterable[b
 
 
 def read_frames(file: int, size: int) -> Iterator[tuple[bytes, Iterator[bytes]]]:
-    """The values that ``write_frames`` has written: what each is, as JSON, and its chunks; one is read to its end
-    before the next. Whoever wrote it is not believed: raises ``FrameError``."""
+    """The values that ``write_frames`` has written: the description of each, as JSON, and its chunks; each is read to
+    its end before the next. The file is not trusted: raises ``FrameError``.
+    """
     with _at_its_beginning(file, "rb") as found:
         while found.tell() < size:
             head = found.readline(HEAD_MAX)

@@ -1,8 +1,7 @@
-"""Ports of the cluster where tasks execute, each as narrow as who needs it.
+"""Ports of the cluster where tasks execute, each as small as its user needs.
 
-All raise ``ClusterUnavailable`` for anything but an answer, where they do not say otherwise. What lies under a run's
-number and does not bear its uid is foreign: it is told (``RunRef.foreign``), and never taken for the run's, changed or
-ended for it.
+All raise ``ClusterUnavailable`` for anything but an answer, unless they say otherwise. Objects with a run's number but
+not its uid are foreign: they are reported (``RunRef.foreign``), and never used, changed or ended for the run.
 """
 
 from __future__ import annotations
@@ -34,33 +33,34 @@ class TaskLooks(TaskDetails, Protocol):
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         """A complete reading for these tasks of the run: exactly one observation for each of them.
 
-        Where a task of which nothing is found was put somewhere else (``TaskRef.place``), nothing is proved about it:
-        that is an error.
+        If a missing task was created in another namespace (``TaskRef.place``), nothing is proved about it: that is an
+        error.
         """
 
 
 class TaskPlaces(TaskLooks, Protocol):
-    """The places where tasks are put, and looks for what a deployment may have brought there."""
+    """The namespace in which tasks are created, and looks for tasks that a deployment may have created."""
 
     kind: str
 
     def place(self, beside: Collection[str] = ()) -> str | None:
-        """The place where tasks are put and looked for, in at most 200 characters that only the cluster understands.
+        """The namespace in which tasks are created and read, in at most 200 characters that only the cluster
+        understands.
 
-        It goes on record with a task before the task is asked for. ``None``: there is but one place. Raises
-        ``ClusterUnavailable`` also when tasks at one of the places ``beside`` may live where nobody would look.
+        It is recorded with a task before the task is requested. ``None``: there is only one. Raises
+        ``ClusterUnavailable`` also when tasks of the namespaces ``beside`` may live where no look would find them.
         """
 
 
 class TaskStops(TaskDetails, Protocol):
-    """Stops, and what has to be read before."""
+    """Stops tasks, and says what has to be read before."""
 
     log_fades: bool
-    """True when a task's output may be gone soon after it was stopped, so that it has to be read before."""
+    """True when a task's output may disappear soon after its stop, so that it has to be read before."""
 
     def stop(self, run: RunRef, task: TaskRef) -> None:
-        """Ask the task to end, once: a second call sends no second signal. A task that is gone is no error, one that
-        may live in another place is.
+        """Ask the task to end, once: a second call sends no second signal. A missing task is no error, unless it may
+        live in another namespace.
 
         Another object under its name (``task.uid`` is not its uid) is left alone.
         """
@@ -70,14 +70,14 @@ class TaskStops(TaskDetails, Protocol):
 
 
 class TaskInventory(Protocol):
-    """The tasks that are on the cluster, whatever the database knows of them."""
+    """The tasks on the cluster, whatever the database knows of them."""
 
     kind: str
 
     def inventory(
         self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
     ) -> list[ClusterTask]:
-        """Everything of ours that waits or executes, in the order of run, index and attempt, whoever it belongs to.
+        """All our waiting and executing tasks, in the order of run, index and attempt, whoever owns them.
 
         ``run_id`` asks for one run; ``after`` is the last one of the page before.
         """
@@ -94,7 +94,7 @@ class AuditedCluster(TaskInventory, TaskLooks, TaskStops, Protocol):
 
 
 class Cluster(AuditedCluster, TaskPlaces, Protocol):
-    """All that looks, deployments, stops and audits need, for whoever puts a process together."""
+    """All ports together, as looks, deployments, stops and audits need them."""
 
 
 class TaskFiles(Protocol):
@@ -109,10 +109,10 @@ class EvidenceKeeper(Protocol):
     """Ends of tasks that a cluster keeps until they are on record."""
 
     def kept(self) -> list[KeptEnd]:
-        """Every task of ours that has ended and is not released, whoever it belongs to."""
+        """Every ended task of ours that is not released yet, whoever owns it."""
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
-        """The end of these tasks was committed: what is kept for the sake of evidence may go.
+        """The end of these tasks was committed: objects that are kept as evidence may be removed.
 
         Later looks need not find them any more; logs and files stay for as long as the cluster keeps them. Released
         twice, gone, or another object under the name: no error.
@@ -125,15 +125,15 @@ class Deployer(Protocol):
     kind: str
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
-        """Start the tasks, each at most once per (run, attempt, index), whoever else calls at the same time.
+        """Start the tasks, each at most once per (run, attempt, index), also with concurrent calls.
 
         Raises ``DeploymentExpired`` when ``expires_at`` passed before a creation (what was created stays).
         """
 
 
 class Observer(Protocol):
-    """A watcher that notices changes on a cluster at once. It only speeds things up: looks tell what is true, and find
-    everything later.
+    """A watcher that notices changes on a cluster at once. It only speeds things up: looks decide what is true, and
+    find everything later.
 
     Any number of observers may watch one cluster; each of them notices everything.
     """
@@ -142,17 +142,17 @@ class Observer(Protocol):
         """Until ``over`` is set, call ``changed(run_id, at)`` for every start, end or disappearance of a task.
 
         ``at`` is a moment at which the change had happened: a look that observed at or after it has seen the change.
-        Everything that may have changed while nobody watched is told first, some of it perhaps for nothing. Raises
-        nothing: an observer that cannot see says so by ``health`` and tries again. May be called again afterwards.
+        Possible changes from before the watch are reported first, some of them perhaps needlessly. Raises nothing: an
+        observer that cannot watch reports this by ``health`` and tries again. May be called again afterwards.
         ``changed`` must return at once.
         """
 
     def health(self) -> ObserverHealth:
-        """Tell whether it sees now."""
+        """Return whether it can watch now, and its state."""
 
     def counted(self) -> Sequence[Counted]:
-        """The counts of crawlers that execute now, as far as they can be read in a few seconds: of very many those
-        whose turn it is. Raises nothing but what the cluster cannot be asked for; one that says nothing is left out.
+        """The counters of executing crawlers, as far as they can be read in a few seconds; of very many crawlers, those
+        of this turn. Raises an error only when the cluster cannot be asked; a crawler without counters is left out.
         """
 
 
@@ -163,9 +163,9 @@ class TaskLogs(Protocol):
     """
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
-        """At most ``limit`` bytes of a task's log: from the place ``after`` on, or its end when that is ``None``.
+        """At most ``limit`` bytes of a task's log: from the position ``after`` on, or its end when that is ``None``.
 
-        A place beyond the end is that of a log which was cut meanwhile: reading goes on at its beginning. ``None``
+        A position beyond the end means that the log was cut meanwhile: reading continues at its beginning. ``None``
         when there is no log here: the task has not begun, executes on another machine, or was cleared away.
         """
 
@@ -180,4 +180,6 @@ class LiveFiles(Protocol):
         """At most ``most`` files of a task; ``None`` when its folder is not here."""
 
     def read(self, run: RunRef, task: TaskRef, path: str, place: int, limit: int) -> FilePart | None:
-        """At most ``limit`` bytes of a file from ``place`` on; ``None`` when there is no such regular file."""
+        """At most ``limit`` bytes of a file from the position ``place`` on; ``None`` when there is no such regular
+        file.
+        """

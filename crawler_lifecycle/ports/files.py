@@ -10,14 +10,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class KeptEnd:
-    """The end of a task that its cluster keeps for the sake of evidence until it is released."""
+    """The end of a task that its cluster keeps as evidence until it is released."""
 
     run_id: int
     index: int
     attempt: int
     uid: str | None = None
     run_uid: str | None = None
-    """Of the run that it says it is of."""
+    """The uid of the run that it names."""
     ran: bool = True
     """True when its crawler ever executed, so that there is an exit code to be recorded."""
     ended_at: datetime | None = None
@@ -29,7 +29,7 @@ class KeptEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A part of a task's log. ``next`` is the place after it; ``ended``: nothing will ever come after that."""
+    """A part of a task's log. ``next``: the position after it; ``ended``: nothing will ever follow it."""
 
     data: bytes
     next: int
@@ -42,12 +42,12 @@ class TaskFileList:
 
     files: list[tuple[str, int]]
     left_out: int
-    """Names that are no readable file, or one too many."""
+    """Number of names that are no readable file, or exceed the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A part of a file, and how large all of it is at this moment."""
+    """A part of a file, and the size of the whole file at this moment."""
 
     data: bytes
     size: int
@@ -59,9 +59,10 @@ class FilesMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """The files that one task left, which go into an archive under ``prefix``: a folder, a bundle, or nothing and why.
+    """The files that one task left, which go into an archive under ``prefix``: a folder, a bundle, or the reason why
+    there are none.
 
-    Exactly one of the three is given. What is missing is told in the archive, and never taken for an empty folder.
+    Exactly one of the three is given. Missing files are listed in the archive, and never treated as an empty folder.
     """
 
     prefix: str

@@ -1,4 +1,4 @@
-"""Ports of graphs: their rows, their steps, what steps get and what they give."""
+"""Ports of graphs: their rows, their steps, the inputs and results of steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NewGraph:
     options: GraphOptions = field(default_factory=GraphOptions)
     requested_by: str | None = None
     parent: str | None = None
-    """The workflow that is told of the end."""
+    """The workflow that is notified of the end."""
     tags: Sequence[str] = ()
 
 
@@ -57,11 +57,11 @@ class GraphRow:
     pages: int = 1
     owner_run_id: str | None = None
     counts: Mapping[StepState, int] = field(default_factory=dict)
-    """Of a graph that has ended; of a live one they are counted when it is read."""
+    """The counts of an ended graph; for a live one they are counted when it is read."""
     stop: StopIntent | None = None
     waiting_for: str | None = None
     cause: str | None = None
-    """One sentence: why it ended as it did."""
+    """One sentence: the reason of its end."""
     requested_by: str | None = None
     parent: str | None = None
     tags: Sequence[str] = ()
@@ -102,21 +102,21 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class StepOutline:
-    """The part of a step that is needed to say how far its graph has come."""
+    """The fields of a step that are needed to compute the progress of its graph."""
 
     path: str
     kind: StepKind
     state: StepState
     ending: bool
     job: Mapping[str, Any]
-    """Of a step that holds others; empty elsewhere."""
+    """For a step that holds others; empty elsewhere."""
     started_at: datetime | None
     ended_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A step as whoever executes it needs it."""
+    """A step with the fields for its execution."""
 
     number: int
     path: str
@@ -124,24 +124,24 @@ class StepWork:
     job: Mapping[str, Any]
     deps: Sequence[int]
     attempt: int
-    """Of the execution that begins, or would."""
+    """The attempt of the execution that begins, or would begin."""
     tries: int
-    """Of those that count against ``max_attempts``, this one included."""
+    """The counted tries (see ``max_attempts``), this one included."""
     max_attempts: int
     backoff_s: float
     timeout_s: float
     graft: bool = False
     snoozed: int = 0
     run_id: int | None = None
-    """``crawl``, ``manager``: what a former attempt began, which is to be resumed; and its attempt that has ended."""
+    """``crawl``, ``manager``: the run or manager of a former attempt, which is to be resumed; and its ended attempt."""
     run_attempt: int = 0
     batch: int | None = None
-    """The call that it was given to: it begins only while its row names that one."""
+    """The call to which it was given: it begins only while its row names that call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A step as those see it that depend on it."""
+    """A step as its dependents see it."""
 
     number: int
     path: str

@@ -1,4 +1,4 @@
-"""Findings of one look, and what became of them."""
+"""Findings of one look, and their consequences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskSta
 
 @dataclass(frozen=True, slots=True)
 class ObserverHealth:
-    """The state of an observer: whether it sees now, and how it stands."""
+    """The state of an observer: whether it can watch now, and a text about it."""
 
     up: bool
     problem: str | None = None
@@ -57,7 +57,7 @@ class Details:
     counters: Counters = field(default_factory=Counters)
     peak_memory: int | None = None
     statistics: Mapping[str, int | float] | None = None
-    """The crawler's own statistics at its end, within their bounds; ``None``: nobody told."""
+    """The crawler's own statistics at its end, within their limits; ``None``: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class LookReport:
     active: int
     queued: int
     stop: StopIntent | None = None
-    """The stop intent now on record, which may have come past the workflow (through the gateway)."""
+    """The recorded stop intent, which may have been recorded without the workflow (by the gateway)."""
     quiet: timedelta = timedelta(0)
-    """For how long looks vouch that nothing moved (``domain.stall``)."""
+    """The time without progress that looks confirm (``domain.stall``)."""
     pages: int | None = None
     items: int | None = None
     errors: int | None = None
@@ -118,7 +118,7 @@ class CorrectionRow:
 class Correction:
     """A recorded status that turned out to be untrue, to be written down by ``CorrectionStore.record_corrections``.
 
-    ``believed`` and ``truth`` are statuses, or another word of at most 20 characters where what was untrue is none.
+    ``believed`` and ``truth`` are statuses, or another word of at most 20 characters.
     """
 
     kind: CorrectionKind
@@ -129,9 +129,9 @@ class Correction:
     attempt: int | None = None
     """``None``: that of the task, or the present one of the run."""
     believed_since: datetime | None = None
-    """``None``: since when the database has had it on record."""
+    """``None``: since the database recorded it."""
     truth_since: datetime | None = None
-    """``None``: nobody can say."""
+    """``None``: unknown."""
     evidence: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -167,7 +167,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionTotal:
-    """Corrections of one kind: how many, and for how long at most a recorded status was untrue."""
+    """Corrections of one kind: their number, and the longest time for which a recorded status was untrue."""
 
     kind: str
     count: int
@@ -180,7 +180,7 @@ class CorrectionSummary:
 
     since: datetime
     kinds: Sequence[CorrectionTotal]
-    """In alphabetical order; a kind of which there was none is left out."""
+    """In alphabetical order; kinds without corrections are left out."""
 
     @property
     def count(self) -> int:
@@ -188,19 +188,19 @@ class CorrectionSummary:
 
     @property
     def worst_ms(self) -> int | None:
-        """For how long at most a recorded status was untrue; ``None`` when none was, or nobody can say."""
+        """The longest time for which a recorded status was untrue; ``None``: none was, or it is unknown."""
         return max((total.worst_ms for total in self.kinds if total.worst_ms is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class FindingRow:
-    """One row of ``audit_finding``: what audits found, and what became of it."""
+    """One row of ``audit_finding``: a finding of audits, and its state."""
 
     id: int
     subject: str
     kind: str
     status: str
-    """``open``, ``repaired``, or ``gone`` without our doing."""
+    """``open``, ``repaired``, or ``gone`` without a repair of ours."""
     run_id: int | None
     task_id: int | None
     workflow_id: str | None

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent
 class ManagerFence:
     """A writer's claim on a manager: its write counts only while the manager has this attempt, owner and generation.
 
-    ``generation`` is that of the process which holds the class; ``None`` for writers that are none (the workflow).
+    ``generation`` is that of the process which holds the class; ``None`` for other writers (the workflow).
     """
 
     manager_id: int
@@ -33,10 +33,10 @@ class NewManager:
     plan: str
     """``module:Class`` of a registered plan."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """``{"argv": [...]}``: the options of the class as on its command line; and what else the gateway took."""
+    """``{"argv": [...]}``: the options of the class as on its command line; and other options from the gateway."""
     requested_by: str | None = None
     parent: str | None = None
-    """The workflow that is told of the end."""
+    """The workflow that is notified of the end."""
     tags: Sequence[str] = ()
     fresh: bool = False
     """True when the flow id was made for this start, so that nothing may be resumed (S-24)."""
@@ -44,7 +44,7 @@ class NewManager:
 
 @dataclass(frozen=True, slots=True)
 class ManagerCounts:
-    """The number of a manager's jobs in each state, and what its counters say."""
+    """The number of a manager's jobs in each state, and its counters."""
 
     by_state: Mapping[str, int] = field(default_factory=dict)
     yields: int = 0
@@ -56,7 +56,7 @@ class ManagerCounts:
     bad: int = 0
 
     def settled(self, live: int) -> ManagerCounts:
-        """The same when the manager has ended: all that was started has ended but so many jobs."""
+        """The same after the end of the manager: jobs whose run has not ended."""
         started, ended = JobState.STARTED.value, JobState.ENDED.value
         over = self.by_state.get(started, 0) - live
         return replace(self, by_state={**self.by_state, started: live, ended: self.by_state.get(ended, 0) + over})
@@ -72,7 +72,7 @@ class ManagerRow:
 
     manager_id: int
     manager_uid: str
-    """Whose number that is: numbers come again where a database was restored."""
+    """The uid of this manager: numbers are given out again after a restore of the database."""
     name: str
     flow_id: str
     plan: str
@@ -87,16 +87,16 @@ class ManagerRow:
     owner_run_id: str | None = None
     generation: int = 0
     fingerprint: str | None = None
-    """Of the class's source, as it was last loaded."""
+    """The fingerprint of the class's source, as it was last loaded."""
     position: int = 0
     """Yields of the source that are on record, in its present pass."""
     exhausted: bool = False
     source_error: str | None = None
     """The error that stopped the source for good, until a new pass (``Page.error``)."""
     over: bool = False
-    """True when a committed decision of this attempt said that the manager ends: its class is asked no more."""
+    """True when a committed decision of this attempt ended the manager: its class is not called any more."""
     sealed: bool = False
-    """True when no more items come from outside (the built-in manager)."""
+    """True when no more items will come from outside (the built-in manager)."""
     next_seq: int = 1
     tries: int = 0
     """Cycles in a row that its class could not do."""
@@ -105,7 +105,7 @@ class ManagerRow:
     cap: int | None = None
     paused: bool = False
     leave: bool = False
-    """True when its runs go on after it is stopped."""
+    """True when its runs continue after it is stopped."""
     stop: StopIntent | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, float] = field(default_factory=dict)
@@ -115,17 +115,17 @@ class ManagerRow:
     close_reason: str | None = None
     waiting_for: str | None = None
     error: str | None = None
-    """The mistake of its class, at which position, and the cure; ``None`` while all is well."""
+    """The error of its class, its position, and the cure; ``None`` while there is none."""
     requested_by: str | None = None
     parent: str | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     pruned_through: int | None = None
-    """Its events up to this number may be gone; ``None``: none was removed."""
+    """Its events up to this number may have been removed; ``None``: none was."""
     jobs_pruned_at: datetime | None = None
     """The time when jobs of it were last removed, long after an end: from then on the same jobs are new to it."""
     counts: ManagerCounts = ManagerCounts()
-    """After its end: with what its runs became since, which no cycle handles."""
+    """After its end: includes the later ends of its runs, which no cycle handles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,11 @@ class Committed:
     starting: int
     """Jobs whose run is to be begun."""
     live: int
-    """Jobs that hold a slot."""
+    """Number of jobs that hold a slot."""
     dropped: int = 0
-    """Picks that fell away: their identity is known, or a stop, a pause, a lower cap or the resumption of a run came
-    before the commit. The jobs of the latter go on waiting."""
+    """Picks that were dropped: their identity is known, or a stop, a pause, a lower cap or the resumption of a run came
+    before the commit. In the latter cases the jobs continue waiting.
+    """
     stopped: bool = False
     """True when a stop is on record."""
     hook_errors: int = 0
@@ -152,7 +153,7 @@ class JobRow:
     item_id: int
     state: JobState
     job: Job | None
-    """``None``: a yield that could not be one (``error``), or unreadable."""
+    """``None``: a yield that is no valid job (``error``), or unreadable."""
     seq: int | None = None
     retry: int = 0
     position: int | None = None
@@ -176,7 +177,7 @@ class LiveManagers:
 
 
 PLAN_MANAGER, PLAN_MODULE, PLAN_READING = "manager", "module", "reading"
-#: Seconds for which a worker counts that has said what it serves. It says so every minute.
+#: Seconds for which a worker's report of what it serves is valid. It repeats the report every minute.
 HEARD_S = 180.0
 
 
@@ -197,10 +198,10 @@ class PlanRow:
     error: str | None = None
     """The reason why it cannot be used: an import that failed, no name …"""
     seen_at: datetime | None = None
-    """The time when its worker last said that it serves this; ``None``: no worker does any more."""
+    """The time when its worker last reported it; ``None``: no worker does any more."""
     queue: str | None = None
     """Of a module: the pool of workers that has it. Managers are served by workers of all pools alike."""
 
     def heard(self, now: datetime) -> bool:
-        """Tell whether a worker says this now."""
+        """Return whether a worker reports this now."""
         return self.seen_at is not None and (now - self.seen_at).total_seconds() < HEARD_S

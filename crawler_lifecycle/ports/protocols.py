@@ -1,4 +1,4 @@
-"""Ports of everything outside but the database and the cluster, whose ports are in ``store`` and ``cluster``."""
+"""Ports of all external systems except the database and the cluster, whose ports are in ``store`` and ``cluster``."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .runs import Deployed, Deployment, Event, Fence, Owner, Ticket
 
 
 class KnowsRuns(Protocol):
-    """A place outside of the database that bears run numbers, also numbers that the database has forgotten."""
+    """A system outside of the database that holds run numbers, also numbers that the database has lost."""
 
     def highest_run(self, above: int = 0) -> int:
-        """The highest number of a run that anything here bears, ``above`` when none is higher.
+        """The highest run number in this system, ``above`` when none is higher.
 
-        Numbers over ``names.RUN_NUMBER_MAX`` are no run's. Raises an error of the domain for anything but an answer,
-        also when there is too much to read all of it.
+        Numbers over ``names.RUN_NUMBER_MAX`` belong to no run. Raises an error of the domain for anything but an
+        answer, also when there is too much to read all of it.
         """
 
 
 class SchedulerClient(Protocol):
     """The scheduler service. Raises ``DeploymentRefused`` (never works) or ``SchedulerUnavailable`` (may work).
 
-    ``MeantElsewhere``, which is one of the latter, says for certain that the call brought nothing.
+    ``MeantElsewhere``, one of the latter, says that the call certainly created nothing.
     """
 
     def deploy(self, deployment: Deployment) -> list[Deployed]: ...
@@ -41,32 +41,34 @@ class SchedulerClient(Protocol):
 
 
 class WorkflowDirectory(KnowsRuns, Protocol):
-    """The open workflows, and what an audit does about them. Raises ``TemporalUnavailable``."""
+    """The open workflows, and the repairs of an audit. Raises ``TemporalUnavailable``."""
 
     def is_open(self, owner: Owner) -> bool:
-        """Tell whether the chain of executions that began with ``owner.first_run_id`` is still open."""
+        """Return whether the chain of executions that began with ``owner.first_run_id`` is still open."""
 
     def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
-        """Tell whether the workflow is open, and how it closed; ``first_run_id``: of the chain that began with it."""
+        """Return whether the workflow is open, and how it closed; ``first_run_id``: of the chain that began with it."""
 
     def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
-        """A page of the workflows of runs and managers that are open, and where the next one begins (``None``: none).
+        """A page of the workflows of runs and managers that are open, and the position of the next one (``None``:
+        none).
 
-        It may lag behind by seconds: ``confirm`` each one before anything is decided.
+        It may lag by seconds: ``confirm`` each workflow before a decision.
         """
 
     def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
-        """The same as it is now; ``None`` when it is no longer open."""
+        """The present state of the same; ``None`` when it is not open any more."""
 
     def of_run(self, run: RunRef) -> OpenWorkflow | None:
         """The open lifecycle workflow that says it works for this very run. It may lag behind by seconds."""
 
     def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
-        """The run's row as its workflow itself knows it; it takes a worker to ask it."""
+        """The run's row as its workflow knows it; the question needs a worker."""
 
     def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> object:
-        """Start a workflow for the stored run with this uid, or find it open. ``repair``: in place of one that was
-        lost. Where another run's is open under the id, it starts under one with a part of the uid."""
+        """Start a workflow for the stored run with this uid, or find it open. ``repair``: it replaces a lost one. If
+        another run's workflow is open under the id, the id gets a part of the uid.
+        """
 
     def begin_manager(self, manager_id: int, workflow_id: str) -> object:
         """Start the workflow of a stored manager, or find it open."""
@@ -92,16 +94,16 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         ...
 
     def hurry(self, owner: Owner) -> None:
-        """Have the run looked at now, also where a step of it waits for its next try. A closed chain is no error."""
+        """Request a look at the run now, even if a step of it waits for its next retry. A closed chain is no error."""
 
     def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> object:
-        """Have what an ended attempt has to deliver sent again, or find that going on."""
+        """Start the repeated delivery for an ended attempt, or find it under way."""
 
     def deliver_event(self, key: str) -> None:
-        """Have the event of this id delivered, beside everything else, or find that going on."""
+        """Start the separate delivery of the event of this id, or find it under way."""
 
     def end(self, workflow: OpenWorkflow, reason: str) -> None:
-        """Terminate this execution, with its reason on record. One that is closed is no error."""
+        """Terminate this execution, and record its reason. A closed one is no error."""
 
 
 class Notifier(Protocol):
@@ -110,7 +112,7 @@ class Notifier(Protocol):
     name: str
 
     sends: bool
-    """True when ``push`` sends anything anywhere; when not, nobody needs to be asked to call it."""
+    """True when ``push`` sends anything; otherwise it need not be called."""
 
     def push(self, event: Event) -> None:
         """Deliver one event. Raises ``NotDelivered``."""
@@ -128,7 +130,9 @@ class EventSink(Protocol):
         """Deliver one event; receivers de-duplicate by its id. Raises ``NotDelivered``."""
 
     def check(self) -> str:
-        """Say in words where events go, sending none. Raises ``NotDelivered`` when that cannot be used."""
+        """Return a text about where events are sent, without sending one. Raises ``NotDelivered`` when this cannot be
+        used.
+        """
 
 
 class FileArchive(Protocol):
@@ -153,8 +157,9 @@ class FileArchive(Protocol):
         """The bytes of a stored archive."""
 
     def part(self, url: str, place: int, limit: int) -> FilePart:
-        """At most ``limit`` bytes of a stored archive from ``place`` on, which lies before its end, and its size.
-        Raises ``NotDelivered``."""
+        """At most ``limit`` bytes of a stored archive from the position ``place`` on, which is before its end, and its
+        size. Raises ``NotDelivered``.
+        """
 
     def remove(self, run: RunRef) -> None:
         """Remove all archives of the run, also what was begun of one. Raises ``NotDelivered``."""
@@ -165,7 +170,7 @@ class FileArchive(Protocol):
 
 
 class TaskBundles(Protocol):
-    """Object storage that tasks put their supporting files into, each below a place of its own."""
+    """Object storage for the tasks' supporting files, with a prefix for each task."""
 
     def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
         """Leave to write one part of a task's bundle, or its end (``part`` ``None``): ``size`` bytes with this digest.
@@ -190,16 +195,16 @@ class FilesPlace(Protocol):
         """For people."""
 
     def runs(self) -> set[str]:
-        """The names that lie where those of runs should, whatever they are."""
+        """All names at the level of runs, of whatever form."""
 
     def put_aside(self, run: RunRef) -> None:
-        """Take what a resume would go on with out of its way, at once."""
+        """Move a resume's saved state out of the way, at once."""
 
     def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove what the run's attempts up to this one left. Again: what is still there, or nothing."""
+        """Remove the files of the run's attempts up to this one. A second call removes the rest, or nothing."""
 
     def finish(self) -> list[str]:
-        """Remove what calls that were killed had put aside; what could not be removed, and why."""
+        """Remove what killed calls had put aside. Returns what could not be removed, and why."""
 
 
 class Catalogue(Protocol):
@@ -214,32 +219,35 @@ class PlanHost(Protocol):
     """The process that holds the object of a manager's class: users' code. One call at a time.
 
     While a call is under way the class may ask for more: ``answer`` gets the name of the question and its arguments.
-    Raises ``PlanFailed``. What it answers was checked: it has the promised form and size, and nothing else.
+    Raises ``PlanFailed``. Its answers are checked: they have the promised form and size, but may be wrong otherwise.
     """
 
     fingerprint: str
-    """Of the source of the class, as it was loaded."""
+    """The fingerprint of the class's source, as it was loaded."""
     on_code_change: str
-    """``replay``, ``continue`` or ``fail``: what the class wants when that differs from the one on record."""
+    """``replay``, ``continue`` or ``fail``: the choice of the class when its source differs from the recorded one."""
     on_item_error: str
-    """``stop`` or ``skip``: what the class wants for a yield that cannot be a job."""
+    """``stop`` or ``skip``: the choice of the class for a yield that cannot be a job."""
     on_hook_error: str
-    """``fail`` or ``complete``: what the class wants for an end with errors in its hooks."""
+    """``fail`` or ``complete``: the choice of the class for an end with errors in its hooks."""
     failed_outcomes: frozenset[str]
     """Outcomes that are failures for the object; empty until ``begin``."""
     generation: int | None
-    """Under which its writes count; ``None`` until ``begin``."""
+    """The generation of its writes; ``None`` until ``begin``."""
     settled: bool
-    """True when all that it did is on record. Whoever commits sets it; a process that is not settled is given up."""
+    """True when all its decisions are recorded. The committing caller sets it; a process that is not settled is
+    discarded.
+    """
 
     @property
     def at(self) -> str | None:
-        """The method of the class that is called now, or was last; ``None``: none was."""
+        """The method of the class that is being called, or was called last; ``None``: none was."""
 
     @property
     def done(self) -> Decision | None:
-        """The decision of the hooks that ended in the last ``cycle``, however the cycle itself ended; ``None``: nothing
-        is known. It is committed where the decision of the cycle cannot be."""
+        """The decision of the hooks that ended in the last ``cycle``, however the cycle itself ended; ``None``:
+        unknown. It is committed when the decision of the cycle cannot be committed.
+        """
 
     def begin(self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> object:
         """Make the object: ``__init__``, ``on_start``, and the resume hooks."""
@@ -248,11 +256,12 @@ class PlanHost(Protocol):
         """The yields of its source after this position."""
 
     def cycle(self, facts: Facts, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
-        """One ``workflow_loop``. What it decided must be committed as a whole, or the process given up."""
+        """One ``workflow_loop``. Its decision must be committed as a whole, or the process must be discarded."""
 
     def finish(self, reason: str | None, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
-        """``on_close``. After the last cycle: the decision of both, in place of that of the cycle. After a stop: what
-        it decided, with this close reason unless the class set one."""
+        """``on_close``. After the last cycle: returns the decision of both, which replaces that of the cycle. After a
+        stop: returns its decision, with this close reason unless the class set one.
+        """
 
 
 class PlanHosts(Protocol):
@@ -260,7 +269,7 @@ class PlanHosts(Protocol):
 
     @property
     def queue(self) -> str | None:
-        """The task queue that this worker alone serves; ``None`` when it leaves."""
+        """The task queue that only this worker serves; ``None`` when it shuts down."""
 
     def use(
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
@@ -282,7 +291,7 @@ class PlanHosts(Protocol):
 
 
 class FunctionHost(Protocol):
-    """A process that calls functions of graphs, one after the other. What it answers was checked, and bounded."""
+    """A process that calls functions of graphs, one after the other. Its answers are checked and limited."""
 
     def call(
         self, call: FunctionCall, answer: Callable[[str, Mapping[str, Any]], Any], alive: Callable[[], None]
@@ -296,11 +305,12 @@ class FunctionHost(Protocol):
         """
 
     def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
-        """Put values, each with what it is, where the function reads them; their size, for the answer. Raises
-        ``InvalidRequest`` for more than a process can hold, and ``PlanFailed`` when this machine has no room."""
+        """Pass values to the function, each with its description. Returns their size, for the answer. Raises
+        ``InvalidRequest`` for more than a process can hold, and ``PlanFailed`` when this machine has no room.
+        """
 
     def taken(self, size: int) -> list[bytes]:
-        """The values that came with a question of the function. Raises ``InvalidRequest`` for what cannot be."""
+        """The values of a question of the function. Raises ``InvalidRequest`` for impossible ones."""
 
     def end_soon(self) -> None:
         """Ask the process to end: SIGTERM."""
@@ -331,8 +341,9 @@ class FunctionCall:
     """Seconds that it may take."""
     graft: bool = False
     given: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]] = ()
-    """For a cascade: contexts from the outermost graph inwards (``path`` is empty), then what its dependencies
-    recorded, each behind its ``path``: names below the level of the step."""
+    """For a cascade: contexts from the outermost graph inwards (``path`` is empty), then the records of its
+    dependencies, each after its ``path``: names below the level of the step.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,11 +360,11 @@ class FunctionReply:
 
 
 class WorkerLeaves(Exception):
-    """This worker ends, and with it its processes; that says nothing about what they were called for."""
+    """This worker shuts down, and ends its processes; this says nothing about the calls in them."""
 
 
 class PlanFailed(Exception):
-    """Users' code could not do what it was asked to. The text says what and where, and the cure where there is one."""
+    """Users' code failed. The text names the error, its position, and the cure where there is one."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatu
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 
-#: Rows that ``changed_runs`` compares, and crawlers that ``recent_runs`` is asked for, at once.
+#: The most rows that ``changed_runs`` compares, and crawlers for ``recent_runs``, in one call.
 ROWS_MAX, CRAWLERS_MAX = 2_000, 200
 
 
@@ -54,7 +54,7 @@ class RunHandle:
     """True when this attempt takes over from an earlier one."""
     rerun: bool = False
     repair: bool = False
-    """True when the claim stands in for a workflow that was lost."""
+    """True when the claim replaces a lost workflow."""
     stop: StopIntent | None = None
 
 
@@ -86,7 +86,7 @@ class RunRow:
     stop: StopIntent | None = None
     waiting_for: str | None = None
     waiting_since: datetime | None = None
-    """The time when it began to wait for what it waits for."""
+    """The time when its present wait began."""
     stop_acted_at: datetime | None = None
     """The time when a workflow acted on the recorded stop."""
     look_error: str | None = None
@@ -118,7 +118,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RecentRun:
-    """One of the last runs of a crawler: how it went, and what it brought."""
+    """One of the last runs of a crawler: its result and its counters."""
 
     run_id: int
     crawler: str
@@ -160,7 +160,7 @@ class TaskRow:
     errors: int | None = None
     peak_memory: int | None = None
     resumed: bool | None = None
-    """True when a task of a later attempt went on with saved state; ``None``: a first attempt, or nobody said."""
+    """True when a task of a later attempt continued from saved state; ``None``: a first attempt, or unknown."""
     resume_note: str | None = None
     deployed_at: datetime | None = None
     started_at: datetime | None = None
@@ -214,7 +214,7 @@ class TransitionRow:
 
 @dataclass(frozen=True, slots=True)
 class LostRun:
-    """A run that no row knows, with all that is known about it from elsewhere."""
+    """A run without a row, with all data about it from other sources."""
 
     run: RunRef
     attempt: int
@@ -227,7 +227,7 @@ class LostRun:
     tasks: Sequence[TaskRecord]
     cluster: str
     total: int = 0
-    """The least number of tasks that it had, those that left nothing included."""
+    """The lower bound of its number of tasks, including those that left nothing."""
     stop: StopIntent | None = None
 
 
@@ -256,7 +256,7 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True)
 class RunTasks:
-    """The tasks of a run as a list tells of them."""
+    """The tasks of a run in the form of a list."""
 
     counts: TaskCounts
     reason: str | None = None
@@ -271,7 +271,7 @@ class QueuedTask:
     index: int
     args: Mapping[str, str]
     offered_until: datetime | None = field(default=None, compare=False)
-    """Until when an earlier call of the attempt may bring it to the cluster; ``None``: no other may have done so."""
+    """The time until which an earlier call of the attempt may create it; ``None``: no other call may have done so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +301,11 @@ class Deployment:
     scheduled: bool = False
     due_at: datetime | None = None
     resume: bool = False
-    """True when crawlers that can resume should go on with the state of the attempt before."""
+    """True when resumable crawlers should continue from the state of the attempt before."""
     place: str | None = None
-    """The place where the caller will look for the tasks (``Cluster.place``): they are created there or nowhere."""
+    """The namespace in which the caller will search the tasks (``Cluster.place``): they are created there or
+    nowhere.
+    """
     record: Mapping[str, object] = field(default_factory=dict)
     """The rest of the run's row (``domain.adoption``), kept beside each task for a database that loses the row."""
 
@@ -321,29 +323,31 @@ class TaskRecord:
     task_id: int
     crawler: str
     args: Mapping[str, str]
-    """Complete: those of run, task and catalogue."""
+    """The complete arguments: those of run, task and catalogue."""
     settings: Mapping[str, str]
     name: str
     uid: str
     place: str | None = None
     record: Mapping[str, object] = field(default_factory=dict)
-    """As ``Deployment.record``; empty where there was none or it cannot be read."""
+    """As ``Deployment.record``; empty where it is missing or unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRef:
-    """A task as the cluster knows it."""
+    """A task as the cluster identifies it."""
 
     task_id: int
     index: int
     attempt: int
     uid: str | None = None
     stopping: bool = False
-    """True when we asked it to end, so that its absence is what was wanted."""
+    """True when we asked it to end, so that its absence is expected."""
     missed_at: datetime | None = None
-    """The time of the first of the looks in a row that did not find it; ``None``: the last one did."""
+    """The time of the first of the looks in a row that did not find it; ``None``: the last look found it."""
     place: str | None = None
-    """The place of the task (``Cluster.place``): anywhere else its absence proves nothing. ``None``: not on record."""
+    """The namespace of the task (``Cluster.place``): anywhere else its absence proves nothing. ``None``: not
+    recorded.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +367,7 @@ class Event:
     run_id: int | None
     """The run that it is about, if it is about one."""
     subject_uid: str
-    """Whose number the subject's is: numbers come again where a database was restored."""
+    """The uid of the subject: numbers are given out again after a restore of the database."""
     attempt: int
     type: str
     body: Mapping[str, object]

@@ -1,4 +1,4 @@
-"""Ports of schedules: their definitions, and what became of each due time."""
+"""Ports of schedules: their definitions and their firings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crawler_lifecycle.domain.bounds import INT_MAX, Bound, check_number, check_
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import TargetKind, check_schedule_name
 
-#: For so long a schedule may be otherwise in Temporal than in the database until somebody should look.
+#: Seconds for which Temporal and the database may differ about a schedule before it is reported.
 UNTOLD = timedelta(minutes=10)
 _REVISION = Bound(1, INT_MAX, whole=True, or_none=True)
 
@@ -39,7 +39,7 @@ class ScheduleRow:
     told: int | None = None
     """The revision that Temporal has. An older one: its Temporal Schedule is about to be changed."""
     trouble: str | None = None
-    """The reason why Temporal could not be told, or what was found changed there."""
+    """The error of the last update in Temporal, or the change that was found there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TargetRef:
 
 @dataclass(frozen=True, slots=True)
 class DueRow:
-    """One row of ``schedule_due``: a due time, and what became of it."""
+    """One row of ``schedule_due``: a due time, and its result."""
 
     due_id: int
     schedule_id: int
@@ -67,13 +67,13 @@ class DueRow:
     """From the due time to the decision."""
     reason: str | None = None
     asked_by: str | None = None
-    """The one who asked for this due time (``trigger`` and ``backfill``); ``None``: the schedule itself."""
+    """The person who requested this due time (``trigger`` and ``backfill``); ``None``: the schedule itself."""
     after_id: int | None = None
-    """The line whose target must have its verdict first."""
+    """The firing whose target must have its verdict first."""
     target: TargetRef | None = None
     begun_at: datetime | None = None
     status: str | None = None
-    """Of the target, as it is now; only in lists."""
+    """The present status of the target; only in lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class PreviousTarget:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Lines that were written for due times which had none."""
+    """Number of firings that were written for due times without one."""
 
     missed: int = 0
     paused: int = 0
@@ -103,7 +103,7 @@ class ScheduleCounts:
     active: int = 0
     paused: int = 0
     untold: int = 0
-    """The number of those of which Temporal has not been told for long what the database says; deleted ones too."""
+    """Number of schedules that have differed in Temporal for long, deleted ones included."""
 
 
 @dataclass(frozen=True, slots=True)

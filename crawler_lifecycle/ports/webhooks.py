@@ -44,12 +44,12 @@ class WebhookRow:
     definition: Mapping[str, Any]
     """As ``WebhookSpec`` in JSON."""
     through_seq: int
-    """Every event up to this number is delivered, or is none of its."""
+    """All events up to this number are delivered, or are not for this webhook."""
     created_at: datetime
     updated_at: datetime
     requested_by: str | None = None
     follower: str | None = None
-    """The one who delivers at present; another one may not write any more."""
+    """The present deliverer; no other may write any more."""
     failing_since: datetime | None = None
     """Since when the event behind ``through_seq`` is not taken."""
     error: str | None = None
@@ -69,12 +69,12 @@ class WebhookRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvents:
-    """The events that are to be told to a webhook next."""
+    """The events that are to be delivered to a webhook next."""
 
     events: Sequence[Event]
-    """In order; those that are delivered are left out, those that do not fit its filters too."""
+    """In order, without delivered events and events that its filters exclude."""
     until_seq: int
-    """Up to this number there is nothing else that is to be told."""
+    """Up to this number there is no other event to deliver."""
     more: bool = False
     """True when there may be more behind it now."""
     paused: bool = False
@@ -82,7 +82,7 @@ class WaitingEvents:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One try to deliver an event; ``error`` ``None``: it was taken."""
+    """One try to deliver an event; ``error`` ``None``: it was accepted."""
 
     seq: int
     error: str | None = None

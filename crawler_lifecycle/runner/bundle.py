@@ -1,8 +1,8 @@
 """Packs the crawler's supporting files into one ``tar.gz`` while it is sent, in parts of bounded size.
 
-Nothing is written to a disk (the root may be read-only), and memory is one part. What is no regular file goes in by its
-name alone, so that whoever makes an archive of it can say that it was there. Folders are held (``held.py``), so that
-no link is followed, whatever the crawler's last processes do meanwhile.
+Nothing is written to a disk (the root may be read-only), and memory is one part. Anything but a regular file is
+included by name only, so that the archive can list it. Folders are opened by descriptors (``held.py``), so that no link
+is followed, whatever the crawler's last processes do.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Parts:
         return len(data)
 
     def finish(self) -> None:
-        """Send what is left."""
+        """Send the rest."""
         self._buffer += self._deflate.flush()
         self._send_full()
         self._send_part(len(self._buffer))
@@ -85,7 +85,7 @@ class Bundle:
         self.left_out = 0
 
     def send(self, send: Send) -> dict[str, Any]:
-        """Send all parts; what their end says: it lists them. An empty folder has no parts."""
+        """Send all parts. Returns the list of parts that ends the bundle. An empty folder has no parts."""
         parts = Parts(send)
         empty = True
         with tarfile.open(
@@ -98,7 +98,7 @@ class Bundle:
             for path, folder, found in self._walk():
                 empty = False
                 self._add(tar, path, folder, found)
-                cast(Any, tar).members = []  # it would keep a hundred thousand of them for nobody
+                cast(Any, tar).members = []  # otherwise it would store a hundred thousand of them in memory
         if not empty:
             parts.finish()
         stated = {"files": self.files, "bytes": self.bytes, "left_out": self.left_out}
@@ -150,7 +150,7 @@ class Bundle:
             return
         try:
             handle = folder.open(path.rpartition("/")[2])
-        except (OSError, NotOurs):  # something else has taken its place since it was looked at
+        except (OSError, NotOurs):  # it was replaced since it was checked
             handle = None
         if handle is None:
             self.left_out += 1
@@ -165,7 +165,7 @@ class Bundle:
 
 
 class _Whole:
-    """A file of the size that was announced: one that shrank meanwhile, or cannot be read on, ends in zeros."""
+    """A file of the announced size: if it shrank meanwhile, or cannot be read further, zeros follow."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file = file

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-#: How long leftovers that were killed are waited for.
+#: Seconds to wait for remaining processes that were killed.
 _REAP_S = 2.0
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _WATCHED = (*_STOPS, signal.SIGCHLD)
@@ -28,19 +28,22 @@ class Ended(NamedTuple):
 
 
 def block_signals() -> None:
-    """From now on signals wait until they are asked for; no handler runs, so nothing is interrupted half-way."""
+    """From now on signals wait until we read them; no handler runs, so nothing is interrupted."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
 
 def become_subreaper() -> bool:
-    """Become the parent of whatever leaves the tree of our children, as process 1 of a pod is. Whether that worked."""
+    """Become the parent of processes that leave the tree of our children, like process 1 of a pod. Returns whether this
+    worked.
+    """
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def hide_environment() -> bool:
-    """Keep our environment and memory in /proc from processes of the same user (not from root); whether that worked.
+    """Keep our environment and memory in /proc from processes of the same user (not from root); returns whether this
+    worked.
 
-    They hold secrets, and crawlers may be of our user. What we execute is readable again.
+    They hold secrets, and crawlers may have the same user. Programs that we execute are readable again.
     """
     return _prctl(_PR_SET_DUMPABLE, 0)
 
@@ -65,7 +68,7 @@ class Child:
         return self.stopped_at is not None
 
     def pending_stop(self) -> bool:
-        """Tell whether a stop came already (it is consumed)."""
+        """Return whether a stop has already come (the signal is consumed)."""
         while signal.sigtimedwait(_STOPS, 0) is not None:
             self._note_stop()
         return self.stop_asked
@@ -99,7 +102,7 @@ class Child:
                 due = time.monotonic() + seconds
 
     def attend(self, over: Callable[[], bool], seconds: float) -> None:
-        """The crawler has ended: note stops and reap orphans until it is over, which is asked every ``seconds``."""
+        """The crawler has ended: note stops and reap orphans until ``over``, which is called every ``seconds``."""
         while not over():
             info = signal.sigtimedwait(_WATCHED, seconds)
             if info is not None and info.si_signo in _STOPS:
@@ -107,7 +110,9 @@ class Child:
             self._reap()
 
     def end_leftovers(self) -> None:
-        """As process 1 end what the crawler left running: it would end with us, and may still write until then."""
+        """As process 1, end the crawler's remaining processes: they would end with us, and may still write until
+        then.
+        """
         if os.getpid() != 1:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -131,7 +136,7 @@ class Child:
             os.kill(self._pid, self._stop_signal)  # it is our unreaped child, so the number is its own
 
     def _reap(self) -> Ended | None:
-        """Reap whatever has ended; the child's end if it was among them."""
+        """Reap all ended processes. Returns the child's end if it was among them."""
         found = None
         while True:
             try:

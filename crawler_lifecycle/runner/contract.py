@@ -15,7 +15,8 @@ from .held import Held, NotOurs
 
 Json = dict[str, Any]
 
-#: Bytes of the summary, and of what decides in it: the containers of a pod share 12 KiB, and each is cut to its part.
+#: The most bytes of the summary, and of its decisive part: the containers of a pod share 12 KiB, and each message is
+#: cut.
 SUMMARY_MAX, SHORT_MAX = 4096, 1024
 STATS_MAX = 64 * 1024
 COUNTERS = ("pages", "items", "errors", "bytes")
@@ -58,13 +59,13 @@ class Contract(NamedTuple):
     stop_grace_s: float
     """Seconds that the crawler gets between its stop signal and SIGKILL."""
     end_grace_s: float | None
-    """Seconds after that until everything is killed, ourselves included: then we keep the crawler's grace."""
+    """Seconds from then until everything is killed, ourselves included: if given, we enforce the crawler's grace."""
     upload_url: str | None
     upload_token: str | None
     log_file: str | None
     """The file that our standard output is, where we keep the log ourselves."""
     stop_url: str | None
-    """The address where the gateway tells of the run's stop."""
+    """The address at which the gateway reports the run's stop."""
     stop_token: str | None
     items: bool
     """Items in feeds are counted."""
@@ -189,7 +190,7 @@ def write(path: str, text: str) -> None:
     try:
         Held(folder or ".").replace(name, text.encode(), lasting=False)
     except OSError:
-        # Cut only after it was written: a disk that is full then costs nothing of what stood there.
+        # Cut only after writing: a full disk then does not damage the former content.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(path, flags, 0o644), "wb") as file:
             file.write(text.encode())

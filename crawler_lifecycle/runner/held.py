@@ -1,9 +1,9 @@
-"""Files in a folder that a crawler may change at any moment, held by descriptors: nothing outside is touched.
+"""Safe access to files in a folder that a crawler may change at any moment: nothing outside is touched.
 
-The folder is opened once and held by its descriptor; everything in it is opened by its bare name, relative to that
-descriptor. No link is followed, at no level below the root; only regular files are read, without waiting for them; and
-a file is written beside its name and then put in its place, whatever stood there. Standard library only and light on
-imports: the runner, the supervisor and everybody who looks use it.
+The folder is opened once and kept open by its descriptor; each file in it is opened by its name, relative to that
+descriptor. Links below the root are never followed; only regular files are read, without waiting for them; and a file
+is written under another name and then renamed, replacing anything of its name. Standard library only and light on
+imports: the runner, the supervisor and the readers of tasks use it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from collections.abc import Iterable
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-#: What an open says of something that is neither folder nor regular file.
+#: Error numbers of an open for anything but a folder or a regular file.
 _OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR)
-#: Added to the name of what stood where a file of ours belongs.
+#: Suffix of the name of a foreign file that had the name of a file of ours.
 FORGED = ".forged"
 
 
 class NotOurs(Exception):
-    """Something else has the name of a folder or file of ours: a link, a pipe, a folder for a file, a file for one."""
+    """A path of ours is occupied: by a link, a pipe, a folder instead of a file, or a file instead of a folder."""
 
 
 class Held:
-    """One folder, held open. It is let go with the last reference to it, as an open file is."""
+    """One folder, kept open. It is closed with the last reference to it, like an open file."""
 
     __slots__ = ("_handle", "path")
 
@@ -60,24 +60,24 @@ class Held:
     # --- reading
 
     def has(self, name: str) -> bool:
-        """Tell whether anything has this name. Raises ``OSError`` when that cannot be told."""
+        """Return whether the name exists. Raises ``OSError`` when this is unknown."""
         return self.stat(name) is not None
 
     def names(self, most: int) -> tuple[list[str], int]:
-        """At most ``most`` names of what is in the folder, and how many more there are. Raises ``OSError``."""
+        """At most ``most`` names in the folder, and the number of the others. Raises ``OSError``."""
         with os.scandir(self._handle) as entries:
             found = [entry.name for entry in itertools.islice(entries, most)]
             return found, sum(1 for _ in entries)
 
     def stat(self, name: str) -> os.stat_result | None:
-        """Of what has this name itself, a link for instance; ``None`` for nothing. Raises ``OSError``."""
+        """The status of the entry itself, for instance of a link; ``None`` without one. Raises ``OSError``."""
         try:
             return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def open(self, name: str) -> int | None:
-        """A descriptor of the regular file with this name; ``None`` for none. Raises ``NotOurs`` and ``OSError``."""
+        """A descriptor of the regular file with this name; ``None`` without one. Raises ``NotOurs`` and ``OSError``."""
         try:
             return _opened(name, _FILE, self._handle)
         except FileNotFoundError:
@@ -105,7 +105,7 @@ class Held:
         return True
 
     def replace(self, name: str, data: bytes, *, lasting: bool = True) -> None:
-        """Write the file as a whole, over whatever has its name. Raises ``OSError``.
+        """Write the whole file, replacing anything of its name. Raises ``OSError``.
 
         ``lasting``: it survives a machine that fails the next moment.
         """
@@ -117,7 +117,7 @@ class Held:
             raise
 
     def set_aside(self, name: str) -> None:
-        """Free the name: what has it is called ``NAME.forged`` from now on. Raises ``OSError``."""
+        """Free the name: an entry of this name is renamed to ``NAME.forged``. Raises ``OSError``."""
         with contextlib.suppress(FileNotFoundError):
             self._rename(name, name[:200] + FORGED)
 
@@ -156,9 +156,9 @@ class Held:
         return self.new(name)
 
     def new(self, name: str) -> int:
-        """A new file, for appending; whatever had its name is set aside. Raises ``OSError``.
+        """A new file, for appending; an entry of its name is renamed.
 
-        It is put in its place, so that somebody who makes one at the same moment disturbs nobody.
+        Raises ``OSError``. The file is renamed to its name when it is ready, so that a concurrent call does no harm.
         """
         beside = _beside(name)
         handle = os.open(beside, _NEW | os.O_APPEND, 0o600, dir_fd=self._handle)
@@ -205,14 +205,14 @@ class Held:
 
 
 def _beside(name: str) -> str:
-    """A name that nobody else has, for a file that is then put in its place."""
+    """A unique name for a file that is renamed later."""
     return f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
 
 
 def _opened(name: str, flags: int, folder: int) -> int:
     """The folder, or else the regular file, opened without following a link or waiting for a pipe.
 
-    Raises ``NotOurs`` for another kind of thing, and ``OSError``.
+    Raises ``NotOurs`` for any other type, and ``OSError``.
     """
     try:
         try:
@@ -233,7 +233,7 @@ def _opened(name: str, flags: int, folder: int) -> int:
 
 
 def _made_readable(name: str, folder: int) -> bool:
-    """Give back the rights that a process of our own user took away; whether it was one of our user."""
+    """Restore the rights that a process of our own user removed. Returns whether the owner is our user."""
     mine = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         found = os.fstat(mine)

@@ -1,7 +1,7 @@
 """The crawler's log: read from a pipe and written to a file of limited size.
 
-A crawler that writes to the file itself could fill a disk faster than anybody looks. The pipe makes it wait for us
-instead. We read on whatever becomes of the file: a pipe that nobody reads would hold the crawler up.
+A crawler that writes to the file itself could fill a disk before anybody notices. With the pipe it has to wait for us.
+We continue to read even if the file cannot be written: a pipe that nobody reads would block the crawler.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import time
 
 from .held import Held
 
-#: Bytes after which the log is moved to ``log.1`` and begun anew, so that twice as many are kept at the most.
+#: Bytes after which the log is renamed to ``log.1`` and begun again, so that at most twice as many are kept.
 LOG_MAX = 50 * 1024 * 1024
 _CHUNK = 64 * 1024
-#: After the crawler's end: what it printed is in the pipe already. Others may hold the pipe open, and print for ever.
+#: After the crawler's end: its output is already in the pipe. Other processes may keep the pipe open, and print for
+#: ever.
 _DRAIN_S = 2.0
 _DRAIN_BYTES = 4 * 1024 * 1024
 
 
 class CappedLog:
-    """Between the crawler's output and the file that standard output and error of ours are."""
+    """Copies the crawler's output to the file of our standard output and error."""
 
     def __init__(self, path: str) -> None:
         """``path`` of the log. Raises ``OSError``, and ``RuntimeError`` when there is no thread to be had."""
@@ -36,11 +37,11 @@ class CappedLog:
         self._thread.start()
 
     def handed_over(self) -> None:
-        """The crawler has its end of the pipe: give up ours."""
+        """The crawler has its end of the pipe: close ours."""
         os.close(self.inlet)
 
     def finish(self) -> None:
-        """The crawler has ended: write what it printed before, and wait for nobody else who holds the pipe."""
+        """The crawler has ended: write its remaining output, without waiting for other processes that hold the pipe."""
         os.write(self._over_in, b"x")
         self._thread.join(_DRAIN_S + 1.0)
 
@@ -60,13 +61,13 @@ class CappedLog:
             left -= _CHUNK
 
     def _pass_on(self) -> bool:
-        """Write one piece; whether there may be more. Nobody has the other end any more: nothing comes."""
+        """Write one piece. Returns whether more may come. Without a writer at the other end nothing comes."""
         try:
             data = os.read(self._out, _CHUNK)
         except BlockingIOError:
             return False
         if data:
-            with contextlib.suppress(OSError):  # a full disk: what cannot be kept is lost, and the crawl goes on
+            with contextlib.suppress(OSError):  # a full disk: this output is lost, and the crawl continues
                 self._make_room()
                 _write(data)
         return bool(data)
@@ -76,7 +77,7 @@ class CappedLog:
             return
         try:
             fresh = self._folder.rotate(self._name, f"{self._name}.1")
-        except OSError:  # somebody took the folder away: nobody reads it any more, and the cap holds all the same
+        except OSError:  # somebody removed the folder: nobody reads the file any more, but the cap still applies
             os.ftruncate(1, 0)
             return
         os.dup2(fresh, 1)

@@ -29,10 +29,10 @@ from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
-#: The service stops a run at its deadline. Only when it has not done so for so long (it may be down) do we.
+#: The service stops a run at its deadline. We do so only this many seconds later (the service may be down).
 DEADLINE_GRACE_SECONDS = 60.0
 TIMED_OUT = "timed_out"
-#: An upload after an end that nobody asked for; after a stop it has what is left of the grace.
+#: Seconds for an upload after an end without a stop; after a stop, the rest of the grace.
 UPLOAD_SECONDS = 900.0
 #: For reading, after an end that nobody asked for, what stands in the feeds.
 FEEDS_SECONDS = 60.0
@@ -54,7 +54,7 @@ class Runner:
         self._terms = terms
         self._scrapy = scrapy
         self._state = JobState(terms.state_dir) if scrapy and terms.state_dir else None
-        # The crawler writes to a file of its own and we check what it wrote: readers never see its mistakes.
+        # The crawler writes to another file and we check its content: readers never see its errors.
         self._scratch = None if terms.stats_file else _scratch(terms)
         self._child_stats = f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
         self._resumed = False
@@ -73,7 +73,7 @@ class Runner:
         self._statistics: contract.Json = {}
         self._started_at = contract.now()
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
-        # Counted from now on by the clock that nobody sets.
+        # Measured from now on by the monotonic clock.
         left = None if terms.deadline is None else max(0.0, terms.deadline - time.time() + DEADLINE_GRACE_SECONDS)
         self._backstop = None if left is None else time.monotonic() + left
         self._kill_at: float | None = None
@@ -115,7 +115,7 @@ class Runner:
         return self._finish(ended, child)
 
     def _log(self) -> CappedLog | None:
-        """The log that keeps within its cap; ``None`` where others keep it, or where it cannot be had."""
+        """The log with a size limit; ``None`` where others keep it, or where it cannot be opened."""
         if self._terms.log_file:
             try:
                 return CappedLog(self._terms.log_file)
@@ -124,7 +124,7 @@ class Runner:
         return None
 
     def _environment(self) -> dict[str, str]:
-        """The crawler's: ours, without what is for us alone and with what we know better."""
+        """The crawler's environment: ours, without our private variables and with the values that we know better."""
         env = {name: value for name, value in os.environ.items() if name not in _OURS}
         env["CRAWL_STATS_FILE"] = self._child_stats
         if self._terms.deadline is not None:
@@ -147,7 +147,9 @@ class Runner:
             say(words)
 
     def _note_resumption(self, resumed: bool | None, note: str) -> None:
-        """Tell at once, in the stats and on standard output, whether this attempt goes on where the last one ended."""
+        """Report at once, in the stats and on standard output, whether this attempt continues where the last one
+        ended.
+        """
         told: contract.Json = {"resumed": resumed, "resume_note": note}
         self._resumption = {name: value for name, value in told.items() if value is not None}
         self._write_stats(self._stats)
@@ -167,7 +169,7 @@ class Runner:
 
     def _keep_deadline(self, child: Child) -> None:
         now = time.monotonic()
-        # Whoever stopped us kills us together with the crawler, and later: its grace is ours to keep.
+        # If the sender of the stop later kills us together with the crawler, we have to enforce its grace.
         over = self._grace_over(child)
         if over is not None:
             self._kill_at = over if self._kill_at is None else min(self._kill_at, over)
@@ -206,7 +208,7 @@ class Runner:
         return f"It still ran {self._terms.stop_grace_s:g} s after the stop signal and was killed"
 
     def _read_stats(self) -> None:
-        """Take over what the crawler wrote, if it is new and makes sense."""
+        """Take over the crawler's stats, if they are new and valid."""
         raw = contract.read(self._child_stats)
         if raw is None or raw == self._stats_raw:
             return
@@ -215,7 +217,7 @@ class Runner:
         self._message = fresh.pop("message", self._message)
         self._statistics = fresh.pop("scrapystats", self._statistics)
         said = fresh.pop("resumed", None)
-        if said is not None and self._resumption and self._state is None:  # of Scrapy's state we know ourselves
+        if said is not None and self._resumption and self._state is None:  # for Scrapy's state we know it ourselves
             self._resumption = {"resumed": said, "resume_note": WENT_ON if said else ANEW}
         if fresh:
             fresh.setdefault("updated_at", contract.now())
@@ -314,7 +316,7 @@ class Runner:
             write_summary(self._terms.summary_file, summary)  # should we be killed meanwhile, this stands
             summary["fields"] = self._fields(child)
         if self._terms.upload_url and self._terms.files_dir:
-            # Should we be killed meanwhile, this stands.
+            # If we are killed meanwhile, this result stays.
             write_summary(self._terms.summary_file, {**summary, "files": {"uploaded": False, "why": INTERRUPTED}})
             summary["files"] = self._upload(child)
         write_summary(self._terms.summary_file, summary)
@@ -333,7 +335,7 @@ class Runner:
         return None
 
     def _upload(self, child: Child) -> contract.Json:
-        """Take the supporting files to object storage, as long as there is time; what came of it."""
+        """Upload the supporting files to object storage, as long as there is time. Returns the result."""
         assert self._terms.files_dir
         assert self._terms.upload_url
         child.end_leftovers()
@@ -356,10 +358,10 @@ class Runner:
         return result
 
     def _resumable(self, reason: str | None) -> bool:
-        """Tell whether the state may be resumed; then the marker says so for the next attempt."""
+        """Return whether the state may be resumed; then the marker records it for the next attempt."""
         if self._state is None:
             return bool(self._stats.get("resumable", False))
-        # Stopped before it began, a resumed crawl leaves the state of the earlier clean stop as it was.
+        # A resumed crawl that was stopped before it began leaves the state of the earlier clean stop unchanged.
         if reason != "shutdown" and not (reason == BEFORE_START and self._resumed):
             return False
         try:
@@ -393,7 +395,7 @@ def _print(line: contract.Json) -> None:
 
 
 def say(text: str) -> None:
-    """One plain line in the crawler's log. A disk that is full costs the line and nothing else."""
+    """Write one plain line to the crawler's log. On a full disk only this line is lost."""
     with contextlib.suppress(OSError):
         print(f"[runner] {text}", file=sys.stderr, flush=True)
 

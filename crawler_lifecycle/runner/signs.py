@@ -6,9 +6,9 @@ import os
 import time
 
 SECONDS = 5.0
-#: Processes and threads that are asked in one go; a crawler with more is judged by those.
+#: The most processes and threads that are read at once; of a crawler with more, only these are read.
 MOST = 1000
-#: Event loops wake each other by writes of up to so many bytes, also in a crawler that hangs.
+#: Writes of at most so many bytes do not count: event loops wake each other with them, even in a crawler that hangs.
 WAKE_UP = 8
 
 
@@ -21,7 +21,7 @@ class Signs:
         self._wrote: float | None = None
 
     def look(self) -> bool:
-        """Ask the kernel, if it is time again; whether something was written since the last time."""
+        """Ask the kernel, if it is time again. Returns whether something was written since the last time."""
         now = time.monotonic()
         if now < self._due:
             return False
@@ -34,7 +34,7 @@ class Signs:
         return wrote
 
     def quiet_s(self) -> int | None:
-        """Seconds since it was last seen to have written; ``None``: never, or this kernel does not say."""
+        """Seconds since the last write was seen; ``None``: never, or this kernel does not report it."""
         return None if self._wrote is None else int(time.monotonic() - self._wrote)
 
 
@@ -57,7 +57,7 @@ def below(pid: int, most: int | None = None) -> list[int]:
 
 
 def _written(pid: int) -> int | None:
-    """Bytes that it wrote, beyond those that only wake somebody."""
+    """The bytes that it wrote, without those that only wake another thread."""
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
             told = dict(line.split(b":", 1) for line in file.read().splitlines())

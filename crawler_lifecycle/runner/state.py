@@ -33,7 +33,7 @@ class JobState:
         self._marker = os.path.join(state_dir, MARKER)
         self._aside = os.path.join(state_dir, ASIDE)
         self.counted: dict[str, int] = {}
-        """The counts of earlier attempts, whose work this one goes on with."""
+        """The counters of earlier attempts, whose work this one continues."""
 
     def open(self, resume: bool) -> tuple[bool, str, str]:
         """Prepare the folder for a start: whether its state is used, a note on that for people (empty when there is
@@ -59,7 +59,7 @@ class JobState:
         return False, note, f"{note}."
 
     def mark_clean(self, counted: dict[str, int]) -> None:
-        """Say that the state may be resumed, and what was counted until now."""
+        """Record that the state may be resumed, and the counters so far."""
         contract.write(self._marker, json.dumps({"at": contract.now(), "counted": counted}))
 
     def with_earlier(self, stats: contract.Json) -> contract.Json:
@@ -73,7 +73,7 @@ class JobState:
 
 
 def _counters(marker: Any) -> dict[str, int]:
-    """The counters of a marker, which lies where the crawler writes: only what makes sense."""
+    """The counters of a marker, which the crawler can write: only valid values."""
     counted = marker.get("counted")
     good = contract.valid_stats(counted) if isinstance(counted, dict) else {}
     return {name: good[name] for name in contract.COUNTERS if name in good}

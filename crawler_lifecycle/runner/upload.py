@@ -1,8 +1,8 @@
 """Uploads the crawler's supporting files to object storage when the crawler has ended.
 
 For each part the gateway is asked for an address (with a token that is good for this task's files and nothing else),
-and the part is put there. Nothing of this changes how the crawl went: what goes wrong is tried again until time is up,
-and then told.
+and the part is put there. None of this changes the result of the crawl: failed calls are retried until the time is
+over, and then reported.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 
 from .bundle import Bundle
 
-#: What the summary says while it is still going on, and for ever should the runner be killed then.
+#: The text of the summary during the upload; it stays if the runner is killed then.
 INTERRUPTED = "the runner was killed while it uploaded them"
 OUT_OF_TIME = "there was no time left"
 #: For one connection, and for each piece of an answer.
 _SILENCE_S = 20.0
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
-#: Tries of what is refused but may be a matter of an expired address or a clock.
+#: Tries of a refused request that may have failed because of an expired address or a clock.
 _REFUSALS_MAX = 3
 _WORDS_MAX = 300
 ANSWER_MAX = 64 * 1024
@@ -46,7 +46,7 @@ class _Never(Exception):
 
 
 class Upload:
-    """One upload, in a thread of its own, so that no call can keep the runner from its end."""
+    """One upload, in another thread, so that no call can delay the runner's end."""
 
     def __init__(self, folder: str, url: str, token: str) -> None:
         self._url = url
@@ -74,7 +74,7 @@ class Upload:
         return time.monotonic() >= self._deadline
 
     def result(self) -> dict[str, Any]:
-        """Return what the summary says about the files; also when the upload is not over."""
+        """Return the summary's text about the files, also during the upload."""
         if self._over.is_set() and self._result is not None:
             return self._result
         return {"uploaded": False, "why": _cut(OUT_OF_TIME + (f": {self._incident}" if self._incident else ""))}
@@ -96,7 +96,7 @@ class Upload:
         self._over.set()
 
     def _put(self, number: int | None, data: bytes) -> None:
-        """Put one part, again and again. Sent twice it is the same object. Raises ``_Never``."""
+        """Send one part, with retries. Sending it twice makes the same object. Raises ``_Never``."""
         refusals = tries = 0
         while True:
             try:
@@ -119,7 +119,7 @@ class Upload:
 
     def _ticket(self, number: int | None, data: bytes) -> tuple[str, dict[str, str]]:
         """Address and headers for these bytes. Raises ``_Later`` and ``_Never``."""
-        digest = hashlib.md5(data, usedforsecurity=False).digest()  # what S3 compares with
+        digest = hashlib.md5(data, usedforsecurity=False).digest()  # the digest that S3 checks
         md5 = base64.b64encode(digest).decode()
         body = json.dumps({"part": number, "bytes": len(data), "md5": md5}).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
@@ -164,7 +164,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def passing(status: int) -> bool:
-    """Tell whether the same request may be answered otherwise later."""
+    """Return whether the same request may succeed later."""
     return status >= 500 or status in (408, 425, 429)
 
 
@@ -192,5 +192,5 @@ def _s3_words(answer: bytes) -> str:
 
 
 def _cut(text: str) -> str:
-    # In ASCII, so that the summary has room for it whatever it is.
+    # In ASCII, so that it always fits into the summary.
     return " ".join(text.split())[:_WORDS_MAX].encode("ascii", "replace").decode()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from . import contract
 
-#: Finish reasons that tell of a failure although the exit code may be 0.
+#: Finish reasons of a failure although the exit code may be 0.
 _FAILURES = ("memusage_exceeded", "start_error")
 BEFORE_START = "shutdown-before-start"
 
@@ -30,7 +30,7 @@ class Evidence(NamedTuple):
 
 
 def exit_of(end: Evidence) -> tuple[int, str | None]:
-    """The runner's exit code (see ``contract``) and the finish reason it reports (``None``: it did not say)."""
+    """The runner's exit code (see ``contract``) and the finish reason that it reports (``None``: unknown)."""
     if end.exit_code is None and end.signal is None:
         return contract.STOPPED, BEFORE_START
     if end.signal is not None:
@@ -68,7 +68,7 @@ def _scrapy(end: Evidence) -> tuple[int, str | None]:
 
 
 def _command(end: Evidence) -> tuple[int, str | None]:
-    """Any other program: its own code is the evidence, and exit 0 means finished unless it says otherwise."""
+    """Any other program: its exit code is the evidence, and 0 means finished unless it reports another reason."""
     assert end.exit_code is not None
     if not end.stop_asked:
         if end.exit_code == 0:

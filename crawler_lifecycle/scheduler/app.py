@@ -88,12 +88,12 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
-        """Say whether the process lives; asks nobody."""
+        """Return whether the process lives; asks no other system."""
         return {"status": "alive"}
 
     @app.get("/readyz", operation_id="readyz")
     def readyz(response: Response) -> dict[str, Any]:
-        """Say whether deployments can be taken: the catalogue is read, and the last version of it is valid."""
+        """Return whether deployments are accepted: the catalogue was read, and its last version is valid."""
         problem = getattr(catalogue, "problem", None)
         response.status_code = 503 if problem else 200
         return {"ready": problem is None, "checks": {"catalogue": problem or "ok"}}
@@ -131,7 +131,7 @@ def _known_programs(token: str | None, programs: Check) -> Check:
 
 
 def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> list[Deployed]:
-    """The tasks of a call, each with what became of it. Blocks. Raises ``Problem`` and errors of the domain."""
+    """The tasks of a call, each with its result. Blocks. Raises ``Problem`` and errors of the domain."""
     crawler = catalogue.get(call.crawler)
     if crawler is None:
         known = ", ".join(sorted(crawler.name for crawler in catalogue.all()))

@@ -30,12 +30,12 @@ _TOKEN_MIN = 20
 FIRST_S = 60.0
 #: Seconds between two cleanings.
 EVERY_S = 3600.0
-#: Seconds after an error, and the most of them.
+#: Seconds after an error: the first pause, and the longest.
 RETRY_S = (60.0, EVERY_S)
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM; the exit code. What prevents a start is told on standard error in one line."""
+    """Serve until SIGTERM. Returns the exit code. An error at the start is printed on standard error in one line."""
     logs.configure("scheduler", settings)
     try:
         catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.owned)
@@ -62,8 +62,7 @@ def _secrets_of(catalogue: YamlCatalogue) -> set[str]:
 
 
 def _token(settings: Settings) -> str | None:
-    """The token that callers have to show. Raises ``Unservable``: off loopback nobody may deploy without showing
-    anything."""
+    """The token that callers have to send. Raises ``Unservable``: off loopback nobody may deploy without one."""
     token = settings.scheduler.token.get_secret_value() if settings.scheduler.token else None
     if token is not None and len(token) < _TOKEN_MIN:
         raise Unservable(
@@ -86,7 +85,7 @@ class Removing(Protocol):
 
 
 def clean(cluster: Removing, keep_days: float) -> None:
-    """Remove what is older, and say so in the log. Raises ``ClusterUnavailable``."""
+    """Remove the files of older runs, and log it. Raises ``ClusterUnavailable``."""
     removed = cluster.remove_old(keep_days * DAY_S)
     if removed:
         shown = ", ".join(map(str, removed[:20])) + (", …" if len(removed) > 20 else "")
@@ -96,7 +95,7 @@ def clean(cluster: Removing, keep_days: float) -> None:
 def start_cleaning(
     cluster: Removing, keep_days: float, *, first_s: float = FIRST_S, every_s: float = EVERY_S
 ) -> threading.Event | None:
-    """Clean in a thread of its own until the event that is returned is set; ``None`` when runs are kept for ever."""
+    """Clean in another thread until the returned event is set; ``None`` when runs are kept for ever."""
     if keep_days <= 0:
         return None
     done = threading.Event()

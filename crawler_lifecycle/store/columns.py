@@ -1,4 +1,4 @@
-"""Columns and tables: types whose values every database takes and gives back, and what all tables share."""
+"""Columns and tables: types whose values every database stores and returns unchanged, and common columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 CAUSE_MAX = 4000
-"""Characters kept of a text that comes from a cluster, a crawler or a person."""
+"""Characters that are kept of a text from a cluster, a crawler or a person."""
 
 
 class UtcTime(TypeDecorator[datetime]):
@@ -56,7 +56,7 @@ def storable(text: str, length: int | None = None) -> str:
 
 
 class JsonText(str):
-    """JSON that is text already, and is stored as it is."""
+    """JSON that is already text, and is stored unchanged."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Facts that an operator must know about a database: its server, schema, settings and clock."""
+"""Facts about a database for operators: its server, schema, settings and clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Diagnosis:
     """The facts that were found."""
 
     server: str
-    """Product, version and place, without the password."""
+    """Product, version and address, without the password."""
     schema: Schema
     """The schema that it has, if any."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -65,9 +65,9 @@ def diagnose(url: str) -> Diagnosis:
 
 
 def try_writing(url: str) -> None:
-    """Take a SQLite file's write lock and let go of it again; nothing is changed.
+    """Take a SQLite file's write lock and release it again; nothing is changed.
 
-    A server tells by its variables whether it is read-only. Raises ``StoreUnavailable`` after at most ten seconds.
+    For a server, its variables show whether it is read-only. Raises ``StoreUnavailable`` after at most ten seconds.
     """
     with _database(parse_url(url)) as database, database.writing():
         pass

@@ -1,8 +1,8 @@
-"""Connections: how each database is opened, what a transaction is, and which failures are temporary.
+"""Connections: opens each database, begins transactions, and classifies failures.
 
-One path for both databases; the differences are all here: SQLite gets its pragmas and ``BEGIN IMMEDIATE`` for writers
-(a writer that upgrades a read lock cannot wait, it fails), MySQL and MariaDB get READ COMMITTED, strict mode and
-timeouts on every wait.
+All differences between the databases are here: SQLite gets its pragmas and ``BEGIN IMMEDIATE`` for writers (a writer
+that upgrades a read lock cannot wait, it fails), MySQL and MariaDB get READ COMMITTED, strict mode and timeouts on
+every wait.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
 
 BUSY_TIMEOUT_S = 10.0
-"""Seconds that a SQLite writer waits for another one, and that anybody waits for a pooled connection."""
+"""Seconds that a SQLite writer waits for another one, and that any caller waits for a pooled connection."""
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 10
 LOCK_WAIT_S = 8
-"""Below the answer timeout, so that a lock that is not freed is reported as such and not as a lost connection."""
+"""Below the answer timeout, so that a lock that is not released is reported as such and not as a lost connection."""
 RECYCLE_S = 280
 """Below the idle timeouts that proxies and managed databases like to set (300 s)."""
 
@@ -51,8 +51,9 @@ _SQL_MODE = "STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION
 _READ_ONLY = (1290, 1792, 1836)
 #: A table or column that this build expects is not there.
 _NO_SUCH_THING = (1054, 1146)
-#: What MySQL and MariaDB say of themselves: rights, connections, locks, disks, states. All their other texts may quote
-#: values of rows ("Duplicate entry 'x' for key", "Incorrect datetime value: 'x'"). The client's own begin at 2000.
+#: Error numbers of MySQL and MariaDB about the server itself: rights, connections, locks, disks, states. All other
+#: texts may quote values of rows ("Duplicate entry 'x' for key", "Incorrect datetime value: 'x'"). The client's own
+#: begin at 2000.
 _OF_ITSELF = frozenset(
     {
         *(0, 1021, 1023, 1026, 1030, 1037, 1038, 1040, 1041, 1043, 1044, 1045, 1046, 1049, 1053, 1078, 1079, 1080),
@@ -62,9 +63,9 @@ _OF_ITSELF = frozenset(
     }
 )
 _OF_CLIENT = range(2000, 3000)
-#: What SQLite says of a statement: an error in it, too big, a constraint, a type, an index of a parameter.
+#: Errors of SQLite about a statement: its syntax, its size, a constraint, a type, an index of a parameter.
 _OF_STATEMENT = frozenset({1, 18, 19, 20, 25})
-#: What a statement does, and to which table.
+#: The verb of a statement, and its table.
 _STATEMENT = re.compile(r"(INSERT INTO|UPDATE|DELETE\b[^`]{0,40}?FROM|SELECT|[A-Z]+)\s+[`\"]?(\w+)?", re.IGNORECASE)
 
 
@@ -142,7 +143,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     try:
-        # Switching to WAL needs the whole file, so it is asked for only when it is not yet so.
+        # Switching to WAL needs the whole file, so it is done only when it is not set yet.
         if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
@@ -173,8 +174,8 @@ class KeyTaken(StoreRefused):
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
     """The database's failure as our error.
 
-    Its text holds no value of a row: drivers put them into theirs, bulk statements have them in the statement, and
-    both would go into logs, histories and answers.
+    Its text contains no value of a row: drivers and bulk statements put values into theirs, which would then be in
+    logs, histories and answers.
     """
     if isinstance(error, TimeoutError):
         return StoreUnavailable("The database cannot be used now: no free connection in the pool")
@@ -190,7 +191,7 @@ def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
 
 
 def _told(error: StatementError) -> tuple[str, bool]:
-    """The driver's words, as far as they can hold no value of a row; whether they speak of the database itself."""
+    """The driver's message, if it can contain no value of a row; and whether it is about the database itself."""
     if not isinstance(error, DBAPIError):
         return type(error.orig).__name__, False  # a value that its column does not take
     code = _code(error.orig)
@@ -198,7 +199,7 @@ def _told(error: StatementError) -> tuple[str, bool]:
         return str(error.orig), getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in _OF_STATEMENT
     if code in _OF_ITSELF or code in _OF_CLIENT or code in _NO_SUCH_THING:
         return str(error.orig), True
-    from pymysql.constants import ER  # whose error it is, so it is loaded
+    from pymysql.constants import ER  # loaded already, because the error came from it
 
     name = next((name for name, known in vars(ER).items() if known == code), "see the manual of the database")
     return f"error {code} ({name})", False
@@ -215,7 +216,7 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (StatementError, TimeoutError) as error:
-        # Not "from error": whoever tells of the cause would tell the values in it.
+        # Not "from error": a log of the cause would show the values in it.
         raise spoken(error).with_traceback(error.__traceback__) from None
 
 
@@ -230,7 +231,7 @@ def _turnstile(url: URL) -> threading.Lock | None:
 
 
 class Database:
-    """Transactions on one database. Nothing here retries: whoever calls does (Temporal's policies)."""
+    """Transactions on one database. Nothing is retried here: the callers do this (Temporal's policies)."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -248,16 +249,16 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """One transaction that writes: committed when the block ends, rolled back when it raises.
 
-        SQLite has one writer at a time, and whoever waits for it polls with ever longer sleeps. So writers of the same
-        process queue here, and only those of other processes meet at the file.
+        SQLite has one writer at a time, and a waiting writer polls with increasing sleeps. So writers of the same
+        process wait here in a queue, and only other processes wait at the file.
         """
         with self._turn(), translated(), self.writer.begin() as connection:
             yield connection
 
     def inserting(self, what: str, write: Callable[[Connection], T]) -> T:
-        """Call ``write``, which inserts what it does not find, in a transaction, and return its answer.
+        """Call ``write``, which inserts missing rows, in a transaction, and return its answer.
 
-        Again where another one inserted the same at the same time: then it is there.
+        It is called again when another transaction inserted the same row at the same time: then it finds the row.
         """
         for _ in range(_ROUNDS):
             with suppress(KeyTaken), self.writing() as connection:

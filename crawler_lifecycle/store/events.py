@@ -1,4 +1,4 @@
-"""The outbox: events, their deliveries, and incidents of runs that no status tells."""
+"""The outbox: events, their deliveries, and incidents of runs that no status shows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EventStore(RunPart):
             return made(Event, row) if row is not None else unit.append_event(type, key, body)
 
     def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
-        """Count one try of a delivery; ``error`` None means delivered."""
+        """Record one try of a delivery; ``error`` None means delivered."""
         d = outbox_delivery.c
         with self._db.writing() as conn:
             event = select(outbox_event.c.seq).where(outbox_event.c.seq == seq).with_for_update()
@@ -75,8 +75,9 @@ class EventStore(RunPart):
     def events_after(
         self, seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None
     ) -> list[Event]:
-        """Events with a greater number, in order, of everything, of one run, or about one ``subject``. None with a
-        smaller one appears later."""
+        """Events with a greater number, in order, of everything, of one run, or about one ``subject``. No event with a
+        smaller number appears later.
+        """
         e = outbox_event.c
         given = wanted((e.run_id, run_id), (e.subject, subject))
         query = select(outbox_event).where(e.seq > seq, *given).order_by(e.seq).limit(limit)
@@ -90,8 +91,8 @@ class EventStore(RunPart):
     def deliveries(self, run_id: int, *, keyed: bool = False) -> list[Mapping[str, object]]:
         """Every delivery of the run's events that was tried: seq, type, attempt, sink, status, tries, error, when.
 
-        With ``keyed`` only of events that have a key, because they must be delivered once; the others, of which a long
-        run has thousands, tell of a change and may go nowhere. What webhooks were told is theirs (``WebhookStore``).
+        With ``keyed`` only deliveries of events with a key, which must be delivered once; the others, of which a long
+        run has thousands, only report a change. Deliveries to webhooks are not included (``WebhookStore``).
         """
         e, d = outbox_event.c, outbox_delivery.c
         once = e.event_key.is_not(None)
@@ -105,10 +106,10 @@ class EventStore(RunPart):
 
 
 class TroubleStore(RunPart):
-    """Troubles of runs that no status tells: each is told once, by the event ``run.stale`` or ``run.blocked``."""
+    """Incidents of runs that no status shows: each is reported once, by the event ``run.stale`` or ``run.blocked``."""
 
     def note_stale(self, run: LiveRun) -> bool:
-        """Tell that the look which was due at ``run.due_at`` is overdue; whether it is, and was not told before."""
+        """Report that the look due at ``run.due_at`` is overdue. Returns whether it is, and was not reported before."""
         if run.due_at is None or not run.planned:
             return False
         with self._unit(run.run_id) as unit:
@@ -119,12 +120,13 @@ class TroubleStore(RunPart):
             return _tell(unit, EVENT_RUN_STALE, {"due_at": run.due_at.isoformat()}, more)
 
     def note_blocked(self, workflow_id: str, run_id: int | None, why: str, since: datetime) -> bool:
-        """Tell that the workflow of a live run cannot go on; whether that is one, and was not told before.
+        """Report that the workflow of a live run cannot continue. Returns whether it is one, and was not reported
+        before.
 
         Without ``run_id`` it is the run that the workflow's id names.
         """
         if run_id is None:
-            # Whoever started it chose its id; one that has not claimed its run yet is known by ours alone.
+            # Its starter chose its id; a workflow that has not claimed its run yet is known only by an id of ours.
             request_id, r = request_of_workflow(workflow_id), run_history.c
             mine = [(r.status.in_(LIVE_RUNS), r.owner_workflow_id == workflow_id), (r.request_id == request_id,)]
             found = [row["run_id"] for where in mine for row in self._rows(select(r.run_id).where(*where).limit(1))]

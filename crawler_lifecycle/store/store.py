@@ -1,4 +1,4 @@
-"""Everything that is asked of one SQL database."""
+"""All reads and writes of one SQL database."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ webhook = new_table(
     Column("revision", Integer, nullable=False),
     Column("definition", Json, nullable=False),
     Column("requested_by", Words(255)),
-    # Every event up to this number is delivered, or is none of its.
+    # All events up to this number are delivered, or are not for this webhook.
     Column("through_seq", BigInteger, nullable=False),
     # Who delivers at present; another one may not write any more.
     Column("follower", String(64)),
@@ -64,9 +64,9 @@ webhook = new_table(
 
 _DELIVERY = tuple(WebhookDelivery.__dataclass_fields__)
 _w, _e, _d = webhook.c, outbox_event.c, outbox_delivery.c
-#: Events that are looked at behind one that is not taken, or that nobody wants: what one reading costs at most.
+#: The most events that one reading examines beyond a failed event, or without an event for the webhook.
 _WINDOW = 1000
-#: What a webhook is told about itself, whatever its filters are.
+#: Events about a webhook itself, which it gets whatever its filters are.
 _ITS_OWN = frozenset({EVENT_WEBHOOK_TEST, EVENT_WEBHOOK_MISSED})
 #: Characters of a reason that its event has.
 _TOLD_MAX = 500
@@ -78,7 +78,7 @@ def spec_of(row: Row) -> WebhookSpec:
 
 
 class WebhookStore(StorePart):
-    """Webhooks: definitions, what is to be told to them, and what became of it. A webhook's row is locked first."""
+    """Webhooks: definitions, pending events, and their deliveries. A webhook's row is locked first."""
 
     # --- definitions ---
 
@@ -87,8 +87,8 @@ class WebhookStore(StorePart):
     ) -> tuple[WebhookRow, bool]:
         """Make the webhook, or give it this definition; whether anything changed.
 
-        A new one, also one that is there again, is told what happens from now on. Raises ``InvalidRequest`` when there
-        are too many.
+        A new one, or one that was made again, gets the events from now on. Raises ``InvalidRequest`` when there are too
+        many.
         """
         write = partial(self._put, name, definition, requested_by)
         return self._db.inserting(f"webhook {name!r}", write)
@@ -101,7 +101,7 @@ class WebhookStore(StorePart):
         if found is not None and found["deleted_at"] is None:
             if found["definition"] == new["definition"]:
                 return made(WebhookRow, found), False
-            # Who delivers goes by the old one: nobody is it any more.
+            # The present deliverer has the old definition: it loses the right to deliver.
             new |= {"revision": found["revision"] + 1, "failing_since": None, "error": None, "follower": None}
         else:
             self._check_most(conn, webhook, _w.deleted_at.is_(None))
@@ -144,7 +144,7 @@ class WebhookStore(StorePart):
             return made(WebhookRow, {**row, **new})
 
     def delete_webhook(self, name: str) -> bool:
-        """Have nothing told any more; whether it was there. Its deliveries stay on record."""
+        """Delete a webhook. Returns whether it existed. Its deliveries stay recorded."""
         with self._db.writing() as conn:
             row, now = locked_row(conn, webhook, name), self._clock()
             if row is None:
@@ -180,7 +180,7 @@ class WebhookStore(StorePart):
     # --- deliveries ---
 
     def follow_webhook(self, name: str, follower: str) -> WebhookRow | None:
-        """Be the one who delivers; ``None``: it was deleted, or never was. Again: nothing more.
+        """Become the deliverer; ``None``: the webhook was deleted, or never existed. A second call changes nothing.
 
         Raises ``RowUnreadable`` for a definition that a manual edit spoilt.
         """
@@ -189,7 +189,7 @@ class WebhookStore(StorePart):
             if row is None:
                 return None
             spec_of(row)
-            # A database that is not what it was may have fewer events.
+            # A restored database may have fewer events.
             new = {"follower": follower, "through_seq": min(row["through_seq"], _newest(conn))}
             conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**new))
             return made(WebhookRow, {**row, **new})
@@ -197,8 +197,9 @@ class WebhookStore(StorePart):
     def waiting_events(
         self, webhook_id: int, follower: str, spec: WebhookSpec, after_seq: int, limit: int
     ) -> WaitingEvents:
-        """The next events to be told, behind that number; at most ``limit`` are looked at. Raises ``Fenced`` when
-        another one delivers by now."""
+        """The next events to deliver, after that number; at most ``limit`` are examined. Raises ``Fenced`` when another
+        one delivers by now.
+        """
         over = _d.status.in_(("delivered", "skipped"))
         taken = select(_d.id).where(_d.seq == _e.seq, _d.sink == webhook_sink(webhook_id), over)
         wanted = _e.type.in_(sorted({*spec.types, *_ITS_OWN}))
@@ -210,13 +211,13 @@ class WebhookStore(StorePart):
                 raise _fenced(webhook_id)
             if row.paused_at is not None:
                 return WaitingEvents([], after_seq, paused=True)
-            newest = _newest(conn)  # first: what comes meanwhile is for the next time
+            newest = _newest(conn)  # read first: later events are for the next call
             if newest < after_seq:  # an older state of the database
                 raise _fenced(webhook_id)
             until = min(newest, after_seq + _WINDOW)
             if until <= after_seq:
                 return WaitingEvents([], after_seq)
-            if until < newest:  # what was removed is passed at once, and told of in one event
+            if until < newest:  # removed events are skipped at once, and one event reports them
                 first = conn.execute(select(func.min(_e.seq)).where(_e.seq > after_seq)).scalar_one()
                 until = newest if first is None else min(newest, first - 1 + _WINDOW)
             rows = conn.execute(query.where(_e.seq <= until).order_by(_e.seq).limit(limit)).mappings().all()
@@ -253,7 +254,7 @@ class WebhookStore(StorePart):
             if settled:
                 new |= {"failing_since": None, "error": None}
             elif errors or row["failing_since"] is not None:
-                # One that fails now and then is well as long as it goes on.
+                # A webhook that fails now and then is healthy as long as it makes progress.
                 since = None if moved else row["failing_since"]
                 new |= {"failing_since": since or now, "error": errors[-1] if errors else row["error"]}
             if any(row[name] != value for name, value in new.items()):
@@ -286,7 +287,7 @@ def _newest(conn: Connection) -> int:
 
 
 def _skip(conn: Connection, row: Row, seq: int) -> None:
-    """Have an event that failed not told any more."""
+    """Skip a failed event: it is not delivered any more."""
     mine = (_d.seq == seq, _d.sink == webhook_sink(row["webhook_id"]), _d.status == "failed")
     skip = update(outbox_delivery).where(*mine).values(status="skipped")
     if not 0 < seq <= ID_MAX or not conn.execute(skip).rowcount:
@@ -310,7 +311,7 @@ def _tell(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[st
 
 
 def _tell_missed(conn: Connection, row: Row, through_seq: int, now: datetime) -> None:
-    """Append an event when some between the cursor of ``row`` and its new place are not there any more."""
+    """Append an event when events between the position of ``row`` and its new position do not exist any more."""
     after = row["through_seq"]
     query = select(func.count()).where(_e.seq > after, _e.seq <= through_seq)
     missed = through_seq - after - conn.execute(query.select_from(outbox_event)).scalar_one()
@@ -320,7 +321,7 @@ def _tell_missed(conn: Connection, row: Row, through_seq: int, now: datetime) ->
 
 
 def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[int, dict[str, object]]:
-    """The facts about runs that filters need and no event tells."""
+    """The facts about runs that filters need and no event contains."""
     if not run_ids or not (spec.crawlers or spec.flows or spec.tags):
         return {}
     r, t = run_history.c, run_tag.c
@@ -335,7 +336,9 @@ def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[i
 
 
 def _note(conn: Connection, sink: str, tried: Sequence[Tried], now: datetime) -> None:
-    """Write tries down, those of one event as one. Events that were pruned meanwhile are left out."""
+    """Record tries; of several tries of one event, the last one counts. Events that were pruned meanwhile are left
+    out.
+    """
     if not tried:
         return
     last = {one.seq: one for one in tried}

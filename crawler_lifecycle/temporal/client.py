@@ -50,10 +50,10 @@ log = logging.getLogger(__name__)
 
 #: An audit that is still not over after that is given up; the next one finds the same.
 AUDIT_LIFE = timedelta(hours=2)
-#: Seconds between two tries to connect: after the first one, and the most of them.
+#: Seconds between two tries to connect: after the first one, and the longest.
 RETRY_S = (0.2, 5.0)
 
-#: Of many that are due at once each is on record before the runs of the others go on.
+#: Of many due times at once, each is recorded before the runs of the others continue.
 DUE_FIRST = Priority(priority_key=1)
 #: Workflows in these states may still act.
 _OPEN = (
@@ -93,7 +93,7 @@ class Workflows:
                 async with asyncio.timeout(self._timeout_s):  # not ``wait_for``: see ``answering``
                     self.client = await connect()
             except Exception as error:
-                # Whatever it is (refused, TLS, a wrong profile), the cure is outside; readiness tells it.
+                # Whatever the error (refused, TLS, a wrong profile), the cure is outside; readiness reports it.
                 raise TemporalUnavailable(str(error) or type(error).__name__) from error
             log.info("connected to Temporal")
             return DONE
@@ -250,11 +250,11 @@ class Workflows:
         return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
 
     async def wake(self, workflow_id: str) -> bool:
-        """Have a manager or a graph look into its rows now; ``False`` when no such workflow is open."""
+        """Make a manager or a graph read its rows now; ``False`` when no such workflow is open."""
         return await self._signal(workflow_id, names.SIGNAL_WAKE)
 
     async def moved(self, workflow_id: str) -> bool:
-        """Tell a manager that the worker which holds its object leaves; ``False`` when no such workflow is open."""
+        """Notify a manager that the worker with its object shuts down; ``False`` when no such workflow is open."""
         return await self._signal(workflow_id, names.SIGNAL_MOVED)
 
     async def _signal(self, workflow_id: str, name: str, *args: object) -> bool:
@@ -270,7 +270,8 @@ class Workflows:
             found = await _described(client, owner.workflow_id)
             if found is None or not _is_open(found) or _first(found) != owner.first_run_id:
                 return
-            # It went on meanwhile; or the server is too old to try a step before its time, which then comes by itself.
+            # It has continued meanwhile; or the server is too old to retry a step early, and then the retry comes by
+            # itself.
             with allowing(RPCStatusCode.NOT_FOUND, RPCStatusCode.UNIMPLEMENTED):
                 await client.get_workflow_handle(found.id, run_id=found.run_id).signal(names.SIGNAL_LOOK_NOW)
                 for step in found.raw_description.pending_activities:
@@ -294,14 +295,14 @@ class Workflows:
     # --- describe and query --------------------------------------------------------------------------------------
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
-        """Tell whether the workflow is open, and (when given) still in the chain that began with ``first_run_id``.
+        """Return whether the workflow is open, and (when given) still in the chain that began with ``first_run_id``.
 
         A resumed run uses its workflow id again, so the id alone does not tell the old owner from the new one.
         """
         return (await self.state(workflow_id, first_run_id)).open
 
     async def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
-        """Tell whether the workflow is open, and when and how it closed; of the chain that is given, if one is."""
+        """Return whether the workflow is open, and when and how it closed; of the chain that is given, if one is."""
         async with self.asking() as client:
             found = await _described(client, workflow_id)
             if found is None:
@@ -333,7 +334,7 @@ class Workflows:
             return answer
 
     async def problem(self, workflow_id: str) -> WorkflowProblem | None:
-        """The reason why this workflow does not go on; ``None`` when it does, or is not open."""
+        """The reason why this workflow does not continue; ``None`` when it does, or is not open."""
         async with self.asking() as client:
             found = await _described(client, workflow_id)
             return await problem_of(client, found) if found is not None and _is_open(found) else None
@@ -388,7 +389,7 @@ class Workflows:
             try:
                 return (await client.count_workflows(query)).count > 0
             except RPCError as error:
-                # A namespace that was never told of our search attributes has no workflow that bears one.
+                # A namespace that does not know our search attributes has no workflow with one.
                 if error.status == RPCStatusCode.INVALID_ARGUMENT and "CrawlRunId" in str(error):
                     return False
                 raise

@@ -3,8 +3,8 @@
 The format is that of Temporal's own samples (``binary/encrypted``, ``encryption-key-id``, nonce before ciphertext), so
 that a codec server made from those shows payloads in Temporal's UI, given the same key.
 
-What others send unencrypted is read as it is: a scheduler that knows no key can still start runs, and a plain stop from
-Temporal's CLI must count.
+Unencrypted payloads of others are read too: a scheduler without a key can still start runs, and a plain stop from
+Temporal's CLI must work.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Encryption(PayloadCodec):
         self._first = next(iter(self._keys))
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Every payload whole, with its metadata, inside of an encrypted one."""
+        """Encrypts every payload completely, with its metadata."""
         return [self._encrypted(payload) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Decrypt; the rest stays as it is, and so does a payload that none of our keys opens.
+        """Decrypt encrypted payloads.
 
-        Such a payload is marked with the reason and left to whoever reads it: an exception here would fail every
-        workflow task that it is part of, whoever sent it.
+        A payload that none of our keys opens is not changed, but marked with the reason; its reader decides. An
+        exception here would fail every workflow task with this payload, whoever sent it.
         """
         return [self._decrypted(p) if p.metadata.get("encoding") == ENCODING else p for p in payloads]
 
@@ -95,7 +95,7 @@ def _marked(payload: Payload, why: str) -> Payload:
 
 
 def codec_of(keys: SecretStr | None) -> PayloadCodec | None:
-    """The codec for the setting; ``None`` when it is not set. Its keys are never told from then on.
+    """The codec for the setting; ``None`` when it is not set. From then on its keys are never shown.
 
     Raises ``InvalidRequest``.
     """

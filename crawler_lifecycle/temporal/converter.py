@@ -2,9 +2,8 @@
 
 The SDK decodes before any code of ours runs, and an exception there fails the whole workflow task, again and again: one
 signal in an encoding that we do not know would hold a run up for ever, and heartbeat details of a foreign worker would
-fail an activity for good. So where nobody said which type is expected (input, signals, updates, heartbeats, details of
-failures) what cannot be read becomes ``Undecoded``, and whoever reads it decides. Where a type is expected, decoding
-still raises.
+fail an activity for good. So without an expected type (input, signals, updates, heartbeats, details of failures) an
+unreadable payload becomes ``Undecoded``, and its reader decides. With an expected type, decoding still raises.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ ENCRYPTED = b"binary/encrypted"
 WHY = "crawler-lifecycle-unreadable"
 _WHY_MAX = 200
 
-#: Shared by every converter of the process. They keep the type adapters that they have built, and each workflow has a
-#: converter of its own: adapters of its own would be built anew for each workflow.
+#: Shared by all converters of the process. It keeps the built type adapters; each workflow has its own converter, which
+#: would otherwise build them again.
 _ENCODINGS = tuple(PydanticPayloadConverter().converters.values())
 
 
@@ -57,5 +56,5 @@ class TolerantPayloadConverter(PydanticPayloadConverter):
             return super().from_payloads([payload], [hint])[0]
         try:
             return super().from_payloads([payload])[0]
-        except Exception as error:  # whatever a stranger's bytes do to a decoder
+        except Exception as error:  # whatever foreign bytes do to a decoder
             return describe(payload, error)

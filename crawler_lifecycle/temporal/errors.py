@@ -41,7 +41,9 @@ async def answering(timeout_s: float) -> AsyncIterator[None]:
 
 @contextmanager
 def allowing(*statuses: RPCStatusCode) -> Iterator[None]:
-    """Around a call for which an error with one of these gRPC statuses is an answer, too; it is swallowed."""
+    """Surrounds a call for which an error with one of these gRPC statuses is an answer too; such an error is
+    suppressed.
+    """
     try:
         yield
     except RPCError as error:

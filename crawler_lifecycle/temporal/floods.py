@@ -1,7 +1,7 @@
-"""Very many signals in one step of a workflow, made few before its code sees them.
+"""Drops most of very many signals in one step of a workflow before its code sees them.
 
-The SDK gives one step two seconds, and each signal a task of its own: thousands of them, which anybody may send, would
-fail the step again and again, and a stop would wait behind them. Nothing is lost but what would not be kept anyway.
+The SDK gives one step two seconds, and each signal its own task: thousands of signals, which anybody may send, would
+fail the step repeatedly, and delay a stop. Only signals that would not be kept anyway are dropped.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ WAKING = (
     *(names.SIGNAL_LOOK_NOW, names.SIGNAL_WAKE, names.SIGNAL_MOVED),
     *(names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED, names.SIGNAL_GRAPH_ENDED),
 )
-#: Of the others the first of each ask (``_ASKS``) and so many of the newest, one more than are logged of stops; or of
-#: the oldest, which is as many as a graph remembers.
+#: Of all other signals the first of each request (``_ASKS``) is kept, and so many of the newest: one more than the
+#: logged stops; or of the oldest, as many as a graph remembers.
 _STOPS = frozenset({names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP})
 _NEWEST, _OLDEST = HEARD_MAX + 1, ANSWERED_MAX + 1
-#: What may make a stop more than another one.
+#: Fields that make a stop stronger than another one.
 _ASKS = re.compile(rb'"(force|leave)"\s*:\s*true')
 
 
 class FewSignals(UnsandboxedWorkflowRunner):
-    """The runner of our workflows. The same is left out when a step is replayed: it depends on the step alone."""
+    """The runner of our workflows. A replay drops the same signals: this depends on the step alone."""
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        """A workflow whose steps are made small."""
+        """A workflow whose steps get fewer signals."""
         return cast(WorkflowInstance, _Small(super().create_instance(det)))
 
 
 class _Few:
-    """A step with fewer jobs. Not a copy of the message, which would cost more than what it saves."""
+    """A step with fewer jobs. Not a copy of the message, which would be slower than what this saves."""
 
     def __init__(self, act: WorkflowActivation, jobs: list[WorkflowActivationJob]) -> None:
         self._act, self.jobs = act, jobs
@@ -53,7 +53,7 @@ class _Few:
 
 
 class _Small:
-    """A workflow whose steps are made small, and which is in all else the one inside of it."""
+    """A workflow whose steps get fewer signals, and which otherwise behaves like the one inside."""
 
     def __init__(self, inside: WorkflowInstance) -> None:
         self._inside = inside
@@ -66,7 +66,7 @@ class _Small:
 
 
 def thinned(act: WorkflowActivation) -> WorkflowActivation:
-    """The same step. Of signals that nobody knows it has the first, and how many more there are (``SIGNAL_MORE``)."""
+    """The same step. Of unknown signals it keeps the first, and the number of the others (``SIGNAL_MORE``)."""
     if len(act.jobs) < FEW:
         return act
     asks = [_asks(job.signal_workflow) if job.HasField("signal_workflow") else None for job in act.jobs]

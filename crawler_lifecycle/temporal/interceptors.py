@@ -51,8 +51,8 @@ from .floods import WAKING
 
 log = logging.getLogger(__name__)
 
-#: Lines that one activation of a workflow may log. Whoever sends ten thousand signals would else hold its thread for
-#: longer than the SDK lets it, each time the workflow is replayed.
+#: The most log lines of one activation of a workflow. Otherwise ten thousand signals would block its thread for longer
+#: than the SDK allows, at each replay.
 LINES_MAX = 10
 
 
@@ -70,7 +70,7 @@ class Lines:
         return LINES_MAX - self._count
 
     def take(self) -> int:
-        """Log one more; how many are left before it."""
+        """Log one more line; returns how many are left before it."""
         left = self.left()
         self._count += 1
         return left
@@ -81,7 +81,7 @@ _lines: contextvars.ContextVar[Lines | None] = contextvars.ContextVar("lines", d
 
 
 def bounded(record: logging.LogRecord) -> bool:
-    """Tell whether this line of workflow code is logged; the last one says so. Lines of other code have no bound
+    """Return whether this line of workflow code is logged; the last one says so. Lines of other code have no bound
     here."""
     lines = _lines.get()
     if lines is None or not workflow.in_workflow():
@@ -96,7 +96,7 @@ def subject(args: Sequence[object]) -> dict[str, object]:
     """Run or manager, attempt and task that the arguments of an activity are about, as far as they say."""
     found: dict[str, object] = {}
     for arg in args[:1]:
-        if isinstance(arg, int):  # where an activity takes nothing but a number, it is the run's
+        if isinstance(arg, int):  # if an activity takes only a number, it is the run's
             found["run_id"] = arg
         places = (arg, getattr(arg, "fence", None), getattr(arg, "request", None), getattr(arg, "task", None))
         for name in ("run_id", "manager_id", "attempt", "task_id"):
@@ -110,7 +110,7 @@ class Observing(Interceptor):
     """The interceptor of our workers."""
 
     def __init__(self) -> None:
-        # The SDK appends what it knows to every message; here it is in fields of its own.
+        # The SDK appends its fields to every message; here they are separate fields.
         activity.logger.activity_info_on_message = False
         workflow.logger.workflow_info_on_message = False
         workflow.logger.base_logger.addFilter(bounded)
@@ -151,7 +151,7 @@ class _Activity(ActivityInboundInterceptor):
 
 
 class _Workflow(WorkflowInboundInterceptor):
-    """Created anew for every workflow execution; whatever runs in it shares these fields."""
+    """Created for every workflow execution; all its code shares these fields."""
 
     fields: dict[str, object]
     lines: Lines
@@ -173,7 +173,7 @@ class _Workflow(WorkflowInboundInterceptor):
         try:
             result = await super().execute_workflow(input)
         except Exception as error:
-            # Not what ended it: continue-as-new and bugs come this way as well, and the SDK tells both.
+            # The cause is not logged: continue-as-new and bugs also come this way, and the SDK logs both.
             workflow.logger.debug("workflow left by %s", type(error).__name__)
             raise
         workflow.logger.info("workflow ends")
@@ -184,7 +184,7 @@ class _Workflow(WorkflowInboundInterceptor):
         # A wake-up comes for every change on the cluster, and to a manager for every end of a run; the look or the
         # cycle that follows it says what was found.
         level = logging.DEBUG if input.signal in (*WAKING, names.SIGNAL_MORE) else logging.INFO
-        if self.lines.left() > 0:  # asked here as well: making a line that is not logged costs time, too
+        if self.lines.left() > 0:  # checked here as well: making a line that is not logged costs time, too
             workflow.logger.log(level, "signal %s", input.signal)
         await super().handle_signal(input)
 
@@ -203,7 +203,7 @@ class _Workflow(WorkflowInboundInterceptor):
 
 
 class _Calls(WorkflowOutboundInterceptor):
-    """Learns which run this is from what the workflow asks its activities to do."""
+    """Learns the run from the activities that the workflow calls."""
 
     def __init__(self, next: WorkflowOutboundInterceptor, fields: dict[str, object]) -> None:
         super().__init__(next)
@@ -285,7 +285,7 @@ def _later(error: BaseException, info: activity.Info) -> ApplicationError | None
 
 
 def longest(policy: RetryPolicy | None) -> timedelta:
-    """The longest wait between two tries that the policy knows."""
+    """The longest wait between two tries of the policy."""
     if policy is None:
         return timedelta.max
     return policy.maximum_interval or 100 * policy.initial_interval  # the default of Temporal's server

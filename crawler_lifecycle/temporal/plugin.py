@@ -35,11 +35,11 @@ DEFAULT_ADDRESS = "127.0.0.1:7233"
 #: Bytes of a failure with its causes. The server keeps the failure of a try up to 4,096 bytes; of a larger one it keeps
 #: "Failure exceeds size limit." and forgets the type (measured). Encryption, which comes after us, adds some hundred.
 FAILURE_BYTES = 3_000
-#: Causes of causes that are told, and characters of a message or stack that are searched for secrets.
+#: The most nested causes that are kept, and characters of a message or stack that are searched for secrets.
 CAUSES_MAX, TEXT_MAX = 3, 16 * 1024
-#: Smaller and smaller, until it fits: texts grow when they become JSON in an encoded failure.
+#: Ever smaller sizes, until it fits: texts grow when they become JSON in an encoded failure.
 _BUDGETS = (FAILURE_BYTES, 2_000, 1_200, 600)
-#: What stands in the place of a message that is in the encoded attributes; the SDK's own word.
+#: The text in place of a message that is in the encoded attributes; the SDK uses the same.
 _HIDDEN = "Encoded failure"
 _inside = threading.local()
 
@@ -80,7 +80,7 @@ class RedactingFailureConverter(DefaultFailureConverter):
                 _redact(details)
             if part.message != _HIDDEN:
                 part.ClearField("encoded_attributes")  # they were decoded into the message
-        # What somebody else encoded cannot be cut, and was when it was made.
+        # An encoded part of another service cannot be cut, and was cut when it was made.
         encoded = sum(part.encoded_attributes.ByteSize() for part in _chain(failure))
         whole = Failure()
         whole.CopyFrom(failure)
@@ -94,7 +94,7 @@ class RedactingFailureConverter(DefaultFailureConverter):
 
 
 class HidingFailureConverter(RedactingFailureConverter):
-    """The same where payloads are encrypted: what went wrong is for those who have the key."""
+    """The same with encrypted payloads: the error is only for readers with the key."""
 
     hidden = True
 
@@ -156,7 +156,7 @@ def _first_bytes(text: str, most: int) -> str:
 
 
 def _last_lines(text: str, most: int) -> str:
-    """The last whole lines of it: the innermost calls. Half a line could be half of a secret."""
+    """The last whole lines: the innermost calls. Half a line could contain half of a secret."""
     raw = text.encode(errors="backslashreplace")
     if len(raw) <= most:
         return text

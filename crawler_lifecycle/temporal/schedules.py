@@ -1,8 +1,8 @@
-"""The Temporal Schedules that fire: kept what the database says, and what they did not fire is written down.
+"""Keeps the Temporal Schedules as the database defines them, and records times that they did not fire.
 
-A person may pause one in Temporal's UI, let it go on, change or delete it there. A pause is taken over; everything else
-is set back, and said. Who did what is known by the note: ours begins with ``OURS`` and a digest of what we left there.
-What is as we left it and still not as it should be is our own of before: another build, or newer rules of a zone.
+A person may pause, resume, change or delete one in Temporal's UI. A pause is taken over; any other change is undone,
+and reported. The note shows who changed it: ours begins with ``OURS`` and a digest of what we wrote. If it is unchanged
+and still not correct, we wrote it earlier: with another build, or older rules of a zone.
 
 The Temporal Schedule of audits is made, changed or removed as the settings say.
 """
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What our notes begin with; any other one is a person's.
+#: The prefix of our notes; any other note is a person's.
 OURS = "crawler-lifecycle "
 #: Schedules that one turn compares, and seconds between two turns: a thousand have their turn within five minutes.
 PAGE, TURN_S = 50, 15.0
-#: Schedules of one turn that fail until it is an outage.
+#: The number of failed schedules of one turn that counts as an outage.
 FAILED_MAX = 3
-#: After so long a look back is written down, also where nothing was due.
+#: Seconds after which the last check is recorded, even if nothing was due.
 QUIET = timedelta(days=1)
 #: A schedule without a due time in so long has ended: a 29th of February on a given weekday may take forty years.
 AHEAD = timedelta(days=41 * 366)
@@ -134,7 +134,7 @@ class ScheduleKeeper:
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """For a probe: what was done since the start, and why it cannot be done now."""
+        """For a probe: what was done since the start, and the present error."""
         return {"problem": self._loop.failures.problem, **self.counts}
 
     async def run(self) -> None:
@@ -144,8 +144,8 @@ class ScheduleKeeper:
     async def turn(self) -> None:
         """Compare one page of schedules.
 
-        One that is in trouble holds up no other. Raises the first error when all others had their turn, or a few
-        failed: then the next turn goes on behind those.
+        A failing one does not delay the others. Raises the first error after all others were compared, or after a few
+        failed: then the next turn continues after those.
         """
         troubles = list[Exception]()
         page = await asyncio.to_thread(self._store.list_schedules, self._after, PAGE, deleted=True)
@@ -155,7 +155,7 @@ class ScheduleKeeper:
                 continue
             try:
                 await self.keep(row.name)
-            except Exception as error:  # also what only an odd row or an odd Temporal Schedule brings about
+            except Exception as error:  # also an error that only an odd row or an odd Temporal Schedule causes
                 unexpected = None if isinstance(error, LifecycleError) else error
                 log.warning("schedule %s is not compared now: %s", row.name, error, exc_info=unexpected)
                 troubles.append(error)
@@ -167,7 +167,7 @@ class ScheduleKeeper:
             raise troubles[0]
 
     async def keep(self, name: str) -> None:
-        """Make the Temporal Schedule what the row says; write down what was due and never fired.
+        """Update the Temporal Schedule from the row; record due times that never fired.
 
         Raises ``LifecycleError``: of the store, and ``TemporalUnavailable``.
         """
@@ -187,7 +187,7 @@ class ScheduleKeeper:
         await self._note(row, spec)
         ended = spec.end_at is not None and next(spec.due_times(now, now + AHEAD), None) is None
         trouble = row.trouble if row.told == row.revision else None
-        if found is not None or row.ended_at is None or row.told != row.revision:  # Temporal removes what has ended
+        if found is not None or row.ended_at is None or row.told != row.revision:  # Temporal removes ended schedules
             done = await self._set(name, found, temporal_schedule(row, spec, now))
             if done is not None and row.told == row.revision:
                 trouble = f"it was {done} at {now:%Y-%m-%d %H:%M} UTC"
@@ -198,7 +198,7 @@ class ScheduleKeeper:
         """Make the Temporal Schedule that, if it is not; what a person had done to it, if one had."""
         async with self._workflows.asking() as client:
             if found is None:
-                with suppress(ScheduleAlreadyRunningError):  # another worker or gateway made it in this moment
+                with suppress(ScheduleAlreadyRunningError):  # another worker or gateway made it at this moment
                     await client.create_schedule(temporal_schedule_id(name), wanted)
                 return "deleted in Temporal, and made again"
             there, note = found.schedule, found.schedule.state.note or ""
@@ -214,7 +214,7 @@ class ScheduleKeeper:
             await asyncio.to_thread(write, row.schedule_id, told, trouble=trouble, ended_at=ended_at)
 
     async def _taken_over(self, row: ScheduleRow, found: ScheduleDescription | None) -> ScheduleRow:
-        """The row as it is after what a person did in Temporal."""
+        """The row after a person's change in Temporal."""
         if found is None or row.told is None:
             return row
         state, (digest, paused) = found.schedule.state, _left(found.schedule)
@@ -253,12 +253,12 @@ def _left(schedule: Schedule) -> tuple[str, bool]:
 
 
 async def _input(client: Client, schedule: Schedule) -> list[object]:
-    """The input of the workflow of a due time; empty where nobody can read it."""
+    """The input of the workflow of a due time; empty if it is unreadable."""
     action = schedule.action
     assert isinstance(action, ScheduleActionStartWorkflow), "there is no other action"
     try:
         return list(await client.data_converter.decode(action.args, [DueOrder]))
-    except Exception:  # whatever a person wrote there, and however it was encoded
+    except Exception:  # whatever a person wrote there, and in whatever encoding
         return []
 
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from temporalio.client import Plugin
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-#: What ending a process may wait for the last spans, in milliseconds.
+#: Milliseconds for which an ending process may wait for the last spans.
 FLUSH_MS = 3000
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether an endpoint is set and traces are not switched off by OpenTelemetry's own switches."""
+    """Return whether an endpoint is set and traces are not switched off by OpenTelemetry's own switches."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none":
         return False
     return any(environment.get(name) for name in ENDPOINTS)
@@ -40,7 +40,7 @@ class Tracing:
     """For ``temporal.connect``; workers take them from their client."""
 
     def close(self) -> None:
-        """Send what is left, for at most ``FLUSH_MS``."""
+        """Send the remaining spans, for at most ``FLUSH_MS``."""
         if self.provider is not None:
             self.provider.force_flush(FLUSH_MS)
             self.provider.shutdown()

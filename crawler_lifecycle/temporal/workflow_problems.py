@@ -1,4 +1,4 @@
-"""Problems of workflows, as the server tells them: a step that fails again and again, or that no worker takes."""
+"""Problems of workflows, as the server reports them: a step that fails repeatedly, or that no worker takes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from crawler_lifecycle.domain.names import QUEUE_MAIN
 
 from .errors import allowing
 
-#: From this try on a workflow's step is not only slow: a worker that dies with it costs one try, and that is normal.
+#: From this try on a workflow's step counts as failing: one try may be lost with a worker, which is normal.
 TRIES_MIN = 3
-#: Nobody is expected to wait that long for a worker: an idle one takes a step within milliseconds.
+#: Seconds of waiting for a worker that are a problem: an idle worker takes a step within milliseconds.
 UNTAKEN = timedelta(seconds=30)
 #: Events read backwards to find what failed.
 _EVENTS = 200
@@ -38,7 +38,7 @@ WHY_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class WorkflowProblem:
-    """The reason why an open workflow does not go on."""
+    """The reason why an open workflow does not continue."""
 
     since: datetime
     what: str | None
@@ -48,7 +48,7 @@ class WorkflowProblem:
 
 
 async def problem_of(client: Client, found: WorkflowExecutionDescription) -> WorkflowProblem | None:
-    """The reason why this open workflow does not go on; ``None`` when it does. Raises ``RPCError``."""
+    """The reason why this open workflow does not continue; ``None`` when it does. Raises ``RPCError``."""
     raw = found.raw_description
     if not raw.HasField("pending_workflow_task"):
         return None
@@ -94,7 +94,7 @@ async def _failing(client: Client, found: WorkflowExecutionDescription, schedule
         )
     )
     ends = _since_last_success(answer.history.events)
-    if not ends:  # so much has happened meanwhile that the failure is pages away
+    if not ends:  # there are so many newer events that the failure is pages away
         return WorkflowProblem(scheduled, "see its history")
     last = ends[0].workflow_task_failed_event_attributes
     return WorkflowProblem(

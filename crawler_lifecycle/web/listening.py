@@ -23,13 +23,13 @@ from .serving import HEAD_MAX
 
 logger = logging.getLogger(__name__)
 
-#: What a request that is being served gets after SIGTERM, in seconds.
+#: Seconds that a request in service gets after SIGTERM.
 GRACE_S = 10
 #: Connections at once, silent ones included; a silent one costs some kilobytes for at most ``HEAD_S``.
 CONNECTIONS_MAX = 4096
 #: What a client gets to send the head of a request, in seconds, from its connection or from the first byte on.
 HEAD_S = 10.0
-#: For so long a client may leave an answer unread, in seconds, before its connection is cut.
+#: Seconds for which a client may leave an answer unread before its connection is cut.
 UNREAD_S = 30.0
 _WATCH_EVERY_S = 2.0
 _TRANSPORT = "crawler_lifecycle.transport"
@@ -181,7 +181,7 @@ def run(name: str, app: FastAPI, bound: socket.socket) -> int:
 
 
 def _allow_files(wanted: int) -> None:
-    """Room for the connections: the usual limit of 1,024 open files would be reached before ours."""
+    """Capacity for the connections: the usual limit of 1,024 open files would be reached before ours."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

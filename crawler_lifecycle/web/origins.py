@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: A check of the head; returns what is wrong, or ``None``.
 Check = Callable[[Scope, Headers], "Problem | None"]
 
-#: What a cluster asks a service by its address.
+#: The health checks, which a cluster calls by address.
 PROBES = ("/healthz", "/readyz")
 _LOCAL = "127.0.0.1 or localhost"
 

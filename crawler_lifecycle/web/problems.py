@@ -134,7 +134,7 @@ def of_error(error: LifecycleError) -> Problem:
     if isinstance(error, OtherPlace):
         return Problem(421, code, str(error))
     if isinstance(error, RowUnreadable):
-        # A person has to mend the row; to ask again at once helps nobody.
+        # A person has to repair the row; an immediate retry does not help.
         return Problem(500, code, str(error))
     if error.retryable:
         return unavailable(code, str(error), retry_after_s=error.retry_after_s)
@@ -142,7 +142,7 @@ def of_error(error: LifecycleError) -> Problem:
 
 
 def _field_error(text: str) -> FieldError:
-    """The texts of ``InvalidRequest`` begin with the field."""
+    """The texts of ``InvalidRequest`` begin with the name of the field."""
     found = re.match(r"([\w.\[\]\-]+): ", text)
     return FieldError(field=found[1], message=text[found.end() :]) if found else FieldError(field="body", message=text)
 

@@ -10,7 +10,7 @@ from .problems import Problem
 
 #: Seconds of its rate that a caller may use in one go.
 BURST_S = 5.0
-#: Wrong tokens from one address: so many at once, and then so many a second.
+#: Wrong tokens from one address: the most at once, and then the most a second.
 WRONG_MAX, WRONG_PER_S = 10.0, 1 / 6
 #: Callers come and go; beyond this many, buckets that are full again are forgotten.
 REMEMBERED = 10_000
@@ -26,7 +26,7 @@ class Bucket:
         self._at = now
 
     def take(self, now: float) -> float:
-        """Take one; 0.0, or the seconds until there is one."""
+        """Take one. Returns 0.0, or the seconds until one is available."""
         self._left = min(self._size, self._left + (now - self._at) * self._rate)
         self._at = now
         if self._left >= 1.0:
@@ -46,7 +46,7 @@ class Buckets:
         self._buckets: dict[Hashable, Bucket] = {}
 
     def take(self, key: Hashable, rate: float, size: float | None = None) -> float:
-        """Take one; 0.0, or the seconds until there is one."""
+        """Take one. Returns 0.0, or the seconds until one is available."""
         now = self._clock()
         if key not in self._buckets and len(self._buckets) >= REMEMBERED:
             self._buckets = {known: bucket for known, bucket in self._buckets.items() if not bucket.full(now)}
@@ -77,5 +77,5 @@ def address_of(client: tuple[str, int] | None) -> str:
 
 
 def too_many(code: str, detail: str, wait: float) -> Problem:
-    """429, and when to come again."""
+    """The error 429, with the time of the next allowed try."""
     return Problem(429, code, detail, headers={"Retry-After": str(max(1, math.ceil(wait)))})

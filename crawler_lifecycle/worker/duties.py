@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Duties:
-    """Begins them, each a task in the background that nothing ends but the process."""
+    """Starts the background services, each a task that ends only with the process."""
 
     def __init__(self, settings: Settings, health: Health, workflows: Workflows, beside: Beside) -> None:
         self._settings, self._health, self._workflows, self._beside = settings, health, workflows, beside
@@ -62,15 +62,16 @@ class Duties:
         return waker
 
     def _release(self, parts: Parts) -> None:
-        """Let go of the evidence that the cluster keeps, once it is on record; where a cluster keeps any."""
+        """Remove the finalizers of recorded ends, where a cluster keeps them."""
         keeper = kind_of(self._settings.cluster).keeper()
         if keeper is not None:
             releaser = Releaser(keeper, parts.store.tasks)
             self._begin("releases", releaser.state, releaser.run())
 
     async def _audit(self, client: Client, parts: Parts) -> None:
-        """Audit by a schedule, see after what is overdue or lost its workflow, and keep schedules alike in Temporal and
-        in the database."""
+        """Start the scheduled audits, the search for overdue looks and lost workflows, and the comparison of schedules
+        with Temporal.
+        """
         await _keep_schedule(client, self._settings.audit)
         repair = self._settings.audit.repair
         take_over = functools.partial(build_audit(parts).take_over, repair=repair)
@@ -88,7 +89,7 @@ class Duties:
 
 
 async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
-    """Make the schedule of audits what the settings say. Without the right to, audits on demand still work."""
+    """Update the schedule of audits from the settings. Without this right, audits on demand still work."""
     try:
         await keep_audit_schedule(client, settings.every_s, settings.repair)
     except RPCError as error:
@@ -99,14 +100,14 @@ async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
 
 @dataclass
 class Health:
-    """Answers of the probes. Liveness is the event loop itself; readiness is a list of what is missing."""
+    """Answers of the probes. Liveness is the event loop itself; readiness is a list of missing parts."""
 
     roles: list[str]
     version: str | None = None
     missing: dict[str, str] = field(default_factory=lambda: {"temporal": "not connected yet"})
 
     beside: dict[str, Callable[[], Mapping[str, object]]] = field(default_factory=dict)
-    """Work beside the activities -> its state. None of it is a reason to take no work."""
+    """Background services -> their state. None of these is a reason to take no work."""
 
     def app(self, listens: str) -> Starlette:
         """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 TURN_S, IDLE_S = 3.0, 15.0
 #: Seconds after an error, and the most of them.
 RETRY_S = (5.0, 60.0)
-#: Ends that one turn lets go of. The others have their turn at once afterwards.
+#: The most ends that one turn releases. The next turn follows at once.
 PAGE = 500
 #: An end that was recorded without evidence, while the cluster has some: an audit compares the two within this time.
 UNPROVED_FOR = timedelta(hours=1)
@@ -54,8 +54,7 @@ def _on_record(end: KeptEnd, row: RecordedTask | None, now: datetime) -> bool:
 
 
 def _is_strange(end: KeptEnd, row: RecordedTask | None) -> bool:
-    """Tell whether no row is about this object: what is under a row's name may be another one, of another
-    installation."""
+    """Return whether no row is about this object: an object of a row's name may belong to another installation."""
     if row is None:
         return True
     if end.uid is not None and end.uid == row.uid:
@@ -64,7 +63,7 @@ def _is_strange(end: KeptEnd, row: RecordedTask | None) -> bool:
         return True
     if end.uid is None:
         return False
-    # A row that has ended and knows of no object never had one. One that is open may only not have been told yet.
+    # An ended row without an object never had one. For an open row the object may not be recorded yet.
     return row.uid is not None or row.status in _ENDS
 
 
@@ -91,7 +90,7 @@ class Releaser:
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """The present state, for a probe: what the cluster keeps, and what of that no row knows."""
+        """For a probe: the ends that the cluster keeps, and those without a row."""
         ago = None if self._last is None else round(time.monotonic() - self._last, 1)
         return {
             "kept": self._kept,
@@ -111,7 +110,9 @@ class Releaser:
         return 0.0 if left else self._pause
 
     def turn(self) -> tuple[int, int]:
-        """Let go of what is on record: how many ends, and how many more could go. Raises ``LifecycleError``."""
+        """Release the recorded ends. Returns how many, and how many more could be released. Raises
+        ``LifecycleError``.
+        """
         kept = self._keeper.kept()
         rows = {row.key: row for row in self._tasks.recorded_tasks([end.key for end in kept])} if kept else {}
         ready = releasable(kept, rows, self._clock())

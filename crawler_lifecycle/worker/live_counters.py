@@ -1,7 +1,7 @@
 """Live counters: records every few seconds what running crawlers have counted, without a look.
 
-The observer reads, the database keeps what is higher than before. Nothing else comes of it: no status, no event, and no
-look is early or late for it. Whatever fails here costs age and never the truth: the look that is due counts as well.
+The observer reads, the database keeps what is higher than before. It has no other effect: no status and no event
+changes, and no look is earlier or later. A failure here only makes counters older: the next look reads them as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 TURN_S = 2.0
 #: Tasks of one run that are written in one transaction.
 PAGE = 500
-#: Seconds after which a task that nobody spoke of is forgotten: of very many, each has its turn in a few minutes.
+#: Seconds after which a task without a report is forgotten: with very many tasks, each is read every few minutes.
 FORGET_S = 3600.0
 
 _Key = tuple[RunRef, int, int]
@@ -60,7 +60,7 @@ class Counting:
         await self._loop.run(lambda: asyncio.to_thread(self.turn))
 
     def turn(self) -> None:
-        """Read, and write what is another reading than the one that was written last.
+        """Read counters, and write those that changed since the last write.
 
         Raises what reading raised, or the last error of writing: the counters of the other runs are written by then.
         """

@@ -1,9 +1,9 @@
-"""Overdue looks, and what no workflow carries: finds both every 15 s and sees to them, whatever the cause.
+"""Finds overdue looks and lost workflows every 15 s, and repairs them, whatever the cause.
 
-Of each run whose look is overdue Temporal is asked, and of each manager, graph, webhook and due time that is to have a
-workflow. One that nobody works for is started or taken over, by the audit's own repair; a run whose workflow is open is
-woken, once for each look that is due; and why it does not go on is told. So it takes at most 60 s from due to looked
-at, unless the database or Temporal do not answer, or no worker does.
+It asks Temporal about each run with an overdue look, and about each manager, graph, webhook and due time that needs a
+workflow. Without a workflow, one is started by the audit's own repair; a run with an open workflow is woken, once for
+each due look, and the reason why it does not continue is reported. So it takes at most 60 s from due to looked at,
+unless the database or Temporal do not answer, or no worker does.
 
 Level-triggered: it remembers nothing that matters, any number of workers may do this at once, and one that dies in the
 middle costs nothing.
@@ -27,9 +27,9 @@ from crawler_lifecycle.store.audits.reads import OverdueStore
 
 log = logging.getLogger(__name__)
 
-#: Runs that one turn asks Temporal about; the next turn goes on after them.
+#: The most runs about which one turn asks Temporal; the next turn continues after them.
 PAGE = 500
-#: Runs in trouble after which a turn is given up; the next one goes on behind them.
+#: Number of failed runs after which a turn is given up; the next one continues after them.
 FAILED_MAX = 3
 
 TAKEN_OVER, WOKEN, LEFT = "taken_over", "woken", "left"
@@ -68,7 +68,7 @@ class Overdue:
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """For a probe: what was overdue or lost at the last turn, and what was done since the start."""
+        """For a probe: what was overdue or lost at the last turn, and the repairs since the start."""
         return {"overdue": self._overdue, "lost": self._lost, "problem": self._loop.failures.problem, **self.counts}
 
     async def run(self) -> None:
@@ -79,7 +79,7 @@ class Overdue:
         troubles = list[LifecycleError]()
         try:
             await self.turn()
-        except LifecycleError as error:  # what has no looks is not held up by it
+        except LifecycleError as error:  # parents without looks are not delayed by it
             troubles.append(error)
         lost = 0
         for what in OWNED:
@@ -92,7 +92,7 @@ class Overdue:
             raise troubles[0]
 
     async def turn(self) -> int:
-        """See to one page of what is overdue; how many runs. Raises ``LifecycleError``."""
+        """Repair one page of overdue runs. Returns how many. Raises ``LifecycleError``."""
         before = overdue_before(self._clock())
         self._overdue = (await asyncio.to_thread(self._store.overdue_looks, before)).count
         page = await asyncio.to_thread(self._store.overdue_runs, before, self._after, PAGE)
@@ -106,7 +106,7 @@ class Overdue:
         for run in page:
             try:
                 await self._see_to(run)
-            except LifecycleError as error:  # one run in trouble holds up no other
+            except LifecycleError as error:  # one failing run does not delay the others
                 log.warning("the overdue look of run %d is not seen to now: %s", run.run_id, error)
                 troubles.append(error)
                 if len(troubles) == FAILED_MAX:
@@ -118,14 +118,14 @@ class Overdue:
 
     async def _see_to(self, run: LiveRun) -> None:
         if run.planned and self._noted.get(run.run_id) != run.due_at:
-            with suppress(RowUnreadable):  # a person is told of that elsewhere
+            with suppress(RowUnreadable):  # a person is notified of that elsewhere
                 await asyncio.to_thread(self._note, run)
             self._noted[run.run_id] = run.due_at
         done = await asyncio.to_thread(self._take_over, run)
         if done is not None:
             self.counts[TAKEN_OVER if done.repaired else LEFT] += 1
         elif run.planned and run.owner_workflow_id is not None and self._told.get(run.run_id) != run.due_at:
-            # What waits for nothing that is planned is at it; a signal would only make its history longer.
+            # A workflow without a planned wait is at work; a signal would only make its history longer.
             self._told[run.run_id] = run.due_at
             log.warning("the look of run %d that was due at %s has not come; woken", run.run_id, run.due_at)
             await self._wake(run.owner_workflow_id)

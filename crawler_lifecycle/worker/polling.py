@@ -93,7 +93,7 @@ NOTIFIED_S = 2.0
 
 
 class Polling:
-    """The workers of one process. What they need is let go with ``stack``."""
+    """The workers of one process. Their resources are released with ``stack``."""
 
     def __init__(
         self, client: Client, settings: Settings, deployment: WorkerDeploymentConfig | None, stack: AsyncExitStack
@@ -115,7 +115,7 @@ class Polling:
         """Poll the queue of the users' objects in this process, and the one of functions."""
         settings = self._settings.worker
         threads = self._threads(settings.threads, "plans-own")
-        # Of no deployment: what is called here is the object in this very process, whatever build is current.
+        # Without a deployment: the object is in this process, whatever build is current.
         await self._begin(worker(self._client, PLANS, parts, settings, threads, None, plans.hosts.own_queue))
         self._own = self._workers.pop()
         most, queue = self._settings.plans.functions, functions_queue(self._settings.plans.queue)
@@ -131,7 +131,7 @@ class Polling:
         await asyncio.gather(*(one.shutdown() for one in self._workers), self._leave_own(moving))
 
     async def _leave_own(self, moving: Awaitable[None] | None) -> None:
-        """The queue of the users' objects here, for which managers still ask that were not told yet."""
+        """The queue of the users' objects here, which managers still use until they are notified."""
         if self._own is None or moving is None:
             return
         notifying = asyncio.ensure_future(moving)
@@ -192,7 +192,7 @@ class WorkflowSlots(CustomSlotSupplier):
 
 
 class _Slots:
-    """So many at once, first come, first served. They come back from the SDK's own threads."""
+    """A semaphore: so many at once, first come, first served. Slots are returned from the SDK's own threads."""
 
     def __init__(self, size: int) -> None:
         self._free = size
@@ -239,12 +239,12 @@ class _Slots:
 
 
 def _served(turn: asyncio.Future[None]) -> None:
-    if not turn.done():  # who gave up meanwhile gives it back
+    if not turn.done():  # a waiter that gave up meanwhile returns it
         turn.set_result(None)
 
 
 class _Permit(SlotPermit):
-    """A slot that is taken, and of which kind."""
+    """A taken slot, and its kind."""
 
     def __init__(self, slots: _Slots) -> None:
         self.slots = slots

@@ -54,11 +54,11 @@ T = TypeVar("T")
 EXIT_ERROR = 1
 #: How often a worker that cannot start yet tries again, seconds.
 RETRY_S = 2.0
-#: How often a worker that serves asks whether what it needs is there, seconds.
+#: Seconds between two checks whether the systems that a worker needs are available.
 CHECK_S = 5.0
-#: How often a worker asks whether Temporal still knows what was registered, seconds: its database may be another one.
+#: Seconds between two checks whether Temporal still knows our search attributes: its database may be another one.
 REGISTER_S = 30.0
-#: Seconds in which a worker that leaves tells the managers whose objects it holds.
+#: Seconds in which a worker that shuts down notifies the managers whose objects it holds.
 MOVED_S = 5.0
 
 
@@ -139,7 +139,7 @@ async def _without_database(database: StoreHealth) -> dict[str, str]:
 
 
 async def _registered(client: Client) -> dict[str, str]:
-    """Register the search attributes that the server does not know; what is missing of them."""
+    """Register the search attributes that the server does not know. Returns those that are still missing."""
     try:
         added = await register_search_attributes(client)
     except RPCError as error:
@@ -162,7 +162,7 @@ async def _connected(
     database: StoreHealth, workflows: Workflows, health: Health, connecting: Callable[[], Awaitable[Client]]
 ) -> Client:
     """Connect and check until everything is there. Raises ``LifecycleError`` for what no waiting mends."""
-    while True:  # not a loop in the background: such an error has to end the worker
+    while True:  # not a background loop: such an error has to end the worker
         missing: dict[str, str] = {}
         if workflows.client is None:
             try:
@@ -198,7 +198,7 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
 
 
 async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: float | None = None) -> T | None:
-    """The result of ``work``; ``None`` when ``over`` is set or the time is up before that, which ends it."""
+    """The result of ``work``; ``None`` when ``over`` is set or the time is over before, which ends it."""
     working, leaving = asyncio.create_task(work), asyncio.create_task(over.wait())
     await asyncio.wait((working, leaving), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
@@ -300,7 +300,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
 
 
 async def _notify_managers(plans: UsersCode, managers: ManagerStore, workflows: Workflows) -> None:
-    """Have managers go on elsewhere at once. For a while: they find out by themselves."""
+    """Make managers continue elsewhere at once. For a limited time: they notice it by themselves."""
     try:
         await asyncio.wait_for(plans.leave(managers, workflows.moved), MOVED_S)
     except (LifecycleError, TimeoutError) as error:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 FIRST_S = 10.0
 #: Seconds for a source where there is no limit.
 FOR_EVER_S = 365 * 86_400.0
-#: How often a source that did not answer is asked again, in seconds.
+#: Seconds between two tries of a source that did not answer.
 AGAIN_S = 60.0
 
 
@@ -59,7 +59,7 @@ def ask(sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = N
             del known.troubles[name]
         elif isinstance(answer, LifecycleError):
             known.troubles[name] = str(answer)
-        else:  # whatever it is, it says nothing about the others and may stop nobody
+        else:  # whatever the error is, it says nothing about the other sources and must not stop them
             log.error("numbers of %s", name, exc_info=answer)
             known.troubles[name] = f"{type(answer).__name__}: {answer}"
     return known

@@ -3,7 +3,7 @@
 The observer watches in a thread of its own; everything else happens in the event loop. The owner of a run is read from
 the database, together with what its last look saw, and never from Temporal's visibility, which may be behind.
 
-Whatever fails here costs time and never the truth: a run that is not woken is looked at when that is due.
+A failure here only costs time: a run that is not woken has its next look as planned.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ HEALTH_S = 1.0
 #: Seconds after an error of ours, and the most of them.
 RETRY_S = (1.0, 30.0)
 
-#: What is counted, as the label ``what``: changes that were noticed; those of them that were joined with an earlier one
-#: or that a look had seen already; signals that were taken; tries that failed.
+#: Values of the label ``what``: noticed changes; changes that were joined with an earlier one or already seen by a
+#: look; delivered signals; failed tries.
 NOTICED, COALESCED, SENT, FAILED = "noticed", "coalesced", "sent", "failed"
 
 
@@ -91,7 +91,7 @@ class Waker:
             meters.observer_up(self.health().up)
 
     def _take(self, run_id: int, at: datetime) -> bool:
-        """From the observer's thread; whether the loop must be told."""
+        """Called in the observer's thread. Returns whether the loop must be woken."""
         with self._lock:
             first = not self._noticed
             known = self._noticed.get(run_id)
@@ -117,7 +117,7 @@ class Waker:
             await self._serve(due)
 
     async def _serve(self, due: list[int]) -> None:
-        """Decide about these runs by what the database says now, and send what is to be sent."""
+        """Decide about these runs by the present rows, and send the signals."""
         try:
             standings = await asyncio.to_thread(self._store.wake_targets, due)
             wakes = self._wakes.decide(due, standings, self._clock())
@@ -133,7 +133,7 @@ class Waker:
             self._failures.worked()
 
     async def _send(self, wake: Wake) -> Exception | None:
-        """The error that prevented it; ``None`` when the workflow was asked."""
+        """The error of the call; ``None`` when the workflow got the signal."""
         try:
             async with self._at_once:
                 heard = await self._wake(wake.workflow_id)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 log = logging.getLogger(__name__)
 
-#: Seconds on top of the grace for what comes after it: closing connections, the last log lines.
+#: Seconds after the grace for the rest of the shutdown: closing connections, the last log lines.
 MORE_S = 4.0
 #: Seconds for the last line: a thread that hangs may hold the log.
 LAST_LINE_S = 0.5

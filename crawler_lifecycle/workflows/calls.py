@@ -1,4 +1,4 @@
-"""Calls and pauses of a workflow, such that a stop never waits behind one of them.
+"""Calls and pauses of a workflow, which a stop can always interrupt.
 
 An execution continues as a new one long before its history reaches a limit of the server (``MustLeave``).
 """
@@ -24,14 +24,14 @@ from .requests import read_answer
 
 #: Longest pause before an answer that could not be read is asked for again, in seconds.
 ASK_AGAIN_MAX_S = 60.0
-#: The same for what runs on the control queue: the steps of a stop, which nothing can stand in for.
+#: The same for activities on the control queue: the steps of a stop, which nothing can replace.
 ASK_AGAIN_STOPPING_S = 15.0
 A = TypeVar("A")
 R = TypeVar("R")
 
 
-#: Events after which an execution goes on as another one. A worker that does not remember it replays them all, some 0.1
-#: to 0.2 ms each; to go on costs one more step. A round, or a window of a stop with its hundred calls, comes on top;
+#: Events after which an execution continues as a new one. A worker without it in its cache replays them all, some 0.1
+#: to 0.2 ms each; continuing costs one more step. A round, or a window of a stop with its hundred calls, comes on top;
 #: the server suggests it at 4,096 by default.
 HISTORY_MAX = 400
 #: Events and bytes after which it does so at once, whatever is under way, and takes that up again in the next one. The
@@ -44,25 +44,26 @@ class Interrupted(Exception):
 
 
 class MustLeave(Exception):
-    """The history is about to reach a limit of the server: whatever is awaited is left for the next execution."""
+    """The history is about to reach a limit of the server: the awaited work is left to the next execution."""
 
 
 def history_full(most: int | None = None) -> bool:
-    """Tell whether this execution is to go on as another one as soon as it may: after ``most`` events
+    """Return whether this execution is to go on as another one as soon as it may: after ``most`` events
     (``HISTORY_MAX``)."""
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.get_current_history_length() >= (most or HISTORY_MAX)
 
 
 def must_leave() -> bool:
-    """Tell whether it is to do so at once. Asked in every call and every pause: somebody may be flooding it."""
+    """Return whether it is to do so at once. Checked in every call and every pause: somebody may be flooding it."""
     info = workflow.info()
     return info.get_current_history_length() >= HISTORY_MOST or info.get_current_history_size() >= HISTORY_BYTES_MOST
 
 
 def may_leave(most: int | None = None) -> bool:
-    """Tell whether to continue as new now, ``history_full`` of ``most``. While an update hangs, looks, deployments and
-    stops go on where they are."""
+    """Return whether to continue as new now, ``history_full`` of ``most``. While an update hangs, looks, deployments
+    and stops go on where they are.
+    """
     return history_full(most) and workflow.all_handlers_finished()
 
 
@@ -71,7 +72,7 @@ class NotTaken(Exception):
 
 
 def never() -> bool:
-    """Wakes nobody."""
+    """Never true."""
     return False
 
 
@@ -151,7 +152,7 @@ async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle
         raise
     try:
         answer: R = read_answer(method, raw.payload if raw is not None else Payload(), workflow.payload_converter())
-    except Exception as error:  # whatever a stranger's payload does to a decoder
+    except Exception as error:  # whatever a foreign payload does to a decoder
         raise _Unreadable(" ".join(str(error).split())[:100] or type(error).__name__) from error
     return answer
 
@@ -170,7 +171,7 @@ def _report_unreadable(method: Callable[[Any, A], Any], error: _Unreadable, seco
 
 
 async def pause(seconds: float | None, wake: Callable[[], bool], summary: str | None = None) -> None:
-    """Wait until ``wake()`` holds, at most ``seconds``. Raises ``MustLeave``."""
+    """Wait until ``wake()`` returns true, at most ``seconds``. Raises ``MustLeave``."""
     if wake() or (seconds is not None and seconds <= 0):
         return
     timeout = None if seconds is None else timedelta(seconds=seconds)
@@ -205,7 +206,7 @@ def reason(error: FailureError) -> str:
 
 
 def fire_and_forget(handle: workflow.ActivityHandle[Any]) -> None:
-    """Let an activity run without waiting for it, whatever comes of it."""
+    """Start an activity without waiting for it; its result is ignored."""
     handle.add_done_callback(look_away)
 
 
@@ -223,7 +224,7 @@ def look_away(task: asyncio.Task[Any]) -> None:
 
 
 class Beside:
-    """Coroutines that run beside the loop of a workflow. What comes of them is not told."""
+    """Coroutines that run beside the loop of a workflow. Their results are ignored."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself would forget them

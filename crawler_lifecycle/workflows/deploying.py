@@ -35,15 +35,15 @@ class Deploying:
         return self._task is not None and not self._task.done()
 
     def over(self) -> bool:
-        """Tell whether a wave has ended of which ``settle`` has not taken note."""
+        """Return whether a wave has ended of which ``settle`` has not taken note."""
         return self._task is not None and self._task.done()
 
     def begin(self) -> None:
-        """Begin a wave where there is room, unless one is under way or no look has come since the last."""
+        """Begin a wave when there is capacity, unless one is under way or no look has come since the last."""
         s = self._s
         if self._task is None and self._may_begin and s.room:
             self._may_begin = False
-            # From the first call on something may be on the cluster, whether its answer comes or not.
+            # From the first call on, tasks may be on the cluster, whether an answer comes or not.
             s.next_look_at = s.next_look_at or workflow.now() + timedelta(seconds=gap(s))
             self._task = asyncio.create_task(self._wave())
 
@@ -52,7 +52,7 @@ class Deploying:
         self._may_begin = True
 
     def settle(self) -> None:
-        """Take note of a wave that has ended. Raises what ended it, where no further try could mend that."""
+        """Handle the end of a wave. Raises its error if no further try could help."""
         if self._task is not None and self._task.done():
             task, self._task = self._task, None
             task.result()
@@ -75,7 +75,7 @@ class Deploying:
                 report = await call(acts.deploy_queued_tasks if s.deployed else first, order, wake=self._pointless)
                 s.deployed, s.counts = True, report.counts
                 s.pages_deployed += 1
-                if s.looks > looks:  # which of the two counted later, nobody can tell
+                if s.looks > looks:  # it is unknown which of the two counted later
                     s.counts = await call(ReconciliationActivities.count_alive_tasks, s.run_id, wake=self._pointless)
             except Interrupted:
                 return

@@ -21,11 +21,11 @@ _FIRED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 
 @workflow.defn(name=names.DUE_WORKFLOW)
 class CrawlDueWorkflow(WithoutSignals):
-    """Decides, waits where it must, begins. It ends as soon as its target has begun, and never stops that."""
+    """Decides, waits if necessary, begins the target. It ends as soon as its target has begun, and never stops that."""
 
     @workflow.run
     async def run(self, order: Any = None, *surplus: Any) -> str:
-        """``order`` is a ``DueOrder`` and all that is read. Answers the decision. Fails for anything else."""
+        """``order`` is a ``DueOrder``; no other input is read. Returns the decision. Fails for anything else."""
         order = read_input(DueOrder, order)
         due_at = (order.due_at or _fired_for()).astimezone(UTC).replace(microsecond=0)
         order = DueOrder(order.name, due_at, order.revision)

@@ -58,9 +58,10 @@ class RunExportWorkflow(WithoutSignals):
 
     @workflow.run
     async def run(self, order: Any = None, *surplus: Any) -> ExportReport:
-        """Deliver in the order of completion: event, pushes, files. What must be left the next execution does again.
+        """Deliver in the order of completion: event, pushes, files.
 
-        ``order`` is an ``ExportOrder`` and all that is read. Fails for anything else.
+        The next execution repeats unfinished work. ``order`` is an ``ExportOrder``; no other input is read. Fails for
+        anything else.
         """
         order = read_input(ExportOrder, order)
         fence = order.fence
@@ -91,7 +92,7 @@ class RunExportWorkflow(WithoutSignals):
 
 @workflow.defn(name=names.EVENT_WORKFLOW)
 class CrawlEventWorkflow(WithoutSignals):
-    """Delivers one event of what is no run. Fails when that is given up: the record says why."""
+    """Delivers one event that is not about a run. Fails when delivery is given up: the record has the reason."""
 
     @workflow.run
     async def run(self, key: Any = None, *surplus: Any) -> None:

@@ -62,7 +62,7 @@ from .steps import (
     until_look,
 )
 
-#: Seconds between looks for the proof that a deployment call, to which nobody answered, has brought nothing.
+#: Seconds between looks that prove that an unanswered deployment call has created nothing.
 QUEUED_PROOF_S = 5.0
 
 #: Times that stops which ask for nothing more are logged before a verdict; later ones are logged beside it.
@@ -135,7 +135,7 @@ class CrawlerLifecycleWorkflow:
 
     @workflow.query(name=names.QUERY_RECORD, description="What it knows of the run's row, for a database that lost it")
     def record(self) -> WorkflowRecord:
-        """Knowledge of the workflow about the run's row."""
+        """The workflow's knowledge of the run's row."""
         return self._s.record()
 
     def note(self, text: str) -> None:
@@ -147,7 +147,7 @@ class CrawlerLifecycleWorkflow:
         try:
             return await self._steps(request)
         except MustLeave:
-            # What was left in the middle begins anew: a look at once, whatever else it would have been.
+            # Interrupted work begins again with a look at once, whatever its kind was.
             self._s.inbox.look_now = True
             await self._deploying.leave()
             await workflow.wait_condition(workflow.all_handlers_finished)
@@ -191,7 +191,7 @@ class CrawlerLifecycleWorkflow:
         s.stage, s.since = Stage.DEPLOYMENT, workflow.now()
 
     async def _look_back(self) -> None:
-        """Resume: what ended meanwhile gets its end, what executes is adopted, the rest is queued anew."""
+        """Resume: ended tasks get their end, executing tasks are adopted, the others are queued again."""
         s = self._s
         found = await look_round(s, "sweep" if s.repair else "resume", gap(s), gap(s), resumed=True)
         if s.inbox.stop is not None:
@@ -206,7 +206,7 @@ class CrawlerLifecycleWorkflow:
     # --- 2. deployment and 3. reconciliation -----------------------------------------------------------------------
 
     async def _attend(self) -> None:
-        """One turn of a live run: deploy what fits, wait for what comes first, look when it is time to.
+        """One turn of a live run: deploy the tasks that fit, wait for the first event, look when it is time.
 
         Both stages take the same turns: from the first task that may be on the cluster on, the run is looked at.
         """
@@ -231,11 +231,13 @@ class CrawlerLifecycleWorkflow:
         publish(s)
 
     def _woken(self) -> bool:
-        """Tell whether something comes before the look that is planned."""
+        """Return whether something comes before the look that is planned."""
         return self._s.stop_wanted() or self._s.inbox.look_now or self._deploying.over() or may_leave()
 
     async def _wait(self) -> bool:
-        """Wait for the next look; whether it is time for it. The start of the main task is watched meanwhile."""
+        """Wait for the next look. Returns whether it is time for it. The start of the main task is watched
+        meanwhile.
+        """
         s = self._s
         if s.started_at is None and s.counts.active:
             ended = await self._watch_start()
@@ -282,7 +284,7 @@ class CrawlerLifecycleWorkflow:
             await self._has_started(found.started_at)
 
     async def _has_started(self, at: datetime | None) -> None:
-        """The main task or another one executes: from now on its time runs, and the ladder begins anew."""
+        """The main task or another one executes: from now on its time counts, and the ladder begins again."""
         s, now = self._s, workflow.now()
         s.rung, soon = 0, now + timedelta(seconds=ladder.poll_interval(0, s.poll_minutes, s.last_look_s))
         s.next_look_at = min(s.next_look_at or soon, soon)
@@ -293,7 +295,7 @@ class CrawlerLifecycleWorkflow:
         await best_effort(s, DeploymentActivities.signal_pusher_started)
 
     async def _keep_time(self) -> None:
-        """Stop the run when one of its limits of time is over, whatever is waited for meanwhile."""
+        """Stop the run when one of its time limits is over, also during any wait."""
         s = self._s
         while s.outcome is None:
             await workflow.wait_condition(lambda: s.limit is not None or s.outcome is not None)
@@ -330,7 +332,7 @@ class CrawlerLifecycleWorkflow:
         with s.inbox.taken() as heard:
             if heard:
                 order = RecordStop(s.fence, heard)
-                # Of a row that cannot be read it goes on for as long: force must not wait for that.
+                # With an unreadable row it continues for as long: force must not wait for the repair.
                 told = await call(CancellationActivities.record_stop, order, wake=lambda: s.inbox.changed)
                 s.inbox.recorded_stop(told)
         s.stop_log += heard
@@ -359,13 +361,13 @@ class CrawlerLifecycleWorkflow:
         s.inbox.look_now = False
 
     async def _end_tasks(self) -> None:
-        """Cancel what waits, and ask what executes to end: different tasks, so neither waits for the other."""
+        """Cancel waiting tasks, and ask executing tasks to end: neither waits for the other."""
         s = self._s
         if s.stop_rung and not s.counts.queued:
             await ask_to_end(s)
         elif s.counts.active:
             await asyncio.gather(ask_to_end(s), self._cancel_queued())
-        else:  # what executes may be known only then
+        else:  # executing tasks may be known only then
             await self._cancel_queued()
             await ask_to_end(s)
 
@@ -450,7 +452,7 @@ class CrawlerLifecycleWorkflow:
         export = await best_effort(s, CompletionActivities.export_supporting_files)
         if s.parent is not None and names.graph_key_of(s.parent) is not None:  # its step waits for the archive
             await tell(s.parent, names.SIGNAL_WAKE, None, s.inbox)
-        # An update that came too late gets its refusal before the workflow is over.
+        # A late update is refused before the workflow ends.
         await workflow.wait_condition(workflow.all_handlers_finished)
         publish(s)
         return s.result(export)

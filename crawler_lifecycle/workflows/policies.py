@@ -36,8 +36,8 @@ def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0
     )
 
 
-#: Turns of activities that wait on one task queue: what ends crawls; looks and everything else; what brings a run on
-#: that has begun; new runs. Steps of workflows that a worker remembers know no turns.
+#: Priorities of activities on one task queue: ends of crawls first; then looks and all others; then the progress of
+#: begun runs; then new runs. Steps of workflows in a worker's cache have no priorities.
 FIRST, TURN, GOING_ON, NEW = 1, 3, 4, 5
 
 
@@ -56,7 +56,7 @@ class Policy:
     """Its turn where more wait than a worker has slots for: 1 (first) to 5."""
 
 
-#: Seconds without a sign of life after which a worker is taken for dead and the step is done again elsewhere.
+#: Seconds without a heartbeat after which a worker counts as dead and the step is repeated elsewhere.
 DEAD_S = 9.0
 #: Above the database's own timeouts (5 s to connect, 10 s to answer), so that those speak first.
 DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
@@ -77,7 +77,7 @@ DELETE_FILES = replace(DELETE, queue=QUEUE_EXPORT)
 STOP = Policy(QUEUE_CONTROL, 60, _retry(1, 15), heartbeat_s=DEAD_S, turn=FIRST)
 RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
 
-#: A page that cannot be compared is told in the report; the next audit finds the same.
+#: A page that cannot be compared is reported; the next audit finds the same.
 AUDIT = Policy(QUEUE_AUDIT, 600, _retry(1, 30, tries=5), heartbeat_s=30)
 CLOSE_AUDIT = Policy(QUEUE_AUDIT, 16, _retry(1, 30))
 

@@ -74,7 +74,7 @@ class Inbox:
         self.notes = [*self.notes, text[:300]][-NOTES_MAX:]
 
     def late(self) -> bool:
-        """Tell whether a stop comes too late, and note that once."""
+        """Return whether a stop comes too late, and note that once."""
         if self.closed and TOO_LATE not in self.notes:
             self.note(TOO_LATE)
         return self.closed
@@ -240,14 +240,14 @@ class RunState:
 
     @property
     def room(self) -> bool:
-        """Tell whether queued tasks may be deployed beside the active ones."""
+        """Return whether queued tasks may be deployed beside the active ones."""
         if not self.counted:
             return True
         return self.counts.queued > 0 and (self.max_parallel is None or self.counts.active < self.max_parallel)
 
     @property
     def counted(self) -> bool:
-        """Tell whether it is known at all how many tasks there are."""
+        """Return whether it is known at all how many tasks there are."""
         return bool(self.counts.by_status)
 
     @property
@@ -381,16 +381,16 @@ class RunState:
         return "\n".join(rows)
 
     def stop_wanted(self) -> bool:
-        """Tell whether anybody or any limit wants the run to end."""
+        """Return whether anybody or any limit wants the run to end."""
         return self.inbox.stop is not None
 
     @property
     def unasked(self) -> bool:
-        """Tell whether tasks are active that were not asked to end yet."""
+        """Return whether tasks are active that were not asked to end yet."""
         return any(self.counts.by_status.get(status) for status in ("PENDING", "RUNNING"))
 
     def stop_changed(self) -> bool:
-        """Tell whether a stop under way is no longer the same: more is asked for, or it is time for force."""
+        """Return whether a stop under way is no longer the same: more is asked for, or it is time for force."""
         return self.inbox.changed or self.escalated(workflow.now()) is not None
 
     def until_force(self, seconds: float | None) -> float | None:

@@ -51,7 +51,7 @@ def until_look(s: RunState) -> float | None:
 
 
 def is_time(s: RunState) -> bool:
-    """Tell whether the look that is planned is due; the server's timers have whole milliseconds."""
+    """Return whether the look that is planned is due; the server's timers have whole milliseconds."""
     left = until_look(s)
     return left is not None and left < 0.002
 

@@ -49,7 +49,7 @@ class CrawlWebhookWorkflow:
         return workflow.continue_as_new(order)
 
     async def _turn(self, order: WebhookOrder) -> bool:
-        """Tell whether the webhook was deleted."""
+        """Return whether the webhook was deleted."""
         self._woken = False
         try:
             found = await call(WebhookActivities.follow_webhook, order, wake=lambda: self._woken)

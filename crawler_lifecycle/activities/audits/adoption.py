@@ -70,7 +70,7 @@ class Adoption:
         return f"taken up again as run {row.run_id}, with {len(tasks)} tasks, by workflow {self._begin(row)}"
 
     def _complete(self, row: RunRow, tasks: Sequence[TaskRecord]) -> str:
-        """The run is known, perhaps since a moment ago; what it had more than its older row knows is added.
+        """The run is already on record. Data that the older row lacks is added.
 
         Raises ``NotInThisState`` where that row has ended.
         """
@@ -81,13 +81,15 @@ class Adoption:
         return f"taken up again in run {row.run_id}"
 
     def _hurry(self, row: RunRow) -> None:
-        """Let a workflow that waits for its row go on now, instead of at its next try. Once for all tasks of a run."""
+        """Let a workflow that waits for its row continue now, not at its next retry. One call serves all tasks of a
+        run.
+        """
         if row.owner_workflow_id is None or row.owner_run_id is None or row.ref in self._hurried:
             return
         self._hurried.add(row.ref)
         try:
             self._directory.hurry(Owner(row.owner_workflow_id, row.owner_run_id))
-        except TemporalUnavailable as error:  # the run is taken up, and comes to its next try by itself
+        except TemporalUnavailable as error:  # the run is taken over, and comes to its next retry by itself
             log.warning("audit: run %d is not looked at sooner: %s", row.run_id, error)
 
     def _begin(self, row: RunRow) -> str:
@@ -103,7 +105,7 @@ class Adoption:
         known: WorkflowRecord | None,
         trouble: TemporalUnavailable | None,
     ) -> LostRun:
-        """All that is known. Raises ``NotInThisState`` where it is too little, and why."""
+        """All data that is known about the run. Raises ``NotInThisState``, with the reason, where it is too little."""
         newest = max(tasks, key=lambda one: one.attempt, default=None)
         record: Mapping[str, object] = newest.record if newest is not None else {}
         if known is not None and known.request is not None:
@@ -125,7 +127,7 @@ class Adoption:
 
 
 def _request(record: Mapping[str, object], task: TaskRecord, multi: bool) -> RunRequest:
-    """The request as the record beside a task tells it. Raises ``NotInThisState`` for one that a stranger wrote."""
+    """Return the request from the record beside a task. Raises ``NotInThisState`` for a record that is not ours."""
     told = record.get("request")
     own = {"args": {} if multi else dict(task.args), "settings": dict(task.settings), "crawler": task.crawler}
     try:

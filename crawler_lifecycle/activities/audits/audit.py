@@ -93,9 +93,9 @@ class AuditActivities:
 
     @activity.defn(name="audit_cluster", no_thread_cancel_exception=True)
     def audit_cluster(self, page: AuditPage) -> AuditPart:
-        """Compare a page of what waits and executes on the cluster with the rows; end what nobody owns.
+        """Compare a page of the cluster's tasks with the rows; end tasks without an owner.
 
-        Second execution: what was ended is not there any more.
+        Second execution: the ended tasks are not listed any more.
         """
         with beating():
             after = _key(page.after)
@@ -152,7 +152,7 @@ class AuditActivities:
 
     @activity.defn(name="audit_runs", no_thread_cancel_exception=True)
     def audit_runs(self, page: AuditPage) -> AuditPart:
-        """Compare a page of the runs that have not ended with their workflows; start and take over what has none.
+        """Compare a page of live runs with their workflows; start a workflow for each run that has none.
 
         Second execution: finds the workflows that the first one started.
         """
@@ -175,19 +175,21 @@ class AuditActivities:
         state = self._state(run)
         if state.open:
             return None
-        # It may have come to its end, or been resumed, between the two readings.
+        # The run may have ended or been resumed between the two readings.
         now = next(iter(self.store.audits.open_runs(run.run_id - 1, 1)), None)
         return judge_live(run, state, self.store.tasks.count_tasks(run.run_id).positive()) if now == run else None
 
     def _lost(self, finding: AuditFinding, run: LiveRun) -> Found:
-        """A run without a workflow: one takes it over, or it is ended where none can carry it."""
+        """Repair a run without a workflow: a workflow takes it over, or the run is ended where no workflow can carry
+        it.
+        """
         end = None
         if self.giving_up is not None:
             end = still(partial(self._judged, run), partial(self.giving_up.run, run, given_up(finding)))
         return Found(finding, partial(self._resume, finding, run), end)
 
     def _state(self, run: LiveRun) -> WorkflowState:
-        """Tell whether anybody works for the run: its owner, or a workflow that is about to claim it."""
+        """Return whether anybody works for the run: its owner, or a workflow that is about to claim it."""
         own = names.workflow_id(run.crawler, run.request_id)
         state = WorkflowState(open=False)
         if run.owner_workflow_id is not None:
@@ -195,7 +197,7 @@ class AuditActivities:
         if state.open:
             return state
         coming = [names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)]
-        # Under the plain id an earlier attempt may still be busy with its deliveries; that one claims nothing.
+        # Under the plain id an earlier attempt may still deliver its events; that workflow claims nothing.
         if run.attempt == 1 or run.owner_workflow_id == own:
             coming.append(own)
         ended = [state]
@@ -210,7 +212,7 @@ class AuditActivities:
         request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=min(max(run.priority, 1), 5))
         if finding.kind is FindingKind.NOT_STARTED:
             workflow_id = run.owner_workflow_id or names.workflow_id(run.crawler, run.request_id)
-            # Since it was judged somebody else may have started it, and it may even have ended: then it stays so.
+            # Somebody else may have started it since the check, and it may even have ended: then it stays so.
             self.directory.begin(request, workflow_id, run.run_uid, repair=True)
             return f"started as workflow {workflow_id}"
         workflow_id = names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)
@@ -229,11 +231,11 @@ class AuditActivities:
         return f"taken over by workflow {workflow_id}"
 
     def take_over(self, run: LiveRun, *, repair: bool = True) -> Reported | None:
-        """Start or take over a run whose look is overdue and that nobody works for: what was found, and what was done.
+        """Take over a run whose look is overdue and that no workflow works for. Returns the finding and the repair.
 
-        ``None``: somebody works for it, or it went on meanwhile. Whoever was about to put it right had the time since
-        the look was due, so the grace is short. Again, and two at once: find the workflow that the first one started.
-        Without ``repair`` it is only told. Raises ``TemporalUnavailable``.
+        ``None``: a workflow works for it, or it has continued. The grace is short, because the look has been overdue
+        for some time. Repeated or concurrent calls find the workflow that the first one started. Without ``repair`` the
+        finding is only reported. Raises ``TemporalUnavailable``.
         """
         finding = self._judged(run)
         if finding is None:
@@ -247,9 +249,9 @@ class AuditActivities:
 
     @activity.defn(name="audit_workflows", no_thread_cancel_exception=True)
     def audit_workflows(self, page: AuditPage) -> AuditPart:
-        """Compare a page of the open workflows with the rows; end those whose run is not there.
+        """Compare a page of the open workflows with the rows; end the workflows whose run has no row.
 
-        Second execution: what was ended is not open any more.
+        Second execution: the ended ones are not open any more.
         """
         with beating():
             listed, following = self.directory.open_runs(page.after, PAGE)
@@ -292,7 +294,7 @@ class AuditActivities:
     def audit_ended(self, page: AuditPage) -> AuditPart:
         """Compare a page of the runs that ended lately with what was delivered, and unproved ends with the cluster.
 
-        Second execution: what is being delivered again is found so, and a correction is written once.
+        Second execution: finds that the delivery is under way; a correction is written once.
         """
         with beating():
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
@@ -317,7 +319,7 @@ class AuditActivities:
             return None
         if self.directory.state(names.export_workflow_id(run.ref, run.attempt)).open:
             return None
-        # It may have delivered the last of it and closed between the two readings.
+        # The workflow may have delivered the last event and closed between the two readings.
         now = self.store.audits.ended_run(run.run_id)
         return finding if now == run else None
 
@@ -328,7 +330,7 @@ class AuditActivities:
         return f"sent again by workflow {names.export_workflow_id(run.ref, run.attempt)}"
 
     def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[Found]:
-        """Answers of the cluster about ends that were recorded without evidence. ``stops`` are those of the runs."""
+        """Answers of the cluster about ends that were recorded without evidence. ``stops``: the stops of these runs."""
         found = []
         ends: dict[RunRef, list[TaskRef]] = {}
         recorded = {}
@@ -339,7 +341,7 @@ class AuditActivities:
             alive()
             try:
                 look = self.cluster.look(run, refs)
-            except ClusterUnavailable as error:  # told in the report by the source that is the cluster itself
+            except ClusterUnavailable as error:  # the source "cluster" itself reports this
                 log.warning("audit: no evidence about run %d: %s", run.run_id, error)
                 continue
             for seen in look.observations:
@@ -367,11 +369,11 @@ class AuditActivities:
 
     @activity.defn(name="close_audit", no_thread_cancel_exception=True)
     def close_audit(self, order: CloseAudit) -> int:
-        """Keep the report; findings that were not seen again are gone. How many those were.
+        """Store the report, and close the findings that were not seen again. Returns how many were closed.
 
-        Second execution: the report is kept already, and nothing else is gone.
+        Second execution: the report is stored already, and nothing else is closed.
         """
-        # Not the time of Temporal's clock: if ours lags behind it, what was seen a moment ago would be gone.
+        # Temporal's clock is not used here: if ours lags behind it, findings of a moment ago would be closed.
         begin = order.noted_from or order.report.started_at
         gone = self.store.findings.forget_findings([str(kind) for kind in order.complete], begin)
         self.store.findings.record_audit(order.report)
@@ -386,14 +388,14 @@ class AuditActivities:
     def _correct(self, run_id: int, correction: Correction) -> None:
         try:
             written = self.store.corrections.record_corrections(run_id, [correction], "sweep")
-        except (RunNotFound, InvalidRequest, RowUnreadable) as error:  # what is audited may be gone or spoilt by now
+        except (RunNotFound, InvalidRequest, RowUnreadable) as error:  # its row may have been removed or damaged
             log.warning("audit: a correction of run %d could not be written: %s", run_id, error)
             return
         meters.corrected(written)
 
 
 def _became(became: Mapping[str, str | Exception], subject: str) -> str:
-    """Tell how the end of this task went. Raises what came between."""
+    """Report how this task ended. Raises the error that ended it."""
     told = became[subject]
     if isinstance(told, Exception):
         raise told

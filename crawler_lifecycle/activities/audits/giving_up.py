@@ -1,4 +1,4 @@
-"""The end of what no workflow can carry: one after the other ended without progress.
+"""Ends runs and parents that no workflow can carry: several workflows in a row ended without progress.
 
 The steps are those of a workflow. Of a run everything that executes is ended first, proved by the cluster; where that
 cannot be proved now the run stays open, and the next search tries again.
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 OURS = "given-up-"
 BY = "the audit"
 OUTCOME = "failed"
-#: Looks at a run whose tasks have ended, and seconds between two of them.
+#: Number of looks at a run whose tasks have ended, and seconds between two of them.
 LOOKS, LOOK_S = 5, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class GivingUp:
-    """Ends rows. Again, after a death in the middle: goes on as the owner that it was."""
+    """Ends rows. A second call, after a crash in the middle, continues as the same owner."""
 
     store: Store
     cluster: AuditedCluster
@@ -56,12 +56,13 @@ class GivingUp:
     clock: Clock = utc_now
 
     def run(self, run: LiveRun, why: str) -> str:
-        """Stop the run, end what executes of it, then end it. Raises ``ClusterUnavailable`` where no proof can be had,
-        and ``RunIsLive`` where a workflow has taken it up meanwhile."""
+        """Stop the run, end its tasks, then end the run. Raises ``ClusterUnavailable`` where the end of the tasks
+        cannot be proved, and ``RunIsLive`` where a workflow has taken the run over meanwhile.
+        """
         s, owner = self.store, Owner(f"audit/{run.run_id}", _owner(run.owner_run_id))
         if run.stop is None:
             s.stops.record_stop(run.run_id, StopIntent(self.clock(), True, BY, why, limit=OUTCOME), None)
-        elif run.stop.requested_by == BY and run.stop.reason:  # a try before this one knew the cause
+        elif run.stop.requested_by == BY and run.stop.reason:  # an earlier try knew the cause
             why = run.stop.reason
         self._end_tasks(run)
         claimed = s.initiation.claim_run(RunRequest(run_id=run.run_id), owner, self.directory.is_open, repair=True)
@@ -86,7 +87,7 @@ class GivingUp:
                     raise became
 
     def _look(self, fence: Fence) -> None:
-        """Put on record how the tasks have ended, until none is alive by the rows either."""
+        """Record how the tasks have ended, until no row of a task is active."""
         s, step = self.store, LookStep(self.store.looks, self.cluster, fence)
         for _ in range(LOOKS):
             state, look = step.look()
@@ -100,7 +101,7 @@ class GivingUp:
             time.sleep(LOOK_S)
 
     def parent(self, parent: LiveParent, why: str) -> str:
-        """End a manager, a graph or a due time; pause a webhook. Raises ``NotInThisState`` while runs of it live."""
+        """End a manager, a graph or a due time; pause a webhook. Raises ``NotInThisState`` while its runs are live."""
         if parent.what == "due time":
             self.store.schedules.due_failed(parent.number, why)
         elif parent.what == "webhook":
@@ -148,7 +149,7 @@ class GivingUp:
 
 
 def _owner(present: str | None) -> str:
-    """Our name as its owner: the same as before where we are that already."""
+    """Our name as the owner: the same name as before where we own it already."""
     return present if present is not None and present.startswith(OURS) else OURS + uuid.uuid4().hex
 
 

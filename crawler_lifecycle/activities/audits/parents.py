@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.schedules.schedules import ScheduleStore
     from crawler_lifecycle.store.store import Store
 
-#: Reads rows of one kind behind a number; begins the workflow of one.
+#: Reads rows of one kind, by number in ascending order; starts the workflow of a row.
 Read = Callable[[int, int], Sequence[LiveParent]]
 Begin = Callable[[int, str], object]
-#: Seconds that a due time has, beyond all it may be late, until it is taken for missed: its workflow may be at work.
+#: Seconds after the latest start of a due time until it counts as missed: its workflow may still be working.
 SETTLE_S = 60.0
 #: The kinds, as ``LiveParent.what`` has them.
 OWNED = ("manager", "graph", "due time", "webhook")
@@ -56,9 +56,9 @@ OWNED = ("manager", "graph", "due time", "webhook")
 
 @dataclass
 class ParentAudit:
-    """Compares them with their workflows, and schedules with what Temporal was told and with their lines.
+    """Compares parents with their workflows, and schedules with Temporal and with their recorded firings.
 
-    Their runs, and workflows without a row, are compared beside those of all others.
+    Their runs, and workflows without a row, are compared with all other runs and workflows.
     """
 
     store: Store
@@ -68,9 +68,10 @@ class ParentAudit:
     giving_up: GivingUp | None = None
 
     def search(self, what: str, *, repair: bool) -> int:
-        """Take up what of this kind no workflow carries, as an audit does and sooner; of how many that was found.
+        """Start workflows for the rows of this kind that have none, as an audit does, but sooner.
 
-        What is no longer found is told no longer. Any number may do this at once. Raises ``LifecycleError``.
+        Returns how many such rows were found. A finding that is gone is not reported any more. Several workers may do
+        this at once. Raises ``LifecycleError``.
         """
         hasty = replace(self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S)))
         began, lost, page = self.clock(), 0, AuditPage(repair, what=what)
@@ -84,7 +85,7 @@ class ParentAudit:
 
     @activity.defn(name="audit_parents", no_thread_cancel_exception=True)
     def audit_parents(self, page: AuditPage) -> AuditPart:
-        """Compare a page of what is to have a workflow (``page.what``) with that; start and take over what has none.
+        """Compare a page of parents (``page.what``) with their workflows; start a workflow for each that has none.
 
         Of graphs, also compare what executes of their steps with the runs and managers that there are.
         Second execution: finds the workflows that the first one started; to wake one again changes nothing.
@@ -94,9 +95,9 @@ class ParentAudit:
 
     @activity.defn(name="audit_schedules", no_thread_cancel_exception=True)
     def audit_schedules(self, page: AuditPage) -> AuditPart:
-        """Compare a page of the schedules with what Temporal was told and with their lines; write lines that lack.
+        """Compare a page of the schedules with Temporal and with their recorded firings; write missing firings.
 
-        Second execution: finds the lines.
+        Second execution: finds the firings.
         """
         with beating():
             rows, found = self.store.schedules.list_schedules(int(page.after or 0), PAGE, deleted=True), list[Found]()
@@ -146,7 +147,7 @@ class ParentAudit:
                 progress=progress_mark(one.revision, one.through_seq),
             )
             for one in self.store.webhooks.list_webhooks(after, limit)
-            if one.paused_at is None  # a resume begins one
+            if one.paused_at is None  # a resume starts one
         ]
 
     def _kind(self, what: str) -> tuple[Read, Begin]:
@@ -177,7 +178,7 @@ class ParentAudit:
         return replace(part, next=str(parents[-1].number) if len(parents) >= PAGE else None)
 
     def _lost(self, finding: AuditFinding, parent: LiveParent, read: Read, begin: Begin) -> Found:
-        """One without a workflow: it gets one, or it is ended where none can carry it."""
+        """Repair a parent without a workflow: start one, or end the parent where no workflow can carry it."""
         end = None
         if self.giving_up is not None:
             end = still(partial(self._judged, parent, read), partial(self.giving_up.parent, parent, given_up(finding)))
@@ -190,7 +191,7 @@ class ParentAudit:
         finding = judge_parent(parent, self.directory.state(parent.workflow_id))
         if finding is None:
             return None
-        # It may have come to its end, or been resumed, between the two readings.
+        # The parent may have ended or been resumed between the two readings.
         now = next(iter(read(parent.number - 1, 1)), None)
         return finding if now == parent else None
 
@@ -210,12 +211,12 @@ def wake_parent(directory: WorkflowDirectory, finding: AuditFinding) -> str:
 
 
 def settled_until(spec: ScheduleSpec, now: datetime) -> datetime:
-    """Up to when each due time has its line, or will never have one by itself."""
+    """The time up to which each due time has its firing on record, or will never get one by itself."""
     return now - timedelta(seconds=spec.catch_up_s + spec.jitter_s + SETTLE_S)
 
 
 def note_unfired(schedules: ScheduleStore, row: ScheduleRow, now: datetime) -> Noted:
-    """Write a line for each past due time that has none, when it is too late for its workflow to come; how many."""
+    """Write a firing for each past due time that has none and whose workflow is too late to write it; how many."""
     until, total, more = settled_until(ScheduleSpec.read(row.definition), now), Noted(), True
     while more:
         noted = schedules.note_due(row.schedule_id, until)

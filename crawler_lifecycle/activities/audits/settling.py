@@ -1,4 +1,4 @@
-"""One page of an audit: keep what was found, repair what is due, and say what became of each.
+"""One page of an audit: stores the findings, repairs those that are due, and reports the result of each.
 
 ``end_tasks`` ends tasks that no run owns.
 """
@@ -39,21 +39,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Between asking a task that nobody owns to end and ending it by force, in seconds.
+#: Seconds between the request to end a task without an owner and ending it by force.
 STOP_S = 10.0
-#: What a killed one gets to be gone: a cluster may have to tell its node first.
+#: Seconds that a killed task has to disappear: a cluster may have to notify its node first.
 KILLED_S = 5.0
 _POLL_S = 0.2
-#: On top of both: what a cluster that does not answer gets.
+#: Seconds that a cluster gets beyond both when it does not answer.
 HANGS_S = 15.0
 
-#: Carries out one repair; what was done, in words. Raises an error of the domain when it could not.
+#: Carries out one repair. Returns a text that says what was done. Raises an error of the domain when it fails.
 Mend = Callable[[], str]
 
 
 def still(judge: Callable[[], AuditFinding | None], end: Mend) -> Mend:
-    """The same end, of what is found so once more: since it was judged a person may have resumed it, or another worker
-    ended it, and to end that again would take it from its new workflow, or begin it anew."""
+    """The same end, after the row was read again. Since the judgement a person may have resumed it, or another worker
+    may have ended it. Ending it then would take it from its new workflow, or begin it anew.
+    """
 
     def ended() -> str:
         if judge() is None:
@@ -66,10 +67,10 @@ def still(judge: Callable[[], AuditFinding | None], end: Mend) -> Mend:
 def end_tasks(
     cluster: AuditedCluster, tasks: Mapping[str, tuple[ClusterTask, int | None]]
 ) -> dict[str, str | Exception]:
-    """End these tasks that nobody owns, each with its id if it has one; what became of each.
+    """End these tasks without an owner, each with its id if it has one; the result of each.
 
-    All are asked first, some at once, and then each has the rest of the same time until it is ended by force. Their
-    absence proves it.
+    All tasks are asked to end first, several at a time. What has not ended within the common time is ended by force.
+    Its absence proves the end.
     """
     refs = {
         name: TaskRef(task_id or task.task_id or 0, task.index, task.attempt, task.uid)
@@ -96,7 +97,7 @@ def end_tasks(
 
 
 def _abreast(do: Callable[[str], str], names: Iterable[str]) -> dict[str, str | Exception]:
-    """Results by name; one that hangs has none."""
+    """Results by name; a call that hangs has no result."""
     found: dict[str, str | Exception] = {}
     for name, told in Abreast(do, slow_s=STOP_S + KILLED_S + HANGS_S).over(names):
         found[name] = told
@@ -105,7 +106,7 @@ def _abreast(do: Callable[[str], str], names: Iterable[str]) -> dict[str, str | 
 
 
 def _gone(cluster: AuditedCluster, task: ClusterTask, until: float) -> bool:
-    """Wait until it is not there any more, or until this time has come."""
+    """Wait until the task has disappeared, or until this time."""
     while any((one.key, one.uid) == (task.key, task.uid) for one in cluster.inventory(run_id=task.run_id)):
         alive()
         if time.monotonic() >= until:
@@ -124,7 +125,7 @@ class Found:
     finding: AuditFinding
     mend: Mend
     end: Mend | None = None
-    """The end instead of a repair, where it was taken over in vain too often."""
+    """End it, where taking it over has failed too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class AuditPart:
     findings: list[Reported] = field(default_factory=list)
     next: str | None = None
     noted_at: datetime | None = None
-    """Before what was found came on record, by the clock that gives findings their times."""
+    """Taken before the findings are recorded, by the clock that dates findings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,9 @@ class Settling:
         looked: int,
         prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
     ) -> AuditPart:
-        """Keep the findings, repair those that are due or that a person spoke about, and say what became of each."""
+        """Store the findings, repair those that are due or that a person decided about, and report the result of
+        each.
+        """
         by = {one.finding.subject: one for one in found if reportable(one.finding, self.now, self.rules)}
         worth = [one.finding for one in by.values()]
         noted = self.store.note_findings(worth) if worth else {}
@@ -192,7 +195,7 @@ class Settling:
             counts[finding.kind] += 1
             repaired[finding.kind] += one.repaired
             meters.count(meters.AUDIT_FINDINGS, kind=str(finding.kind), repaired=str(one.repaired).lower())
-            # What searches see every few seconds is told when it is new, and when something is done about it.
+            # Searches see the same finding every few seconds: it is logged when it is new and when it is handled.
             level = logging.WARNING if mend is not None or on_record.first_seen >= self.now else logging.DEBUG
             told_repair = f"; {one.repair}" if one.repair else ""
             log.log(level, "audit: %s%s", finding.detail, told_repair, extra=_about(finding))

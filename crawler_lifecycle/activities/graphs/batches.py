@@ -44,17 +44,18 @@ if TYPE_CHECKING:
 
 #: Seconds for which functions are begun in one call; the one that is begun then is called to its end.
 BEGIN_S = 20.0
-#: Seconds of functions that begin and end in one transaction, and how many they are at most; bytes of their results.
+#: Limits of one transaction: seconds of its functions, number of its functions, bytes of their results.
 TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.025, 50, 1024 * 1024
-#: Functions of which a worker remembers how long they take.
+#: Number of functions whose usual duration a worker remembers.
 CALLS_MAX = 1000
-#: Seconds that a cancelled function has to end by itself, and after SIGTERM.
+#: Seconds that a cancelled function has to end by itself, and then after SIGTERM.
 GRACE_S, TERM_S = 15.0, 5.0
-#: How often it is looked whether Temporal wants the call to end. Seconds.
+#: Seconds between two checks whether Temporal cancelled the call.
 BEAT_S = 0.5
-#: How often it is looked whether somebody wants a function to end. Seconds.
+#: Seconds between two checks whether somebody cancelled a function.
 LOOKED_S = 1.0
-#: Seconds for which the ends of functions are kept while the database is away. Their work would be done again else.
+#: Seconds for which ends of functions are kept while the database is unavailable. Without this their work would be
+#: repeated.
 KEPT_S = 60.0
 REASON_MAX = 1000
 
@@ -80,14 +81,14 @@ class GraphBatchActivities:
     clock: Clock = utc_now
     grace_s: float = GRACE_S
     together: dict[str, int] = field(default_factory=dict, repr=False)
-    """How many executions of a function fit into one transaction, by what is called, as it was measured last."""
+    """Executions of a function that fit into one transaction, by function, as last measured."""
 
     @activity.defn(name="run_graph_batch", no_thread_cancel_exception=True)
     def run_graph_batch(self, order: BatchOrder) -> None:
-        """Call the functions of a batch. It answers after a while, whatever is left: that is released and picked again.
+        """Call the functions of a batch. It returns after a while; the remaining steps are released and picked again.
+        When Temporal cancels it, it kills the function: the graph is stopped by force.
 
-        Asked by Temporal to cancel, it kills: the graph is stopped by force.
-        Second execution: what the first one began and did not end begins again as the next attempt.
+        Second execution: steps that the first one began and did not end begin again as the next attempt.
         """
         row = there(self.graphs.get_graph(order.fence.graph_id), f"graph {order.fence.graph_id}")
         batch = _Batch(self, row, order.fence)
@@ -102,7 +103,7 @@ class _Killed(Exception):
 
 
 class _NotHere(Exception):
-    """This worker cannot call a function that another one has."""
+    """This worker cannot call a function that other workers have."""
 
 
 class _Batch:
@@ -123,7 +124,9 @@ class _Batch:
             alive()
 
     def run(self, work: Sequence[StepWork]) -> None:
-        """Call them until the time is over. Raises ``Fenced``, ``CancelledError``, and what another worker may mend."""
+        """Call the functions until the time is over. Raises ``Fenced``, ``CancelledError``, and errors that another
+        worker may not have.
+        """
         left, until = list(work), time.monotonic() + BEGIN_S
         try:
             while left and time.monotonic() < until:
@@ -132,11 +135,11 @@ class _Batch:
                 del left[: len(group)]
                 self._call([one for one in group if one.number in begun], until)
         finally:
-            if self._done:  # whatever ends this call, they are done
+            if self._done:  # however this call ends, these functions have ended
                 self._record()
 
     def _group(self, left: Sequence[StepWork]) -> list[StepWork]:
-        """The steps that begin now: the next ones of one function, as far as none of them waits for another one."""
+        """The steps that begin now: the next steps of one function, as long as none waits for another of them."""
         group: list[StepWork] = []
         call = _called(left[0])
         for one in left[: self._owner.together.get(call, 1)]:
@@ -146,7 +149,7 @@ class _Batch:
         return group
 
     def _call(self, work: Sequence[StepWork], until: float) -> None:
-        """Call what has begun. What is not called after all costs no try."""
+        """Call the functions of the begun steps. A step that is not called after all costs no try."""
         began, called = time.monotonic(), 0
         try:
             for one in work:
@@ -165,7 +168,7 @@ class _Batch:
             self._learn(_called(work[0]), max(time.monotonic() - began, 1e-4) / called)
 
     def _learn(self, call: str, took: float) -> None:
-        """Remember how many of these fit into one transaction, one of which took so many seconds."""
+        """Remember how many executions fit into one transaction, by the seconds that one took."""
         together = self._owner.together
         if len(together) >= CALLS_MAX:
             together.clear()
@@ -188,12 +191,12 @@ class _Batch:
                 if failed.missing and self._served(work):
                     raise _NotHere(str(failed)) from None
                 return watch.ended() or self._failed(work, failed, watch)
-            except (InvalidRequest, NoValue, RowUnreadable) as error:  # what it would have been given
+            except (InvalidRequest, NoValue, RowUnreadable) as error:  # the input that it would have got
                 return self._failed(work, PlanFailed(str(error), lives=True), watch)
             except _Killed:
                 return watch.ended() or self._failed(work, PlanFailed("it was killed"), watch)
             except CancelledError:
-                # Nothing of it runs: that is what a graph waits for which was stopped by force.
+                # No process of it executes: a graph that was stopped by force waits for this.
                 if watch.look():
                     self._done += filter(None, [watch.ended()])
                 raise
@@ -238,7 +241,7 @@ class _Batch:
     def _failed(self, work: StepWork, failed: PlanFailed, watch: _Watch) -> Done:
         state, not_before = StepState.DISCARDED, None
         if not failed.for_good:
-            # A process that was ended from outside is lost like one of a worker that died.
+            # A process that was ended from outside counts as lost, like a process of a worker that died.
             most = work.max_attempts + (LOST_MAX if failed.struck else 0)
             state, not_before = after_failure(work.tries, most, work.backoff_s, self._owner.clock())
         outcome = "timed_out" if watch.took() >= work.timeout_s and not failed.lives else "failed"
@@ -247,13 +250,13 @@ class _Batch:
         return Done(end, error=text)
 
     def _served(self, work: StepWork) -> bool:
-        """Say whether a worker of this pool says that it has the module of this step, by its own clock."""
+        """Return whether a worker of this pool reports, by its own clock, that it has the module of this step."""
         pool = pool_of(activity.info().task_queue)
         plan = self._owner.plans.get_plan(_called(work).partition(":")[0], pool)
         return plan is not None and plan.error is None and plan.heard(self._owner.clock())
 
     def _record(self, begin: Sequence[StepWork] = ()) -> set[int]:
-        """Put on record what is done, and begin these; the numbers of those that began."""
+        """Record finished steps, and begin these; returns the numbers of the steps that began."""
         record = functools.partial(self._graphs.record, self._fence, self._done, begin)
         begun = patient(record, KEPT_S if self._done else 0.0)
         self._done.clear()
@@ -265,7 +268,7 @@ def _called(work: StepWork) -> str:
 
 
 class _Watch:
-    """Watches a function that is executed: somebody may want it to end."""
+    """Watches an executing function: somebody may cancel it."""
 
     def __init__(
         self,
@@ -286,7 +289,7 @@ class _Watch:
         return time.monotonic() - self._began
 
     def look(self) -> bool:
-        """Say whether the step was cancelled, as far as is known while the database is away."""
+        """Return whether the step was cancelled, as far as is known while the database is unavailable."""
         if self._since is None:
             self._looked = time.monotonic()
             with suppress(StoreUnavailable):  # that is no reason to end a function, nor one that asks
@@ -308,7 +311,7 @@ class _Watch:
             self._host.end_soon()
 
     def ended(self) -> Done | None:
-        """The end of a step that was cancelled, as nothing of it runs any more; ``None`` for any other."""
+        """The end of a cancelled step, once no process of it executes; ``None`` for any other step."""
         if self._since is None:
             return None
         return Done(StepEnd(self._work.number, self._work.attempt, StepState.CANCELLED, "cancelled"))

@@ -57,9 +57,9 @@ _REQUEST = TypeAdapter(RunRequest)
 
 #: Crawls and managers that one step forward picks at most.
 BEGIN_MAX = 500
-#: Seconds until a row is read again that somebody has to mend.
+#: Seconds between two readings of a row that a person has to repair.
 MENDED_S = 30.0
-#: What of a manager's step ``NewManager`` takes as it is.
+#: The fields of a manager's step that ``NewManager`` takes unchanged.
 _OF_MANAGER = ("plan", "options", "tags")
 
 
@@ -84,7 +84,7 @@ class AdvanceGraph:
     answered: list[int] = field(default_factory=list)
     """Calls of functions that have answered, or never will."""
     seen: int = 0
-    """The highest number of a call that the workflow was told."""
+    """The highest number of a call that the workflow knows."""
     room: int = 0
     """Calls that may be started."""
 
@@ -174,9 +174,9 @@ class GraphActivities:
 
     @activity.defn(name="advance_graph", no_thread_cancel_exception=True)
     def advance_graph(self, order: AdvanceGraph) -> Advanced:
-        """Take in what ended, and pick what starts now: one transaction.
+        """Take in ended steps, and pick the steps that start now, in one transaction.
 
-        Second execution: what the first one picked is told again, by the numbers that the workflow has not seen.
+        Second execution: returns the first one's picks again, by the numbers that the workflow has not seen.
         """
         began, fence = time.monotonic(), order.fence
         ends, now = self.graphs.runs_ended(fence), self.clock()
@@ -212,7 +212,7 @@ class GraphActivities:
 
     @activity.defn(name="closed_graph_batches", no_thread_cancel_exception=True)
     def closed_graph_batches(self, order: ClosedBatches) -> list[int]:
-        """Calls whose own workflow is not open: they never answer any more. Second execution: the same."""
+        """Calls whose own workflow is not open: they never return any more. Second execution: the same."""
         with beating():
             ids = {batch: graph_batch_workflow_id(order.key, batch) for batch in order.batches}
             return [batch for batch, workflow_id in ids.items() if not self.children.directory.state(workflow_id).open]
@@ -233,7 +233,7 @@ class GraphActivities:
     def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
         """Stop each live run and manager of steps that were cancelled; after a stop of the graph, of all.
 
-        Second execution: tells those again that have not acted on it; a run knows the stop by its id.
+        Second execution: notifies those again that have not acted on it; a run knows the stop by its id.
         """
         graph_id, stop = order.number, order.intent
         intent = stop or StopIntent(self.clock(), requested_by=f"graph {graph_id}", reason="its step was cancelled")
@@ -278,7 +278,7 @@ def crawl_request(job: Mapping[str, Any]) -> RunRequest:
 
 
 def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
-    """Raise ``InvalidRequest`` for what the crawler does not take."""
+    """Raise ``InvalidRequest`` for arguments that the crawler does not take."""
     tasks = None if request.tasks is None else [task.args for task in request.tasks]
     check_tasks(crawler, request.args, request.settings, tasks)
 
@@ -299,8 +299,9 @@ def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
 
 
 def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | None:
-    """Time of the next step forward without a signal: nobody tells of a row that was mended, nor of an archive that
-    was sent again by hand."""
+    """Time of the next step forward without a signal: nothing signals that a row was repaired, or that an archive was
+    sent again by hand.
+    """
     if not any(step.unreadable or (step.state is StepState.EXECUTING and step.reason) for step in graph.steps):
         return at
     return min(filter(None, (at, now + timedelta(seconds=MENDED_S))))
@@ -316,7 +317,7 @@ class _Beginning:
         self._crawlers = functools.cache(acts.children.crawlers)
 
     def run(self) -> BegunRuns:
-        """Begin them."""
+        """Begin these steps."""
         begun = functools.partial(self._graphs.run_begun, self._fence)
         return self._children.begin_all(self._whose, self._waiting, self._begin, begun, self._stopped)
 
@@ -348,7 +349,7 @@ class _Beginning:
         return checked_run(crawl_request({**own, "parent": self._parent}), self._crawlers())
 
     def _resume(self, job: StepWork, run_id: int) -> int:
-        """Let the run of a former attempt go on, unless somebody did."""
+        """Resume the run of a former attempt, unless that was already done."""
         run = self._children.runs.get_run(run_id)
         if run is None:
             raise NeverBegun(f"run {run_id} is not there any more; retry the step with fresh=True")
@@ -359,7 +360,7 @@ class _Beginning:
         return run_id
 
     def _begin_manager(self, job: StepWork) -> int:
-        """Reserve and begin the manager, or let the one of a former attempt go on."""
+        """Reserve and begin the manager, or resume the manager of a former attempt."""
         own = {name: value for name, value in job.job.items() if name in _OF_MANAGER}
         name, flow_id = step_manager(self._row.graph_uid, job.number, job.job)
         try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A value, behind what it is (``FunctionCall.given``).
+#: A value together with its type (``FunctionCall.given``).
 Frame = tuple[Mapping[str, Any], Iterable[bytes]]
 _CONTEXT: Mapping[str, Any] = {"path": []}
 _WAIT = (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE)
@@ -36,12 +36,12 @@ _WAIT = (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepStat
 CRAWL = ("path", "run_id", "state", "outcome")
 #: Steps that are read at once.
 PAGE = 200
-#: Seconds for which a question waits while the database is away. The function would be executed again else.
+#: Seconds for which a question waits while the database is unavailable. Otherwise the function would be executed again.
 PATIENCE_S = 30.0
 
 
 def unfit(work: StepWork) -> str | None:
-    """The reason why a step whose row was edited by hand can never be executed; ``None``: it can."""
+    """The reason why a manually edited step can never be executed; ``None``: it can."""
     job = {name: value for name, value in work.job.items() if name != "context" or not work.graft}
     try:
         check_begin(work.path, work.kind, job, work.timeout_s, work.backoff_s)
@@ -60,8 +60,10 @@ class Around:
 
 
 def given_frames(graphs: GraphStore, graph_id: int, work: StepWork, around: Around) -> Iterator[Frame]:
-    """The input of a cascade: contexts, then what its direct dependencies recorded, by their names in its level; an
-    item of a fan-out gets what the fan-out depends on. What is read ``around`` the step is added there."""
+    """The input of a cascade: the contexts, then the records of its direct dependencies, by their names in its level.
+    An item of a fan-out gets the records of the fan-out's dependencies. All rows that were read are added to
+    ``around``.
+    """
     above, level, deps = work.path.rpartition("/")[0], work.path.count("/"), work.deps
     item = bool(above) and work.job.get("style") == "item"
     if above not in around.contexts:
@@ -82,7 +84,7 @@ def _deps_of(graphs: GraphStore, graph_id: int, path: str) -> Sequence[int]:
 
 
 def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[StepRow]:
-    """These steps, the reason of each that waits saying what for. That takes all steps of the graph."""
+    """These steps; each waiting step says what it waits for. This reads all steps of the graph."""
     waits = {row.number for row in rows if row.state in _WAIT and not row.reason}
     graph = graphs.load(graph_id) if waits else None
     return [replace(row, reason=graph.waiting(row.number)) if graph and row.number in waits else row for row in rows]

@@ -1,7 +1,7 @@
-"""One cycle of a crawl manager: its class decides in a process of its own, and what it decided is committed.
+"""One cycle of a crawl manager: its class decides in a separate process, and the decision is committed.
 
-Either all of a cycle is on record, or what those of its hooks did that had ended. A process whose decision is not on
-record is given up, and the next one makes the object anew from what is there.
+Either the whole cycle is recorded, or only the effects of the hooks that had ended. A process whose decision was not
+recorded is discarded, and the next process builds the object again from the record.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CycleOrder:
-    """Input of ``run_manager_cycle``: whose cycle, and as who the workflow owns the manager."""
+    """Input of ``run_manager_cycle``: the manager, and the owner, attempt and run id of its workflow."""
 
     manager_id: int
     attempt: int
     owner_run_id: str
     """Id of the workflow's execution that claimed the manager."""
     closing: bool = False
-    """Whether the manager was stopped and nothing of it lives any more: ``on_close`` is called, and no cycle."""
+    """True if the manager was stopped and none of its runs is live: ``on_close`` is called, and no cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,50 +64,51 @@ class CycleAnswer:
     """Result of one cycle of a manager."""
 
     queue: str | None
-    """The task queue of the worker that holds the user's object: the next cycle is asked for there. Without a worker
-    on it after 10 s, any other worker of ``crawler-lifecycle-plans`` builds the object anew; ``None``: so does it now,
-    because the object is gone."""
+    """The task queue of the worker that holds the user's object: the next cycle is asked for there. If no worker polls
+    it for 10 s, any other worker of ``crawler-lifecycle-plans`` builds the object again; ``None``: any worker builds it
+    at once, because the object is gone.
+    """
     picked: int = 0
-    """Jobs whose run is to be begun now, those of earlier cycles included."""
+    """Jobs whose run is to be begun now, including jobs of earlier cycles."""
     live: int = 0
-    """Jobs that hold a slot, the picked ones included."""
+    """Jobs that hold a slot, including the picked ones."""
     ended: int = 0
-    """Ends whose hooks ran in this cycle."""
+    """Number of ends whose hooks ran in this cycle."""
     waiting: str | None = None
     """One sentence: why nothing more was picked."""
     again_s: float | None = None
-    """Seconds until the next cycle at the latest; 0: at once; ``None``: when something happens."""
+    """The longest wait for the next cycle, in seconds; 0: at once; ``None``: until something happens."""
     over: bool = False
-    """Whether no further cycle is wanted: what is picked begins, and the manager ends. Jobs that live then go on."""
+    """True if no further cycle is wanted: the picked jobs begin, and the manager ends. Live jobs then continue."""
     close_reason: str | None = None
-    """With ``over``: the close reason that the class set; ``None``: it set none."""
+    """With ``over``: the close reason that the class set; ``None`` when it set none."""
     failed: bool = False
-    """With ``over``: whether the close reason is one of the class's failed outcomes, so that the manager FAILED."""
+    """With ``over``: True if the close reason is one of the class's failed outcomes, so that the manager FAILED."""
     unclosed: str | None = None
-    """With ``over``: why ``on_close`` was not called, or what it did wrong."""
+    """With ``over``: the reason why ``on_close`` was not called, or its error."""
     hook_errors: int = 0
     """With ``over``: hooks that failed for good, ``on_close`` among them."""
     on_hook_error: str = "fail"
-    """What the class wants for such an end (``CHOICES``)."""
+    """The class's choice for such an end (``CHOICES``)."""
     error: str | None = None
-    """What the class did wrong, at which position, and the cure. With ``over``: the manager fails for it."""
+    """The error of the class, its position, and the cure. With ``over``: the manager fails because of it."""
     stopped: bool = False
     """Whether a stop is on record, so that nothing is picked any more."""
 
 
-#: What an object is told as it stands in the manager's row.
+#: The attributes that an object receives from the manager's row.
 _OF_THE_ROW = ("manager_id", "name", "flow_id", "attempt", "next_seq", "tags", "flow_tags", "state", "stats",
                "close_reason")  # fmt: skip
-#: What is said of hooks that are called no more.
+#: The note about hooks that are not called any more.
 GIVEN_UP = f"given up after {TRIES} tries"
 #: Seconds until the next try, by the number of the ones before; afterwards the last figure.
 AGAIN_S = (1.0, 5.0, 60.0)
-#: Seconds for which pages of a source are read in one cycle; the page that is begun then is read to its end. Ends of
-#: runs wait meanwhile: one process makes one call at a time.
+#: Seconds for reading pages of a source in one cycle; a page that has begun is read to its end. Ended runs wait
+#: meanwhile: one process makes one call at a time.
 READ_S = 1.0
-#: Most identities, jobs or rows that a class may ask for at once.
+#: The most identities, jobs or rows that a class may request at once.
 ASKED_MAX = 1000
-#: Seconds for which a class may work before people are told what it is at.
+#: Seconds after which the page shows what a class is working on.
 SLOW_S = 10.0
 #: Characters of why a manager waits.
 WAITING_MAX = 1000
@@ -122,11 +123,11 @@ class Incident:
     """News of the class of one manager, as this worker hears them."""
 
     word: datetime | None = None
-    """When, by its own clock, a worker last said that it has the class; and when, by ours, that was new."""
+    """The worker's latest sign that it has the class, by its own clock; and when we first saw that sign, by ours."""
     heard: float = 0.0
 
     def served(self, word: datetime | None) -> bool:
-        """Say whether a worker goes on saying that it has the class. Its clock may be far from ours."""
+        """Return whether a worker still reports that it has the class. Its clock may differ much from ours."""
         if word != self.word:
             self.word, self.heard = word, time.monotonic()
         return word is not None and time.monotonic() - self.heard < HEARD_S
@@ -150,13 +151,13 @@ class ManagerActivities:
 
     @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
-        """Let the class of a manager decide once, and commit what it decided.
+        """Let the class of a manager decide once, and commit its decision.
 
-        Pages of its source are read first, as far as there is capacity. A class that fails is tried again, and the row
-        of the manager says so; after three tries the manager is over, unless runs of it live, which are waited for. One
-        that cannot be loaded here is tried on other workers, while one of them says that it has it.
+        Pages of its source are read first, as far as there is capacity. A class that fails is tried again, and the
+        manager's row records it. After three tries the manager ends, once its live runs have ended. A class that cannot
+        be loaded here is tried on other workers that report to have it.
 
-        Second execution: the same from what is on record then; ends whose hooks ran and jobs that were picked stay so.
+        Second execution: decides again from the record; handled ends and picked jobs stay as they are.
         """
         row = there(self.managers.get_manager(order.manager_id), f"manager {order.manager_id}")
         cycle = _Cycle(self, row, ManagerFence(row.manager_id, order.attempt, order.owner_run_id, row.generation))
@@ -181,9 +182,9 @@ class _Cycle(FileQuestions):
         self._incident = owner.incidents.setdefault((row.manager_id, fence.attempt), Incident())
         self._host: PlanHost | None = None
         self._slow_at = time.monotonic() + SLOW_S
-        """When the class has worked for so long that people are told, once."""
+        """The time after which the page shows once what the class is working on."""
         self._ended: dict[int, int] = {}
-        """Jobs whose end this cycle handles, and how often their hooks failed before."""
+        """The jobs whose end this cycle handles, and how often their hooks failed before."""
         self._unfinished, self._gave_up = False, False
         """Whether there was no time to read all that is wanted of the source; whether hooks are not called any more."""
 
@@ -192,7 +193,7 @@ class _Cycle(FileQuestions):
         self._host = host
         self._begin(host)
         self._read(host)
-        # After the source, which may have taken its time: what ended meanwhile is no cycle late.
+        # Read after the source, which may have taken long: runs that ended meanwhile need not wait for the next cycle.
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         self._ended = {end.live.item_id: end.tries for end in facts.ended}
         self._gave_up = any(end.given_up for end in facts.ended)
@@ -203,10 +204,10 @@ class _Cycle(FileQuestions):
         except InvalidRequest as why:
             self._keep(host.done)
             raise PlanFailed(f"{self._row.plan}: what it decided cannot be: {why}") from None
-        except BaseException:  # a stop and a lost connection too
+        except BaseException:  # also after a stop or a lost connection
             self._keep(host.done)
             raise
-        host.settled = not decision.over  # nobody calls it again: it ends with this use
+        host.settled = not decision.over  # nobody will call it again: it ends after this use
         again = self._unfinished or committed.dropped
         again_s = 0.0 if again and not committed.stopped else decision.again_s
         error, again_s = self._noted(decision, again_s)
@@ -230,7 +231,7 @@ class _Cycle(FileQuestions):
         )
 
     def _committed(self, host: PlanHost, facts: Facts) -> tuple[Decision, str | None, Committed]:
-        """Put on record what the class decided; also tells what went wrong with ``on_close``, if that was called."""
+        """Record the decision of the class; also records the error of ``on_close``, if that was called."""
         decision, unclosed = host.cycle(facts, self._answer), None
         if decision.over:
             decision, unclosed = self._close(host, decision, None)
@@ -241,24 +242,25 @@ class _Cycle(FileQuestions):
         return decision, unclosed, self._managers.commit_decision(self._fence, kept)
 
     def _keep(self, done: Decision | None) -> None:
-        """Put on record what hooks did that had ended before the cycle failed: nobody calls them again."""
+        """Record the effects of hooks that had ended before the cycle failed: they are not called again."""
         if done is not None:
-            with suppress(LifecycleError):  # what cannot be on record is done again
+            with suppress(LifecycleError):  # effects that cannot be recorded are repeated
                 self._managers.commit_decision(self._fence, replace(done, over=False, hook_errors=0))
 
     def alive(self) -> None:
-        """Heartbeat; people see what a class is at that works for long, and do not take it for one that hangs."""
+        """Heartbeat. Also shows what a slow class is working on, so that it does not look as if it hangs."""
         alive()
         at = None if self._host is None else self._host.at
         if at is not None and time.monotonic() >= self._slow_at:
             self._slow_at = float("inf")
             waiting = f"its class has been at work for {SLOW_S:g} s, now in {at}"
-            with suppress(LifecycleError):  # whoever commits is told the same
+            with suppress(LifecycleError):  # the caller that commits gets the same error
                 self._managers.note_error(self._fence, self._row.error, waiting)
 
     def end(self) -> CycleAnswer:
-        """The manager was stopped: call ``on_close``, if there ever was an object to call it of. Or it is on record
-        that it ends, ``on_close`` included, and whoever wrote that could not say so."""
+        """The manager was stopped: call ``on_close``, if an object ever existed. Or its end, ``on_close`` included, is
+        already recorded, and the answer of that execution was lost.
+        """
         row = self._row
         answer = CycleAnswer(self._hosts.queue, over=True, close_reason=row.close_reason, hook_errors=row.hook_errors)
         if row.over and GIVEN_UP not in (row.error or ""):
@@ -279,14 +281,14 @@ class _Cycle(FileQuestions):
                         answer = replace(answer, unclosed=unclosed)
             except PlanFailed as failure:  # its class cannot be used any more, which is no reason to stay
                 if failure.missing and self._managers.note_try(self._fence) < TRIES and self._served():
-                    raise  # the next try may come to a worker that has it
+                    raise  # the next try may reach a worker that has it
                 if not row.over:
                     answer = replace(answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX])
         self._forget()
         return answer
 
     def failed(self, failed: PlanFailed) -> CycleAnswer:
-        """The class could not do its cycle: nothing of it is on record, and its process is gone."""
+        """The class failed in its cycle: nothing of the cycle is recorded, and its process has ended."""
         row, tries, text = self._row, 0, str(failed)
         log.warning("manager %d: %s", row.manager_id, text)
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
@@ -302,7 +304,7 @@ class _Cycle(FileQuestions):
         if tries >= TRIES and not elsewhere and not self._anything_lives(facts):
             if failed.missing:
                 text = f"{text}; no worker has this class: bring it back, and start this flow again"
-            now = self._managers.get_manager(row.manager_id) or row  # with what was kept of this cycle
+            now = self._managers.get_manager(row.manager_id) or row  # together with what was kept of this cycle
             over = Decision(over=True, error=text, close_reason=now.close_reason, stats=dict(now.stats))
             self._managers.commit_decision(self._fence, over)
             self._forget()
@@ -315,7 +317,7 @@ class _Cycle(FileQuestions):
         return CycleAnswer(None, live=live, waiting=waiting, again_s=again_s, error=text)
 
     def _served(self) -> bool:
-        """Say whether a worker has the class, this one or another, by what they say in the database."""
+        """Return whether any worker has the class, by what the workers report in the database."""
         plan = self._owner.plans.get_plan(self._row.plan)
         return self._incident.served(plan.seen_at if plan is not None and plan.error is None else None)
 
@@ -345,7 +347,7 @@ class _Cycle(FileQuestions):
         host.begin(start, new.generation, self._answer)
 
     def _close(self, host: PlanHost, decision: Decision, reason: str | None) -> tuple[Decision, str | None]:
-        """``on_close``: the decision with what it did, and what went wrong. That it fails changes nothing any more."""
+        """Call ``on_close``: returns its decision and its error. A failure changes nothing any more."""
         host.settled = False
         try:
             return host.finish(reason, self._answer), None
@@ -360,7 +362,7 @@ class _Cycle(FileQuestions):
     # --- the source
 
     def _read(self, host: PlanHost) -> None:
-        """Read pages of the source while there is capacity, and for a moment: whoever ends meanwhile waits for it."""
+        """Read pages of the source while there is capacity, for a short time: ended runs wait meanwhile."""
         row, counts = self._row, self._row.counts.by_state
         over = row.exhausted or row.source_error is not None or row.paused
         if over or counts[JobState.DELAYED] >= self._owner.buffer:
@@ -380,7 +382,7 @@ class _Cycle(FileQuestions):
             self._unfinished = buffered < most and time.monotonic() >= until
 
     def _checked(self, host: PlanHost, page: Page) -> Page:
-        """The page, without what cannot be a run here, by ``on_item_error``."""
+        """The page without items that cannot be runs here, by ``on_item_error``."""
         items: list[SourceItem] = []
         for item in page.items:
             told = item.error
@@ -395,7 +397,9 @@ class _Cycle(FileQuestions):
         return replace(page, items=items)
 
     def _problem(self, job: Job) -> str | None:
-        """The reason why this cannot be a run; ``None`` when it can, or when this worker has no catalogue to tell."""
+        """The reason why this cannot be a run; ``None`` when it can, or when this worker has no catalogue to check
+        it.
+        """
         crawlers = self._owner.catalogue.all()
         if not crawlers:
             return None
@@ -410,7 +414,7 @@ class _Cycle(FileQuestions):
     # --- hooks that fail
 
     def _noted(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
-        """Write down what went wrong; what of it the workflow is told, and the seconds to the next cycle."""
+        """Record the error. Returns the part that the workflow gets, and the seconds to the next cycle."""
         known = self._row.error or ""
         error = known if self._gave_up and GIVEN_UP in known else decision.error
         for failure in decision.failed:
@@ -418,14 +422,15 @@ class _Cycle(FileQuestions):
             error = f"{failure.error} ({'tried again' if failure.later else _tried(tries)})"
             wanted_s = AGAIN_S[-1] if failure.later else AGAIN_S[tries - 1] if tries < TRIES else 0.0
             again_s = wanted_s if again_s is None else min(again_s, wanted_s)
-        # That hooks were given up stays to be seen; everything else is over when a cycle had no error.
+        # The note about given-up hooks stays visible; all other errors are cleared after a cycle without one.
         if not decision.over and (error or "") != known and (error or GIVEN_UP not in known):
             self._managers.note_error(self._fence, error, decision.waiting)
         return error, again_s
 
     def _anything_lives(self, facts: Facts) -> bool:
-        """Say whether a run of the manager lives or is about to begin. Ends that nobody handled are no reason to
-        wait: a resume runs their hooks."""
+        """Return whether a run of the manager is live or about to begin. Unhandled ends are no reason to wait: a resume
+        runs their hooks.
+        """
         if not facts.live:
             return False
         manager_id = self._row.manager_id
@@ -434,7 +439,9 @@ class _Cycle(FileQuestions):
     # --- questions of the class
 
     def _answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Answer a question of the class while it works. Raises ``InvalidRequest`` for what cannot be asked."""
+        """Answer a question of the class while it works. Raises ``InvalidRequest`` for a question that is not
+        allowed.
+        """
         return answered(self, name, arguments)
 
     def ask_waiting_jobs(self, state: str, after_id: int, limit: int) -> object:

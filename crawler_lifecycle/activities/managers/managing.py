@@ -99,7 +99,7 @@ class ManagingActivities:
 
     @activity.defn(name="open_manager", no_thread_cancel_exception=True)
     def open_manager(self, order: Claim) -> ManagerOpened:
-        """Claim the manager: as it was reserved, or after its end as its next attempt.
+        """Claim the manager after it was reserved, or after its end as its next attempt.
 
         Its runs report to the workflow id that its name and flow id make, so no other workflow may own it.
         Second execution: the same owner gets the same answer.
@@ -117,8 +117,8 @@ class ManagingActivities:
     def begin_manager_runs(self, fence: ManagerFence) -> BegunRuns:
         """Begin the run of every job that was picked, as the gateway begins runs: first the row, then the workflow.
 
-        A job that no crawler takes has ended by that. After a stop none is begun.
-        Second execution: finds the runs that it made, by the ids of their requests, and begins the others.
+        A job that no crawler accepts ends at once. After a stop none is begun. Second execution: finds the runs that it
+        made, by the ids of their requests, and begins the others.
         """
         row, crawlers = self._row(fence.manager_id), functools.cache(self.children.crawlers)
         whose, parent = f"manager/{row.manager_id}", manager_workflow_id(row.name, row.flow_id)
@@ -154,10 +154,10 @@ class ManagingActivities:
 
     @activity.defn(name="add_manager_jobs", no_thread_cancel_exception=True)
     def add_manager_jobs(self, order: AddManagerJobs) -> int:
-        """Add jobs from outside, over what the manager was started with; how many are new.
+        """Add jobs from outside, with the manager's own defaults; returns how many are new.
 
-        Raises ``InvalidRequest`` for another crawler than that of the built-in manager.
-        Second execution: the same key answers the same.
+        Raises ``InvalidRequest`` for another crawler than that of the built-in manager. Second execution: the same key
+        returns the same answer.
         """
         row = self._row(order.manager_id)
         base = base_of(row.plan, row.options)
@@ -171,7 +171,7 @@ class ManagingActivities:
 
     @activity.defn(name="record_manager_stop", no_thread_cancel_exception=True)
     def record_manager_stop(self, order: RecordParentStop) -> StopRecorded:
-        """Write the stop down before anything is done about it. Second execution: it is there, nothing changes."""
+        """Record the stop before acting on it. Second execution: it is recorded, nothing changes."""
         try:
             row = self.managers.record_manager_stop(order.number, order.intent, order.leave)
         except RowUnreadable as error:
@@ -184,8 +184,8 @@ class ManagingActivities:
     def stop_manager_runs(self, order: StopRuns) -> RunsLeft:
         """Stop each live run of the manager whose workflow has not acted on a stop yet, some at once.
 
-        A run that nobody works for gets a workflow that carries the stop out.
-        Second execution: tells those again that have not acted on it; a run knows the stop by its id.
+        A run without a workflow gets one that carries out the stop. Second execution: notifies those again that have
+        not acted on it; a run knows the stop by its id.
         """
         intent = order.intent or StopIntent(self.clock(), requested_by=f"manager {order.number}")
         with beating():

@@ -29,11 +29,11 @@ from crawler_lifecycle.ports.runs import Ticket
 
 SETTING = "LIFECYCLE_CLUSTER__FILES_URL"
 END = "bundle.json"
-#: Bytes of one part, and how many parts there may be: 50 GiB for one task, packed. The runner knows both.
+#: Bytes of one part, and the most parts of a bundle: 50 GiB compressed for one task. The runner has the same limits.
 PART_MAX = 8 * 2**20
 PARTS_MAX = 6400
 END_MAX = 2 * 2**20
-#: How long a ticket is good, in seconds. S3 asks at the beginning of a request.
+#: Seconds for which a ticket is valid. S3 checks this when a request begins.
 TICKET_S = 300
 _NOT_THERE = ("NoSuchKey", "404")
 _READING = "files of a task cannot be read"
@@ -193,26 +193,26 @@ class BundlesPlace:
         return {key.removeprefix(self.bucket.prefix).rstrip("/") for key in below}
 
     def put_aside(self, run: RunRef) -> None:
-        """Nothing: a later attempt uploads below a name of its own, which ``remove`` leaves alone."""
+        """No effect: a later attempt uploads below a name of its own, which ``remove`` leaves alone."""
 
     def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove what the run's attempts up to this one uploaded; a second time, nothing."""
+        """Remove the uploads of the run's attempts up to this one; a second call removes nothing."""
         top = f"{self.bucket.prefix}{run}/"
         self.bucket.remove(top, lambda key: _attempt_of(key.removeprefix(top)) <= attempt)
 
     def finish(self) -> list[str]:
-        """Nothing is begun here that another call would have to end."""
+        """Needs no cleanup: no upload is begun here."""
         return []
 
 
 def _attempt_of(rest: str) -> float:
-    """The attempt of ``<index>/<attempt>/<name>``; what is no key of ours belongs to none."""
+    """The attempt of ``<index>/<attempt>/<name>``; a key of another form belongs to no attempt."""
     parts = rest.split("/")
     ours = len(parts) == 3 and all(part.isascii() and part.isdecimal() for part in parts[:2])
     return int(parts[1]) if ours else float("inf")
 
 
-#: What a crawler without files left: a tar of nothing.
+#: The bundle of a crawler without files: an empty tar.
 _EMPTY = gzip.compress(b"\0" * 1024, mtime=0)
 
 

@@ -132,13 +132,13 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """A new file beside the target, locked, for what shall be the target; gone afterwards, if it has not become it."""
+    """A new locked file beside the target, which is to become the target; removed afterwards if it has not."""
     while True:
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
         try:
             with part.open("xb", buffering=CHUNK) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                # Before it had its lock, another exporter may have taken it for abandoned.
+                # Before it had its lock, another exporter may have taken it for abandoned and removed it.
                 if part.exists():
                     yield part, file
                     return
@@ -147,7 +147,7 @@ def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove what exporters of this key left behind when they were killed; a living one holds the lock of its part."""
+    """Remove the leftovers of killed exporters of this key; a living exporter holds the lock of its part."""
     prefix = f".{target.name}."
     for entry in os.scandir(target.parent):
         if entry.name.startswith(prefix) and entry.name.endswith(".part"):

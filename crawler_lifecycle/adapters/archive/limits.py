@@ -11,7 +11,7 @@ FILES_MAX = 100_000
 BYTES_MAX = 50 * 2**30
 
 _KEY = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*")
-#: Names that may be looked at beside those of the files that are taken.
+#: The most other names that may be visited beside those of the archived files.
 OTHER_NAMES_MAX = 100_000
 #: S3's limit for a key.
 _KEY_BYTES_MAX = 1024
@@ -41,7 +41,7 @@ class ArchiveLimits:
 
     @property
     def names_max(self) -> int:
-        """Names that are looked at, of whatever kind, before the walk gives up."""
+        """The most names of any kind that are visited before the walk gives up."""
         return self.files_max + OTHER_NAMES_MAX
 
 

@@ -38,7 +38,7 @@ class WorkflowNumbers:
 
 
 def named() -> bool:
-    """Tell whether the environment or a profile says where Temporal is."""
+    """Return whether the environment or a profile says where Temporal is."""
     try:
         return bool(configured_address())
     except Exception:  # told by whoever connects

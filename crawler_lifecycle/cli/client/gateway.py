@@ -52,7 +52,7 @@ class Gateway:
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False
-        """Tell whether the last answer was that something is done now; else it was so already."""
+        """Return whether the last answer was that something is done now; else it was so already."""
         # Loading certificates takes 20 ms that plain HTTP does not need, and no proxy leads to this machine.
         self._http = httpx.Client(
             base_url=self.url,

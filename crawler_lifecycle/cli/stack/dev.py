@@ -179,7 +179,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _check_places(archive: str | None, events: str | None) -> None:
-    """Tell whether zips and events can go there at all. Raises ``CommandFailed``."""
+    """Return whether zips and events can go there at all. Raises ``CommandFailed``."""
     if archive is None and events is None:
         return
     from crawler_lifecycle import compose  # every adapter: not for every call

@@ -214,7 +214,7 @@ class Layout:
         return {part.name: part for part in parts}
 
     def choose_ports(self, known: Mapping[str, object], say: Callable[[str], None]) -> dict[str, int]:
-        """A port for every part: the one it had (``known``: earlier addresses), its usual one, or a free one."""
+        """A port for every part: its former port (``known``: earlier addresses), its usual port, or a free one."""
         chosen: dict[str, int] = {}
         for name, usual in PORTS.items():
             if name in ON_DEMAND and name not in self.demanded:
@@ -229,7 +229,9 @@ class Layout:
 
 
 def kept_key(file: Path) -> str:
-    """A random key in a file that only its owner can read; the same at the next start, for crawlers that go on."""
+    """A random key in a file that only its owner can read; the same key at the next start, for crawlers that still
+    run.
+    """
     if not file.exists():
         draft = file.with_name(f".{secrets.token_hex(8)}")
         try:
@@ -237,7 +239,7 @@ def kept_key(file: Path) -> str:
                 new.write(secrets.token_hex(32))
                 new.flush()
                 os.fsync(new.fileno())
-            with contextlib.suppress(FileExistsError):  # of somebody who starts at the same moment
+            with contextlib.suppress(FileExistsError):  # another process that starts at the same moment wrote it
                 os.link(draft, file)  # whole or not at all: an empty key would sign for everybody
         finally:
             draft.unlink(missing_ok=True)
@@ -245,7 +247,7 @@ def kept_key(file: Path) -> str:
 
 
 def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
-    """No proxy of this machine can reach what listens on its loopback, which is where our crawlers go."""
+    """A proxy cannot reach the loopback address of this machine, where the crawled site listens."""
     said = env.get("no_proxy") or env.get("NO_PROXY") or ""
     if said.strip() == "*":
         return {}
@@ -261,7 +263,7 @@ def _port_of(address: object) -> int | None:
 
 
 def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: bool = False) -> None:
-    """Write a catalogue for this stack: folders made absolute, and crawlers sent to the site where it really is.
+    """Write a catalogue for this stack: folders made absolute, and crawlers directed to the real address of the site.
 
     ``in_images``: they execute in the image of ``images/crawler``, which has the examples in a folder of its own.
     """
@@ -279,7 +281,7 @@ def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: b
 
 
 def write_site_crawler(target: Path, site: str) -> None:
-    """Write a catalogue with the generic crawler alone, sent to this site."""
+    """Write a catalogue that has only the generic crawler, directed to this site."""
     import yaml
 
     arguments: dict[str, dict[str, object]] = {"start": {"default": f"{site}/"}}

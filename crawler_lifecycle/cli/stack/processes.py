@@ -17,17 +17,18 @@ from crawler_lifecycle.cli.machine import LOOPBACK, start_time
 
 DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
-#: Below the range from which kernels take ports for outgoing connections: a port of ours must still be free when the
-#: part that listens on it is started again.
+#: Below the range of ports for outgoing connections: a port of ours must still be free when its part is restarted.
 FREE_PORTS = (10_240, 32_000)
 _CHANCE = random.SystemRandom()
 
-#: Log -> how large it was before the last two starts of what writes to it: older words are of another day.
+#: Log -> its size before the last two starts of the part that writes it: older lines are of another start.
 _began: dict[Path, tuple[int, ...]] = {}
 
 
 def end_process(pid: int, started: int | None, grace_s: float) -> None:
-    """End the process with this id and start time: SIGTERM, then SIGKILL after the grace. Gone is fine."""
+    """End the process with this id and start time: SIGTERM, then SIGKILL after the grace. No error if it has ended
+    already.
+    """
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         if started is None or start_time(pid) != started:
             return
@@ -62,7 +63,7 @@ def spawn(
 
 
 def is_free(port: int) -> bool:
-    """Tell whether something could listen on this port of the loopback address now."""
+    """Return whether something could listen on this port of the loopback address now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -82,9 +83,9 @@ def free_port(taken: Collection[int] = ()) -> int:
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """The last lines that a part wrote since we last started it, or in the start before when there are none yet.
+    """The last lines that a part wrote since its last start, or since the start before when there are none yet.
 
-    What it said again is shown once.
+    Repeated lines are shown once.
     """
     try:
         with path.open("rb") as file:

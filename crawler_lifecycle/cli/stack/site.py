@@ -39,9 +39,9 @@ INDEX = "index.html"
 #: Hidden names are never served from the folder, so this address is free.
 HEALTH = "/.healthz"
 PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
-#: Pages that a start page of ours names at most.
+#: The most pages that our start page names.
 NAMED_MAX = 10_000
-#: HTML asks that a page declare its encoding within so many bytes.
+#: HTML requires that a page declares its encoding within so many bytes.
 _DECLARED_WITHIN = 1024
 
 
@@ -61,7 +61,7 @@ def pages(folder: Path) -> Iterator[Path]:
 
 
 def check(folder: Path) -> Path:
-    """The folder with its path resolved. Raises ``Unusable`` when there is no HTML page to be had from it."""
+    """The folder with its path resolved. Raises ``Unusable`` when it has no HTML page that can be served."""
     try:
         whole = folder.resolve(strict=True)
         if not whole.is_dir():
@@ -86,7 +86,7 @@ class Pages(StaticFiles):
         self._root = os.path.realpath(folder)
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """As the base class, and hidden names do not exist, under whatever name they are asked for."""
+        """As the base class, but hidden names do not exist, in whatever spelling they are requested."""
         full, found = super().lookup_path(path)
         inside = os.path.relpath(os.path.realpath(full), self._root) if found is not None else "."
         hidden = any(part.startswith(".") and part != "." for name in (path, inside) for part in name.split(os.sep))
@@ -100,7 +100,7 @@ class Pages(StaticFiles):
             response = await super().get_response(path, scope)
             status = response.status_code
         except HTTPException as error:
-            if error.status_code == 401:  # we may not read it: nobody can log in for that
+            if error.status_code == 401:  # we have no right to read it: a login would not help
                 raise HTTPException(403) from None
             if error.status_code != 404 or path != ".":
                 raise
@@ -117,7 +117,7 @@ class Pages(StaticFiles):
         return found is not None and stat.S_ISREG(found.st_mode)
 
     def file_response(self, full_path: Any, *args: Any, **kwargs: Any) -> Response:
-        """As the base class, but a page that declares its own encoding is not contradicted by the header."""
+        """As the base class, but the header does not contradict a page that declares its own encoding."""
         if not os.access(full_path, os.R_OK):
             raise HTTPException(403)
         response = super().file_response(full_path, *args, **kwargs)
@@ -185,7 +185,7 @@ def main() -> int:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        # On loopback only programs read the folder, and no page by a name of its own.
+        # Only programs read the folder, over loopback: the host name in a request is checked.
         app = Gate(create_app(options.folder), programs_only(options.host))
         listener.bind((options.host, options.port))
         listener.listen(128)

@@ -25,11 +25,11 @@ from . import processes, temporal_server
 from .layout import Layout, examples_dir, write_crawlers, write_site_crawler
 from .supervise import READY_S, Part, PartFailed, Supervisor
 
-#: The order of leaving: nobody loses the part it still needs to end in order.
+#: The order of the shutdown: each part ends before the parts that it needs.
 LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
 
-#: Seconds for an answer of the gateway about open runs, and for the proof that nothing of those runs that are to end.
-#: A gateway that is gone refuses at once; one that is merely slow may not leave crawls behind that were to end.
+#: Seconds for the gateway's answer about open runs, and for the proof that stopped runs have ended. A dead gateway
+#: refuses at once; a slow one gets time, so that no crawl stays behind.
 ASK_S, END_CRAWLS_S, PROOF_S = 10.0, 30.0, 60.0
 
 OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
@@ -48,7 +48,7 @@ class Stack:
         self.layout = layout
         self.state_dir = layout.state_dir
         self._say = say
-        #: Whether the crawlers are those of the examples.
+        #: True if the crawlers are those of the examples.
         self.has_examples = False
         self._lock: IO[str] | None = None
         #: The catalogues in use, as ``dev.json`` names them.
@@ -69,7 +69,7 @@ class Stack:
         """Bring everything up and wait until it is ready.
 
         Raises ``CommandFailed`` when another process has this directory or the cluster cannot be used, ``PartFailed``
-        when a part does not come up; whatever came up has been ended again then.
+        when a part does not come up; then all started parts have been ended again.
         """
         self._take_lock()
         try:
@@ -95,7 +95,7 @@ class Stack:
         migrations = self._start_migrations(env)
         try:
             self._start_temporal(parts.pop("temporal"))
-            # Nobody gives out a number before the upgrade knows which ones workflows and crawls still bear.
+            # No part may give out numbers before the upgrade knows the numbers of existing workflows and crawls.
             self._finish_migrations(migrations)
             self._supervisor.start(parts.values())
         finally:
@@ -104,7 +104,7 @@ class Stack:
         self._supervisor.wait_healthy()
 
     def stop(self, kill_crawls: bool = False) -> int | None:
-        """End our parts in order; how many runs go on without us (``None`` when nobody could be asked).
+        """End our parts in order. Returns how many runs continue without us (``None`` when this is unknown).
 
         With ``kill_crawls`` every open run is stopped by force first.
         """
@@ -119,11 +119,11 @@ class Stack:
         return None if going_on is None else len(going_on)
 
     def hurry(self) -> None:
-        """End parts at once that were asked to end."""
+        """End at once the parts that were already asked to end."""
         self._supervisor.hurry()
 
     def kill_part(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal to a part; it is restarted as after any other death. Its process id."""
+        """Send a signal to a part, and return its process id; it is restarted as after any other death."""
         return self._supervisor.kill(name, number)
 
     def wait_healthy(self, name: str | None = None, timeout_s: float = READY_S) -> None:
@@ -158,7 +158,7 @@ class Stack:
         self._lock = lock
 
     def _keep_others_out(self) -> None:
-        """Nobody else may write into our folder: what lies there names files that we read and processes that we end."""
+        """Nobody else may write into our folder: its files name other files that we read and processes that we end."""
         found = self.state_dir.stat()
         if found.st_uid != os.geteuid():
             raise CommandFailed(
@@ -171,7 +171,9 @@ class Stack:
             self.state_dir.chmod(found.st_mode & 0o7755)
 
     def _before(self) -> Mapping[str, object]:
-        """The addresses that the last stack here wrote; empty when there was none or it does not count."""
+        """The addresses that the last stack in this folder wrote; empty when there was none or its file is not
+        valid.
+        """
         try:
             found = dev_json.read(self.state_dir / dev_json.NAME)
         except dev_json.SetAside as aside:
@@ -264,7 +266,7 @@ class Stack:
             return None
 
     def _end_crawls(self) -> list[int] | None:
-        """Stop every open run by force and wait for the proof that nothing of it runs; those still open then."""
+        """Stop every open run by force and wait for the proof of its end. Returns the runs that are still open."""
         left = self._open_runs(END_CRAWLS_S)
         if not left:
             return left
@@ -280,7 +282,7 @@ class Stack:
     # --- what others see -----------------------------------------------------------------------------------------
 
     def _tell(self, line: str) -> None:
-        """Also called in the supervisor's thread, which has to go on when nobody listens or the disk is full."""
+        """The supervisor's thread calls this too, and must continue when the output is closed or the disk is full."""
         with contextlib.suppress(OSError):
             self._say(line)
         with contextlib.suppress(OSError):

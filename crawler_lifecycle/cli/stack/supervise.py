@@ -1,7 +1,6 @@
 """Supervises long-running processes: start, wait for health, restart with back-off, end in order.
 
-Level, not edge, as everywhere in this project: one thread compares what is wanted with what lives, twenty times a
-second, and is the only one that starts processes.
+Twenty times a second one thread compares the wanted parts with the living processes. Only this thread starts processes.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from . import processes
 INTERVAL_S = 0.05
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 10.0
-#: A part that was up for so long has proved itself: its next restart is quick again.
+#: A part that was up for so many seconds counts as stable: its next restart is quick again.
 PROVED_S = 30.0
-#: How often parts are asked for a sign of life, and for how long one that was healthy may give none, in seconds.
+#: Seconds between two health checks of a part, and seconds without an answer that a healthy part is allowed.
 ASK_S, SILENT_S = 5.0, 60.0
 #: Seconds in which a part answers for the first time, on any machine. One that cannot start ends before that.
 READY_S = 180.0
-#: A part that ends so often before it was healthy once will not become healthy by another try.
+#: A part that ended so often before it was healthy once is given up.
 FAILED_STARTS = 3
 
 
@@ -50,7 +49,7 @@ class Part:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     grace_s: float = 10.0
-    """What it gets between SIGTERM and SIGKILL."""
+    """Seconds between SIGTERM and SIGKILL."""
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ class _Kept:
     ends: int = 0
     asked_to_end: float | None = None
     heard: float | None = None
-    """When this process last answered; ``None``: not yet, or nobody asks."""
+    """Time of this process's last answer; ``None``: none yet, or it is not checked."""
     grace_s: float = 0.0
     starts: list[int] = field(default_factory=list)
 
@@ -91,7 +90,7 @@ class Supervisor:
         self._asking = threading.Thread(target=self._ask, name="asks parts", daemon=True)
 
     def start(self, parts: Iterable[Part]) -> None:
-        """Want these parts from now on. Returns at once; see ``wait_healthy``."""
+        """Set the wanted parts. Returns at once; see ``wait_healthy``."""
         for part in parts:
             log = self._logs / f"{part.name}.log"
             self._kept[part.name] = _Kept(part, log, wanted=True, grace_s=part.grace_s)
@@ -104,7 +103,7 @@ class Supervisor:
     def stop(self, names: Iterable[str] | None = None) -> None:
         """End these parts (all when not given) and wait until they are gone."""
         chosen = [self._kept[name] for name in (self._kept if names is None else names) if name in self._kept]
-        with self._starting:  # whatever is being started now is known when it is counted below
+        with self._starting:  # processes that are being started now are counted below
             for kept in chosen:
                 kept.wanted = False
         self._wake.set()
@@ -120,12 +119,12 @@ class Supervisor:
             self._thread.join()
 
     def hurry(self) -> None:
-        """From now on nobody gets any grace."""
+        """From now on no part gets any grace."""
         for kept in self._kept.values():
             kept.grace_s = 0.0
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal to a part behind the supervisor's back; its process id."""
+        """Send a signal to a part without the supervisor's knowledge. Returns its process id."""
         process = self._kept[name].process
         if process is None:
             raise ProcessLookupError(f"{name} does not run now")
@@ -167,7 +166,7 @@ class Supervisor:
             self._wake.clear()
 
     def _ask(self) -> None:
-        """In a thread of its own: one part that does not answer may keep no other one waiting to be started."""
+        """In another thread: a part that does not answer must not delay the start of others."""
         while not self._closed:
             for kept in list(self._kept.values()):
                 process = kept.process
@@ -179,7 +178,7 @@ class Supervisor:
         return self._silent_s is not None and kept.heard is not None and now - kept.heard > self._silent_s
 
     def _tend(self, kept: _Kept, now: float) -> bool:
-        """Bring one part closer to what is wanted; whether its process id changed."""
+        """Bring one part closer to the wanted state. Returns whether its process id changed."""
         if kept.process is None:
             with self._starting:
                 if kept.wanted and now >= kept.due:
@@ -253,13 +252,13 @@ def status(url: str, timeout_s: float = 2.0) -> int | None:
 
 
 def _serves(address: SplitResult, timeout_s: float) -> bool:
-    # Mostly nobody listens yet, which takes no client to find out.
+    # Mostly nobody listens yet; a plain socket shows this without a client.
     try:
         socket.create_connection((address.hostname or "", address.port or 0), timeout_s).close()
     except OSError:
         return False
     from crawler_lifecycle.temporal.operator.server import serves  # slow to load, and needed here alone
 
-    # A thread of its own: the caller may have an event loop already.
+    # In another thread: the caller may already have an event loop.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, serves(address.netloc, address.path.strip("/"), timeout_s)).result()

@@ -27,11 +27,11 @@ LIFTED = (
     "history.visibilityProcessorMaxPollRPS",
 )
 
-#: How many failed tries of its next step list a workflow as one that cannot go on. The server's default takes a minute.
+#: After so many failed tries of its next step a workflow is listed as blocked. The server's default takes a minute.
 TROUBLED_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute"
 
-#: How long at most a failed step of a workflow is left alone before its next try, beside its 10 s. The server's default
-#: of 10 minutes grows up to there: a run that was blocked for long would go on that much after the build that mends it.
+#: The longest time between two tries of a failed workflow step, in seconds. The server's default is 10 minutes: a run
+#: that was blocked for long would continue only so long after its repair.
 RETRIED_WITHIN = "history.workflowTaskRetryMaxInterval"
 
 
@@ -47,8 +47,8 @@ def executable() -> str:
     return found
 
 
-#: The server opens a port for its HTTP API whatever one says. Any page that somebody visits could start workflows by
-#: it, and so crawlers. Hence it answers to one name alone, which nobody can ever have (RFC 6761).
+#: The server always opens a port for its HTTP API. Any web page that somebody visits could start workflows through it,
+#: and so crawlers. So it accepts only one host name, which nobody can ever own (RFC 6761).
 NOBODY = ("frontend.httpAllowedHosts", '["nobody.invalid"]')
 
 
@@ -72,7 +72,7 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
 
 
 def prepare(file: Path, *, say: Callable[[str], None], damaged: bool = False) -> None:
-    """Set a broken ``file`` aside, so that the server makes a new one; it makes one where there is none.
+    """Move a broken ``file`` aside, so that the server makes a new one.
 
     A server that was killed while it created its tables left a file that no later start accepts. It writes the
     namespace last.
@@ -86,8 +86,8 @@ def prepare(file: Path, *, say: Callable[[str], None], damaged: bool = False) ->
             "runs known only to the old file are started again from the database"
         )
     if not file.exists():
-        # Without its journal a file might look as if it could be used, so the file goes first. This may have been
-        # killed in its middle, or a person removed the file alone: SQLite would play the journal into the new one.
+        # The file is moved before its journal: without a journal a broken file might look usable. A journal may also be
+        # left alone, after a crash here or after a person removed the file: SQLite would apply it to the new file.
         for suffix in _BESIDE:
             with contextlib.suppress(FileNotFoundError):
                 file.with_name(file.name + suffix).rename(aside.with_name(aside.name + suffix))
@@ -106,7 +106,7 @@ def fault(file: Path) -> str | None:
 
 
 def is_damaged(file: Path) -> bool:
-    """Tell whether SQLite itself finds the file damaged. Reads all of it, so only after a server refused it."""
+    """Return whether SQLite itself finds the file damaged. Reads the whole file, so only after a server refused it."""
     try:
         with _opened(file) as db:
             return bool(db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",))
@@ -115,5 +115,5 @@ def is_damaged(file: Path) -> bool:
 
 
 def _opened(file: Path) -> contextlib.closing[sqlite3.Connection]:
-    """The database that is there. To be written to: what a killed server left in its journal is rolled back first."""
+    """The existing database, opened for writing: the journal of a killed server is rolled back first."""
     return contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=5))

@@ -1,15 +1,15 @@
 """The port ``Cluster`` on Kubernetes: looks, stops and inventory of one namespace.
 
-A look lists the objects, proves what is missing, reads each task, and explains what objects do not say. It remembers
-nothing that truth depends on: any number of processes may look at the same run, and any of them may die. What the API
-did not answer is an error, never an observation.
+A look lists the objects, proves that missing ones are gone, reads each task, and adds explanations from other sources.
+No result depends on its memory: several processes may look at the same run, and any of them may die. A failed call is
+an error, never an observation.
 
 *Gone* is proved by a complete list without it and a 404 for its name read at the newest version, at a look and again at
 one at least 30 s later; at once when we had asked it to end ourselves. In both cases no pod of its Job may be left,
 whatever labels that pod has. Until then it is absent, which changes nothing.
 
-All of that says something about the namespace we look into. When it is not the one that the task was put into, nothing
-is proved and the look is an error; when that one is gone for good, so is the task, at once (``namespace_identity``).
+These proofs are about the namespace that we read. When the task was created in another one, nothing is proved and the
+look is an error; when that namespace is gone for good, the task is gone at once (``namespace_identity``).
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from .looks.predicates import deciding_pod
 from .looks.reading import read_task
 from .looks.termination_message import with_progress
 
-#: Seconds between the two looks that prove together that a task is gone.
+#: Seconds between the two looks that together prove that a task is gone.
 PROOF_S = 30.0
-#: Names that are asked for at once, by all looks of a process; and by one look, so that none waits behind all names
-#: of another. 10,000 names take 20 s so, where one after the other they would not fit into a look.
+#: Names that are read in parallel, by all looks of a process, and by one look, so that no look waits for all names of
+#: another. 10,000 names take 20 s this way; one after the other they would not fit into a look.
 THREADS, PAGE = 16, 64
 
 
@@ -62,7 +62,7 @@ class KubernetesCluster:
     """The Jobs and pods of one namespace. Implements ``Cluster`` and ``KnowsRuns``; thread-safe."""
 
     kind = "kubernetes"
-    #: A node removes the container of a deleted pod as soon as it has ended, whatever our finalizer keeps of the pod.
+    #: A node removes the container of a deleted pod as soon as it has ended, even while our finalizer keeps the pod.
     log_fades = True
 
     def __init__(self, api: Api, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -89,25 +89,25 @@ class KubernetesCluster:
         return Look(now, time.monotonic() - began, seen, _second_look_s(found, seen, now))
 
     def _list(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[TaskObjects]:
-        """Two complete lists, Jobs before pods; what they have of each task."""
+        """Two complete lists, Jobs before pods, and the objects of each task in them."""
         listed = read_objects(self._api, labels.of_run(run.run_id), {name_of(run.run_id, task) for task in tasks})
         return [listed.of(run.run_id, _with_uid(run, task, listed)) for task in tasks]
 
     def _prove_missing(self, run: RunRef, listed: list[TaskObjects], namespace: CurrentNamespace) -> list[TaskObjects]:
-        """Ask by name for Jobs that the lists lack, and whether what is gone was in the namespace we look into."""
+        """Read by name the Jobs that the lists lack, and check that missing tasks were created in this namespace."""
         found = _ask(self._api, run.run_id, listed, self._threads)
         gone = namespace.gone_for_good([one.task.place for one in found if not one.seen])
         return [replace(one, namespace_gone=one.task.place in gone) for one in found] if gone else found
 
     def _read(self, run: RunRef, found: Sequence[TaskObjects], now: datetime) -> list[Observation]:
-        """Read what the objects say, with the events of those that wait and do not say for what."""
+        """Read the objects, with the events of those that wait without a stated reason."""
         events, read_at = read_events(self._api, found, now), self._clock()
         return [_read_one(run, one, events, now, read_at) for one in found]
 
     def _explain(
         self, run: RunRef, found: Sequence[TaskObjects], seen: list[Observation], namespace: CurrentNamespace
     ) -> list[Observation]:
-        """Add what no object says: the state of the namespace, and what the crawlers have counted so far."""
+        """Add what objects do not contain: the state of the namespace, and the crawlers' counters so far."""
         seen = with_namespace(namespace, found, seen)
         executing = {one.index: place for place, one in enumerate(seen) if one.phase is Phase.EXECUTING}
         pods = {
@@ -120,7 +120,7 @@ class KubernetesCluster:
     def place(self, beside: Collection[str] = ()) -> str | None:
         """The namespace, with its uid and that of the cluster as far as we may read them. Raises ``ApiError``.
 
-        Raises ``ClusterUnavailable`` when what is ``beside`` may live on in another namespace.
+        Raises ``ClusterUnavailable`` when a task of ``beside`` may live on in another namespace.
         """
         place = str(read_identity(self._api))
         if others := set(beside) - {place}:
@@ -145,7 +145,7 @@ def _with_uid(run: RunRef, task: TaskRef, listed: Objects) -> TaskRef:
 
 
 def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation:
-    """A task of which nothing is known on the cluster; another Job may have its name."""
+    """A task that the cluster does not know; another Job may have its name."""
     task, other, words = one.task, one.job, None
     if other is not None and not run.owns(run_uid := run_uid_of(other.metadata)):
         words = run.foreign(f"The Job {other.metadata.name} ({other.metadata.uid})", run_uid)
@@ -160,15 +160,15 @@ def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation
 
 
 def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor) -> list[TaskObjects]:
-    """The same tasks; those whose Job should be in the list and is not were asked for by its name and its uid.
+    """The same tasks, after Jobs that the list unexpectedly lacks were read by name and checked by uid.
 
-    Raises ``ApiError``, also when a list has turned out to be older than what was already known.
+    Raises ``ApiError``, also when a list is older than what was already known.
     """
 
     def by_name(one: TaskObjects) -> Job | None:
         job = one.job or find_job(api, name_of(run_id, one.task))
         if job is not None and job.metadata.uid == one.task.uid and listed_by_us(job.metadata, run_id):
-            # It was there before the list was asked for: the API server is behind, and may leave out more.
+            # It existed before the list was requested: the API server lags, and may leave out more objects.
             raise ApiError(f"the list of Jobs is stale: {job.metadata.name} is not in it, and it is there")
         return job
 
@@ -187,7 +187,7 @@ def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
 
 
 def _judge(missing: TaskObjects, now: datetime) -> Observation:
-    """Return the state of a task of which neither its Job nor a pod was found."""
+    """Return the state of a task without a Job and without a pod."""
     task = missing.task
     if missing.namespace_gone:
         words = "The namespace that it was put into was deleted, and it with it"

@@ -1,4 +1,4 @@
-"""Kubernetes, as our processes put it together. What takes long to load is imported where it is used."""
+"""The cluster kind ``kubernetes``: makes its parts for our processes. Slow modules are imported where they are used."""
 
 from __future__ import annotations
 

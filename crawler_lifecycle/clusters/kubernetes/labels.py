@@ -1,7 +1,7 @@
-"""Labels, annotations and the finalizer by which our objects are known. A change of one loses live objects.
+"""Labels, annotations and the finalizer that identify our objects.
 
-The identity labels stand on the Job and, through its template, on its pod, and never change: an object whose labels
-stop matching a selector is reported as deleted to whoever watches.
+Changing one loses live objects. The identity labels are on the Job and, by its template, on its pod, and never change:
+a watch reports an object whose labels stop matching its selector as deleted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "crawler-lifecycle"
 
 RUN = f"{DOMAIN}/run"
-#: Whose of the runs that ever had this number: an object without it, or with another one, is none of ours.
+#: The uid of the run, which distinguishes runs that had the same number: an object without it, or with another one, is
+#: not ours.
 RUN_UID = f"{DOMAIN}/run-uid"
 ATTEMPT = f"{DOMAIN}/attempt"
 #: The index of the task within its run.
@@ -23,17 +24,17 @@ TRIGGER = f"{DOMAIN}/trigger"
 #: Put on Job and pod when the end was committed: looks leave them out from then on, people still find them.
 SETTLED = f"{DOMAIN}/settled"
 
-#: Annotation: what the Job was made from, so that an object under the name is adopted only if it is the same.
+#: Annotation: the hash of the request, so that an existing object of the same name is adopted only if it is the same.
 SPEC_HASH = f"{DOMAIN}/spec-hash"
 
-#: Annotation of Job and pod: "false" where no runner of ours is around the crawler, so that exit 0 alone means the end
-#: of a crawl. Anything else, also nothing: it was there, and its silence means something.
+#: Annotation of Job and pod: "false" without our runner around the crawler, so that exit 0 alone means the end of a
+#: crawl. Any other value, or none: the runner was there, and a missing summary means that it died.
 RUNNER = f"{DOMAIN}/runner"
 
-#: Annotation of the Job: what the run's row says (``domain.adoption``), for a database that loses it.
+#: Annotation of the Job: the main fields of the run's row (``domain.adoption``), for a database that loses it.
 RECORD = f"{DOMAIN}/record"
 
-#: Annotation of the namespace, by a person: uids of those that are gone for good, with all that ran in them.
+#: Annotation of the namespace, set by a person: uids of namespaces that are gone for good, with all their tasks.
 REPLACES = f"{DOMAIN}/replaces"
 
 #: On the pod: its final status stays readable until the end was committed. Without it, exit code and summary of a
@@ -48,11 +49,11 @@ CONTAINER = "crawler"
 
 
 def of_run(run_id: int, *, settled: bool | None = False) -> str:
-    """The selector of a run's objects: those that are not settled, those that are (``True``), or all (``None``)."""
+    """The selector of a run's objects: unsettled ones, settled ones (``True``), or all (``None``)."""
     return f"{ours(settled=settled)},{RUN}={run_id}"
 
 
 def ours(*, settled: bool | None = False) -> str:
-    """The selector of everything of ours."""
+    """The selector of all our objects."""
     mark = {None: "", False: f",!{SETTLED}", True: f",{SETTLED}"}[settled]
     return f"{MANAGED_BY}={MANAGER}{mark}"

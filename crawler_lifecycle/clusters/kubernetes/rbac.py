@@ -1,7 +1,7 @@
 """RBAC: what each component may do on the cluster, and the question to the API server whether it may.
 
-``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly this, and a test compares them. Whoever
-adds a call to this package adds its right here and there.
+``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly this, and a test compares them. A new
+call in this package needs its right here and there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import SYSTE
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-#: Questions to the API server at once.
+#: Parallel questions to the API server.
 THREADS = 8
 
 
@@ -27,10 +27,10 @@ class Right:
 
     verb: str
     resource: str
-    """With its sub-resource: ``pods/log``."""
+    """With its subresource: ``pods/log``."""
     group: str = ""
     name: str = ""
-    """Of a namespace: another one than that of the crawls."""
+    """A namespace other than that of the crawls."""
 
     def __str__(self) -> str:
         where = f".{self.group}" if self.group else ""
@@ -41,7 +41,7 @@ def _rights(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
     return tuple(Right(verb, resource, group) for verb in verbs)
 
 
-#: Which namespace it is that one looks into, and on which cluster: without it nothing that is missing counts as gone.
+#: To identify the namespace and its cluster: without this right no missing task counts as gone.
 _NAMESPACE = Right("get", "namespaces")
 CLUSTER = Right("get", "namespaces", name=SYSTEM)
 
@@ -54,7 +54,8 @@ _READS = (
     *_rights("metrics.k8s.io", "pods", "list"),
 )
 
-#: Role -> what it grants. Who looks also lets go of what is recorded, and deletes nothing; who stops can do only that.
+#: Role -> its rights. The role of looks also removes finalizers of recorded ends, and deletes nothing; the role of
+#: stops can only stop.
 ROLES: Mapping[str, Sequence[Right]] = {
     "crawl-deployer": (
         *(*_rights("batch", "jobs", "create", "get", "list"), *_rights("", "secrets", "create")),
@@ -69,7 +70,7 @@ ROLES: Mapping[str, Sequence[Right]] = {
     "crawl-log-reader": (*_rights("", "pods", "get", "list"), *_rights("", "pods/log", "get")),
 }
 
-#: Service account -> its role. Those that are not here have no right on the cluster at all.
+#: Service account -> its role. Accounts that are not listed have no rights on the cluster.
 COMPONENTS: Mapping[str, str] = {
     "scheduler": "crawl-deployer",
     "worker-cluster": "crawl-looker",
@@ -79,10 +80,10 @@ COMPONENTS: Mapping[str, str] = {
     "gateway": "crawl-log-reader",
 }
 
-#: Those that ask the cluster nothing: no token is mounted for them, and one that is opens nothing.
+#: Components that send the cluster nothing: they have no token.
 RIGHTLESS = ("worker-workflows", "worker-export", "worker-plans", "worker-webhooks")
 
-#: Rights without which things go on, and what is missing then.
+#: Rights that are not required, and what is missing without them.
 DISPENSABLE: Mapping[Right, str] = {
     Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
     CLUSTER: "a namespace that was deleted and made anew is not told from one of another cluster without a person",
@@ -91,9 +92,9 @@ DISPENSABLE: Mapping[Right, str] = {
 
 
 def who_am_i(api: Api) -> str | None:
-    """The name under which the API server knows us; ``None`` when it keeps that to itself.
+    """The name by which the API server knows us;
 
-    Raises ``ApiError`` when it does not know us at all, or does not answer.
+    ``None`` when it does not say. Raises ``ApiError`` when it does not know us, or does not answer.
     """
     try:
         answer = api.post(_WHO, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
@@ -101,13 +102,13 @@ def who_am_i(api: Api) -> str | None:
     except (ValueError, KeyError, AttributeError, TypeError):
         return None
     except ApiError as error:
-        if error.status in (403, 404):  # before 1.28 there is no such question
+        if error.status in (403, 404):  # this question does not exist before 1.28
             return None
         raise
 
 
 def component(name: str | None) -> str | None:
-    """The component whose service account this name of the API server is; ``None`` for anybody else's."""
+    """The component of this service account's name; ``None`` for any other name."""
     if name is None or not name.startswith("system:serviceaccount:"):
         return None
     account = name.rpartition(":")[2]
@@ -115,7 +116,7 @@ def component(name: str | None) -> str | None:
 
 
 def granted(component: str) -> Sequence[Right]:
-    """Return what the role of a component grants it; nothing for one without a role."""
+    """Return the rights that a component's role grants; empty for one without a role."""
     role = COMPONENTS.get(component)
     return ROLES[role] if role is not None else ()
 

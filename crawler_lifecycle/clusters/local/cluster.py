@@ -47,16 +47,16 @@ from .processes import cgroup, liveness_marks
 
 logger = logging.getLogger(__name__)
 
-#: Kill: the time a living supervisor gets to reap and write the end, before it is killed too.
+#: Kill: seconds that a living supervisor has to reap and write the end, before it is killed too.
 SUPERVISOR_SECONDS = 3.0
-#: Audit: a supervisor that lives so long after the end of its task hangs.
+#: Audit: a supervisor that lives for so many seconds after the end of its task hangs.
 HANGING_SECONDS = 60.0
 #: Kill: the time after which we say that we could not.
 KILL_SECONDS = 10.0
 
 
 def _group_parent(setting: str) -> cgroup.Parent | None:
-    """Find out where control groups can be made, and tell it: at the first deployment."""
+    """Find out where control groups can be made, and log it: at the first deployment."""
     try:
         parent = cgroup.find(setting)
     except cgroup.Unavailable as why:
@@ -68,7 +68,7 @@ def _group_parent(setting: str) -> cgroup.Parent | None:
 
 
 def _check_place(place: str | None) -> None:
-    """Raise for a task that was put, or is to be looked for, on a cluster that has places."""
+    """Raise for a task that was created on a cluster with namespaces, or is to be searched there."""
     if place is not None:
         text = f"this is the local cluster, and the place of the task is {place}: set LIFECYCLE_CLUSTER__KIND back"
         raise OtherPlace(text)
@@ -77,12 +77,12 @@ def _check_place(place: str | None) -> None:
 class LocalCluster:
     """Child processes of this machine, at most ``slots`` at a time. Implements ``Cluster`` and ``Deployer``.
 
-    ``state_dir`` belongs to one machine and one process namespace; it is created here and never again later, so that
-    a state folder that disappears is an outage and not an empty cluster. ``base_dir`` is where relative project
-    folders and commands begin. ``task_environment`` may add variables (address and token of the gateway) to a task;
-    they pass through memory only, never through a file. ``cgroup_setting`` says where the kernel limits tasks:
-    ``auto``, ``off``, or the folder of a control group; without one, memory is watched, processors are not limited.
-    ``run_as`` names the user of crawlers, where it is not to be our own: whoever deploys is root then.
+    ``state_dir`` belongs to one machine and one process namespace; it is created here only, so that a missing state
+    folder is an outage and not an empty cluster. ``base_dir``: the folder to which relative project folders and
+    commands refer. ``task_environment`` may add variables (address and token of the gateway) to a task; they pass
+    through memory only, never through a file. ``cgroup_setting`` says where the kernel limits tasks: ``auto``, ``off``,
+    or the folder of a control group; without one, memory is watched, processors are not limited. ``run_as`` names the
+    user of crawlers, if it is not our own: then this process must be root.
     """
 
     kind = "local"
@@ -108,8 +108,8 @@ class LocalCluster:
         self._clock = clock
         self._node = socket.gethostname()
         ours, marks = ("state", "slots"), (liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
-        # Beside those that nobody else makes, a missing folder of tasks is a disk that is not mounted, and must not
-        # become an empty one. An observer makes those of the marks, too, and may be there before us.
+        # The folder of tasks is made only together with folders that nobody else makes: alone, its absence means an
+        # unmounted disk. An observer also makes the folders of marks, perhaps before us.
         used = any((self._state / name).exists() for name in ours)
         made = [self._state, *(place for place in self._state.parents if not place.exists())]
         for name in (*ours, *marks) if used else ("tasks", *ours, *marks):
@@ -133,19 +133,21 @@ class LocalCluster:
     # --- Deployer
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
-        """Start the tasks, each at most once per (run, attempt, index), whoever else calls at the same time."""
+        """Start the tasks, each at most once per (run, attempt, index), also with concurrent calls."""
         _check_place(deployment.place)
         return [self._launcher.deploy(deployment, crawler, task) for task in deployment.tasks]
 
     # --- Cluster
 
     def place(self, beside: Collection[str] = ()) -> None:
-        """There is but one. Raises ``ClusterUnavailable`` when any is ``beside``: on a cluster of another kind."""
+        """There is only one. Raises ``ClusterUnavailable`` when any task of ``beside`` is on a cluster of another
+        kind.
+        """
         for other in beside:
             _check_place(other)
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
-        """Read folders and /proc completely. Raises ``ClusterUnavailable`` when any of it cannot be read."""
+        """Read folders and /proc completely. Raises ``ClusterUnavailable`` when a part cannot be read."""
         began = time.monotonic()
         now = self._clock()
         for task in tasks:
@@ -159,9 +161,10 @@ class LocalCluster:
     def _look_again_at_forged_ends(
         self, run: RunRef, tasks: Sequence[TaskRef], seen: list[Observation], now: datetime
     ) -> None:
-        """A crawler may write an end and dead processes into its files: an end counts when no process of it lives.
+        """A crawler may forge an end and dead processes in its files: an end counts only when no process of the task
+        lives.
 
-        All processes are read once for all tasks, and after the ends: what lives now has not ended before.
+        All processes are read once for all tasks, after the ends: a process that lives now has not ended before.
         """
         folders = {place: self._folder(run, tasks[place]) for place, one in enumerate(seen) if one.phase is Phase.ENDED}
         alive = still_alive({str(one.path): one.marks() for one in folders.values()}) if folders else ()
@@ -191,12 +194,12 @@ class LocalCluster:
     def stop(self, run: RunRef, task: TaskRef) -> None:
         """Ask the task to end. One stop signal reaches the crawler, however often this is called.
 
-        It is found by its folder, or else by what its processes were started with.
+        It is found by its folder, or else by the environment of its processes.
         """
         _check_place(task.place)
         folder = self._folder(run, task)
         try:
-            check_readable(self._state)  # a stop that found no disk must come again
+            check_readable(self._state)  # a stop that found no disk must be repeated
             self._wake_supervisors()
             if self._by_file(folder, task, self._stop) or task.uid is None:
                 return
@@ -208,7 +211,7 @@ class LocalCluster:
             raise ClusterUnavailable(f"the task cannot be stopped: {error}") from error
 
     def _by_file(self, folder: TaskFolder, task: TaskRef, act: Callable[[TaskFolder, TaskRef], bool]) -> bool:
-        """Act by what the folder says; whether that was all that is needed."""
+        """Act by the content of the folder. Returns whether that was enough."""
         try:
             if not folder.has(files.SPEC):
                 return False
@@ -234,9 +237,10 @@ class LocalCluster:
         return folder.has(files.STOP) and folder.has(files.SUPERVISOR)
 
     def _signal_orphan(self, folder: TaskFolder) -> None:
-        """The supervisor is dead: send the stop signal ourselves, to the runner or else to what is left of its group.
+        """The supervisor is dead: send the stop signal ourselves, to the runner or else to the rest of its group.
 
-        The mark is made before the signal: a crash in between costs the signal (force remains), never sends a second.
+        The mark is made before the signal: after a crash in between no signal is sent (force is still possible), never
+        two.
         """
         leader = folder.identity(files.PROCESS)
         processes = folder.processes(leader)
@@ -248,9 +252,9 @@ class LocalCluster:
         _terminate(processes)
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """SIGKILL everything of the task, wherever it forked to, and see that its end is on file.
+        """SIGKILL all processes of the task, including forks, and make sure that its end is recorded.
 
-        Raises ``ClusterUnavailable`` when something of it still runs after ten seconds.
+        Raises ``ClusterUnavailable`` when one of them still runs after ten seconds.
         """
         _check_place(task.place)
         folder = self._folder(run, task)
@@ -282,12 +286,12 @@ class LocalCluster:
         return True
 
     def _kill_by_name(self, folder: TaskFolder, uid: str | None) -> None:
-        """Its folder does not help: its processes are known by what they were started with."""
+        """Without a usable folder its processes are found by their environment."""
         for late in _rounds(folder):
             supervisors, crawlers = folder.named(uid)
             if not supervisors and not crawlers:
                 return
-            # The crawlers first: a supervisor that is told to stop passes the signal on to one that lives.
+            # The crawlers first: a supervisor that is asked to stop passes the signal on to a living one.
             kill_all(crawlers)
             for one in supervisors:  # it need not start anything more, and gets the time to write the end
                 one.send(signal.SIGKILL if late else STOP_SIGNAL)
@@ -295,7 +299,7 @@ class LocalCluster:
     def inventory(
         self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
     ) -> list[ClusterTask]:
-        """Everything of ours that waits or executes here. Raises ``ClusterUnavailable``."""
+        """All our waiting and executing tasks on this machine. Raises ``ClusterUnavailable``."""
         now = self._clock()
         with reading(self._state):
             self._wake_supervisors()
@@ -309,14 +313,14 @@ class LocalCluster:
             )
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
-        """Return what the run's folders know of its tasks. Raises ``ClusterUnavailable``."""
+        """Return the records of the run's tasks in its folders. Raises ``ClusterUnavailable``."""
         with reading(self._state):
             return task_records(self._state, run)
 
     def remove_old(self, keep_s: float) -> list[int]:
-        """Remove what is left of runs whose last task ended more than ``keep_s`` seconds ago; their ids.
+        """Remove the folders of runs whose last task ended more than ``keep_s`` seconds ago.
 
-        Raises ``ClusterUnavailable``.
+        Returns their ids. Raises ``ClusterUnavailable``.
         """
         with reading(self._state, checked=False):
             liveness_marks.forget(str(self._state), liveness_marks.KEEP_UNSEEN_S)
@@ -332,7 +336,7 @@ class LocalCluster:
         folder = self._folder(run, task, doubted=doubted)
         folder.settle_group()
         seen = Reading(folder, now, self._node).observe()
-        # The other phases held at some time since the look began; an end was read only now, after it happened.
+        # The other phases were true at some time since the look began; an end was read only now, after it happened.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 
     def _wake_supervisors(self) -> None:
@@ -348,20 +352,22 @@ class LocalCluster:
 
 
 def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
-    """Tell whether another object has the task's name: the call was meant for one that is gone, or is elsewhere."""
+    """Return whether another object has the task's name: the intended one is gone, or is elsewhere."""
     there = folder.uid()
     return task.uid is not None and there is not None and there != task.uid
 
 
 def _known_uid(folder: TaskFolder, task: TaskRef) -> str | None:
-    """The uid by which a process has to be known: where another object's spec is under the task's name."""
+    """The uid that a process must have, if the spec under the task's name is of another object."""
     with contextlib.suppress(OSError):
         return task.uid if _is_foreign(folder, task) else None
     return None
 
 
 def _rounds(folder: TaskFolder) -> Iterator[bool]:
-    """Rounds of a kill: whether it is time to kill the supervisor too. Raises ``ClusterUnavailable`` after the last."""
+    """Rounds of a kill. Yields whether it is time to kill the supervisor too. Raises ``ClusterUnavailable`` after the
+    last round.
+    """
     began = time.monotonic()
     while (waited := time.monotonic() - began) < KILL_SECONDS:
         yield waited > SUPERVISOR_SECONDS
@@ -370,7 +376,9 @@ def _rounds(folder: TaskFolder) -> Iterator[bool]:
 
 
 def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:
-    """Return the processes to kill now. Without a supervisor the runner adopts orphans: it is held, and goes last."""
+    """Return the processes to kill now. Without a supervisor the runner adopts orphans: it is suspended, and killed
+    last.
+    """
     others = [victim for victim in victims if leader is None or victim.pid != leader.pid]
     if leader is None or not others or folder.supervisor_alive():
         return victims
@@ -379,7 +387,7 @@ def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) 
 
 
 def _terminate(processes: Sequence[Stat]) -> None:
-    """The stop signal to what is left of a task: to the runner if it is there, who passes on the first one."""
+    """Send the stop signal to the rest of a task: to the runner if it lives, which forwards the first signal."""
     known = {stat.pid for stat in processes}
     for stat in processes:
         if stat.parent not in known:
@@ -390,7 +398,7 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
     """Write the end that a dead supervisor cannot write, if it was us who ended the crawler (or it never ran)."""
     ran = folder.has(files.PROCESS)
     if folder.has(files.END) or (ran and (not killed or folder.has(files.SUMMARY))):
-        return  # its own evidence stands, or there is none and it is gone
+        return  # its own evidence counts, or there is none and it is gone
     if leader is None and ran and not killed:
         return
     end: dict[str, object] = {"finished_at": files.utc(time.time())}

@@ -27,20 +27,20 @@ from . import supervisor
 from .folders import folder as files
 from .processes import liveness_marks
 
-#: What a crawler sees of the environment of whoever deploys it; everything else stays ours.
+#: The variables that a crawler gets from the environment of this process; the others stay ours.
 PASSED_ON = (
     *("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
 )
-#: What the supervisor itself has to say.
+#: File for the messages of the supervisor itself.
 SUPERVISOR_LOG = "supervisor.log"
 LAUNCH_SECONDS = 30.0
 #: A mark without a supervisor is a deployment on its way, or one that died; after this time it no longer counts.
 STALE_MARK_SECONDS = 60.0
 
 _ROOT = str(Path(__file__).resolve().parents[3])
-#: A program beside us, not a module that we use: it is started by its path, as in a pod.
+#: A separate program, not a module that we import: it is started by its path, as in a pod.
 _RUNNER = str(Path(__file__).resolve().parents[2] / "runner")
 
 
@@ -50,7 +50,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Creates the folder of a task and its supervisor, each at most once, whoever else tries at the same time."""
+    """Creates the folder of a task and its supervisor, each at most once, also with concurrent calls."""
 
     state: Path
     slots: int
@@ -61,7 +61,7 @@ class Launcher:
     environment: Mapping[str, str]
     task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None
     groups: Callable[[], Parent | None]
-    """Gives the place where the control groups of tasks are made, if they can be."""
+    """Returns the folder for the control groups of tasks, if they can be made."""
     run_as: RunAs | None
     """The user of crawlers; ``None``: ours."""
 
@@ -71,7 +71,7 @@ class Launcher:
         folder = task_path(self.state, deployment.run, task.index, deployment.attempt)
         try:
             if (begun := files.reported_beside(str(self.state), name).get("uid")) is not None:
-                return Deployed(task.index, "existing", name, str(begun))  # whatever its crawler made of the folder
+                return Deployed(task.index, "existing", name, str(begun))  # whatever its crawler changed in the folder
             uid, state = self._existing_uid(folder), "existing"
             if uid is None:
                 try:
@@ -98,7 +98,7 @@ class Launcher:
 
     @staticmethod
     def _set_aside(folder: Path) -> str | None:
-        """Make room where garbage is, unless somebody else has done so by now and put a spec there."""
+        """Move garbage aside, unless another process has already done so and written a spec there."""
         try:
             return _uid(folder)
         except files.Garbage:
@@ -118,7 +118,8 @@ class Launcher:
             if len(live) >= self.max_waiting and sum(map(self._waits, live)) >= self.max_waiting:
                 return "deferred", f"{self.max_waiting} tasks wait for a slot already"
             self._check_expiry(deployment.expires_at)
-            # Never the folder of all tasks: where it is missing, so is its disk, and an empty one would lose every run.
+            # Never the folder of all tasks: if it is missing, its disk is missing, and an empty one would lose every
+            # run.
             held = Held(str(self.state / "tasks"))
             for part in folder.parts[-3:]:
                 held = held.make(part)
@@ -129,7 +130,7 @@ class Launcher:
             return "created" if files.create(held, files.SPEC, spec) else "existing", None
 
     def _admit(self, folder: Path, state: Path) -> None:
-        """Open what is the crawler's to its user. Files of ours lie beside, and stay ours."""
+        """Give the crawler's files to its user. Our files in the same folder stay ours."""
         if self.run_as is not None:
             let_pass(folder.parents[1], folder.parent, state.parent)
             self.run_as.share(folder)
@@ -137,7 +138,7 @@ class Launcher:
             self.run_as.own(state)
 
     def _waits(self, name: str) -> bool:
-        """Tell whether a task that has a mark waits for a slot, or for its supervisor."""
+        """Return whether a marked task waits for a slot, or for its supervisor."""
         try:
             if (key := task_of(name)) is None or files.reported_beside(str(self.state), name):
                 return False
@@ -219,7 +220,9 @@ class Launcher:
     def _spec(
         self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path, name: str
     ) -> dict[str, object]:
-        """All that the supervisor needs. Raises ``Refused`` or ``InvalidRequest`` for what can never work."""
+        """All data that the supervisor needs. Raises ``Refused`` or ``InvalidRequest`` for a task that can never
+        work.
+        """
         contract = contract_of(deployment, crawler, task)
         resources = deployment.resources.over(crawler.resources)
         memory, cpu = parse_memory(resources.memory), parse_cpu(resources.cpu)
@@ -287,13 +290,13 @@ def _uid(folder: Path) -> str | None:
 
 
 def _began(folder: Path) -> bool:
-    """Tell whether a supervisor ever took charge of the task."""
+    """Return whether a supervisor ever began to run the task."""
     held = files.held(str(folder))
     return any(held.has(name) for name in (files.SUPERVISOR, files.PROCESS, files.END))
 
 
 def _make_state(state: Path, folder: str) -> None:
-    """The folder of saved state, which is kept across attempts: no link of an earlier one leads anywhere else."""
+    """The folder of saved state, which is kept across attempts: links of earlier attempts are not followed."""
     held = Held(str(state))
     for part in os.path.relpath(folder, state).split(os.sep):
         held = held.make(part)

@@ -1,4 +1,4 @@
-"""Makes one observation of a task: of what its folder says, and of what /proc does."""
+"""Makes one observation of a task from its folder and from /proc."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .folders import folder as files
 
 #: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
 END_SECONDS = 1.0
-#: It may be dead, or slow: then it comes later, and says more.
+#: The supervisor may be dead, or slow: then its record comes later, and contains more.
 NOT_WRITTEN = "Its supervisor had not written the end"
 ONLY_SUMMARY = "; this is the runner's own summary"
 
@@ -40,23 +40,23 @@ class Reading:
             seen = self._named(self._within_folder())
             if seen.name is not None:
                 return seen
-        # Also when it was taken away while we read: what was missing then says nothing.
+        # Also when the folder was removed while we read: missing files then prove nothing.
         return self._named(self._without_folder())
 
     def _named(self, seen: Observation) -> Observation:
-        """Add whose it is, whether it went on with saved state, and what was set aside."""
+        """Add the owner, whether the crawler continued with saved state, and ignored files."""
         started, final = seen.started_at is not None, seen.end is not None
         resumed, note = self._resumption(final=final) if started else (None, None)
         uid = self._folder.uid()
         reason = self._message(seen.reason)
-        there = self._folder.exists()  # asked last: see ``observe``
+        there = self._folder.exists()  # checked last: see ``observe``
         name = self._folder.name if there else None
         return replace(seen, name=name, uid=uid if there else None, reason=reason, resumed=resumed, resume_note=note)
 
     def _within_folder(self) -> Observation:
         if self._folder.has_ended():
             return self._ended()
-        # Asked before anybody is looked for: what begins meanwhile is not gone.
+        # Read before any process is searched: one that begins meanwhile is not gone.
         began = self._folder.has(files.SUPERVISOR) or self._folder.has(files.PROCESS)
         if self._folder.supervisor_alive():
             if not self._folder.has(files.PROCESS) and not self._executes_unseen():
@@ -65,14 +65,14 @@ class Reading:
         if self._folder.has_ended():  # it wrote the end and left while we looked
             return self._ended()
         if not began and self._folder.task.uid is not None:
-            return self._without_folder()  # it was deployed with a supervisor: what lies here is another folder
+            return self._without_folder()  # it was deployed with a supervisor: this is another folder
         if not began:
             reason = "deployed, but its supervisor has not started" if self._folder.has(files.SPEC) else None
             return self._seen(Phase.ABSENT, reason=reason)
         return self._outlived(supervised=False)
 
     def _without_folder(self) -> Observation:
-        """Never deployed, or deployed for sure (the database knows its uid) and somebody took its folder away."""
+        """Never deployed, or surely deployed (the database has its uid) and its folder was removed."""
         if self._folder.task.uid is None:
             return self._seen(Phase.ABSENT)
         supervisors, crawlers = self._folder.named()
@@ -96,7 +96,7 @@ class Reading:
         return self._folder.has_ended()
 
     def _executes_unseen(self) -> bool:
-        """Tell whether it left the queue and executes, although the file that says so is gone."""
+        """Return whether it left the queue and executes, although the file for this is gone."""
         return bool(self._beside()) and bool(members(None, self._folder.marks()))
 
     def _waiting(self) -> Observation:
@@ -106,11 +106,11 @@ class Reading:
         return self._seen(Phase.WAITING, reason=reason, changed_at=since)
 
     def _outlived(self, *, supervised: bool) -> Observation:
-        """There is no end on file: look for the crawler itself, then for its own summary."""
+        """No end is recorded: check the crawler itself, then its own summary."""
         leader = self._folder.identity(files.PROCESS)
         stat = leader.stat() if leader is not None else None
         if leader is not None and not supervised and not self._folder.has(files.STOP):
-            leader.send(signal.SIGCONT)  # a runner that its crawler stopped; a kill holds it on purpose
+            leader.send(signal.SIGCONT)  # a runner that its crawler suspended; a kill suspends it on purpose
         alone = None if supervised else "its supervisor is dead"
         if (stat is not None and not stat.ended) or self._folder.processes(leader):
             return self._executing(alone)
@@ -123,7 +123,8 @@ class Reading:
         status = stat.exit_status if stat is not None else 0
         oom = self._oom() if status or not supervised else None
         if status or oom:
-            # A zombie that nobody reaps. A status of 0 proves nothing: the kernel shows 0 to whom it trusts not.
+            # A zombie that nobody reaps. A status of 0 proves nothing: the kernel also shows 0 to a process without the
+            # right to see it.
             code = os.waitstatus_to_exitcode(status) if status else -signal.SIGKILL
             end = End(
                 exit_code=code if code >= 0 else 128 - code,
@@ -156,7 +157,7 @@ class Reading:
         )
 
     def _quiet(self) -> timedelta | None:
-        """As its runner says, which lives and is on this machine: its clock is ours."""
+        """By its living runner on this machine: it has the same clock."""
         leader = self._folder.identity(files.PROCESS)
         wrote_at = self._folder.time(self._folder.read(files.STATS) or {}, "wrote_at", files.STATS)
         if wrote_at is None or leader is None or not leader.alive():
@@ -164,7 +165,7 @@ class Reading:
         return max(self._now - wrote_at, timedelta(0))
 
     def _ended(self, told: Mapping[str, object] | None = None, source: str = files.END) -> Observation:
-        """It ended as its supervisor told: on file, or beside it; or as ``source`` says in the same words."""
+        """The end that its supervisor reported: in the folder or beside it; or from ``source`` in the same form."""
         data = told or self._folder.read(files.END) or {}
         summary = self._folder.read(files.SUMMARY) or {}
         code = self._folder.count(data, "exit_code", source, bounds.exit_code)
@@ -222,22 +223,23 @@ class Reading:
         return self._folder.text(self._folder.read(files.SPEC) or {}, "memory_text", files.SPEC)
 
     def _oom(self) -> str | None:
-        """Return what is known of a kill for the memory limit before the end is on file; ``None`` if there was none.
+        """Return what is known of a kill for the memory limit before the end is recorded;
 
-        Raises ``OSError``.
+        ``None`` if there was none. Raises ``OSError``.
         """
         kills, group = 0, self._folder.group()
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
             kills = group.oom_kills() if group is not None else 0
-        # The file last: another look writes it before it removes the group.
+        # The file is read last: another look writes it before it removes the group.
         if self._folder.has(files.OOM):
             return self._folder.text(self._folder.read(files.OOM) or {}, "message", files.OOM) or KILLED
         return KILLED if kills else None
 
     def _failed_at_limit(self, summary: Mapping[str, object]) -> str | None:
-        """Return the supervisor's words if it failed, without a reason of its own, after it had held all that it may.
+        """Return the supervisor's message if the crawler failed without a reason of its own after it had used all its
+        memory.
 
-        What the kernel limits is killed, and cannot get that far.
+        A crawler with a kernel limit is killed before that.
         """
         if self._folder.has(files.CGROUP):
             return None
@@ -245,7 +247,7 @@ class Reading:
         return failed_at_limit(self._folder.peak_memory(), limit or None, summary.get("finish_reason") or None)
 
     def _resumption(self, *, final: bool) -> tuple[bool | None, str | None]:
-        """Return what the runner said about going on with saved state; only tasks of later attempts have that."""
+        """Return what the runner reported about saved state; only tasks of later attempts have it."""
         if self._folder.task.attempt == 1:
             return None, None
         name = files.SUMMARY if final and self._folder.has(files.SUMMARY) else files.STATS

@@ -1,9 +1,9 @@
 """The observer of local tasks: it reports starts, ends, killed supervisors and removed folders soon.
 
-It only reads, again and again: the marks every ``SCAN_S``, and processes and folder of each task with
-a mark every ``CHECK_S``. What ended while nobody watched still has a mark. The tree of all tasks is never read.
+It only reads: the marks every ``SCAN_S``, and processes and folder of each task with a mark every ``CHECK_S``.
 
-Nothing here is evidence. What is told leads to a look, and the look decides.
+A task that ended while nobody watched still has a mark. The tree of all tasks is never read. Nothing here is evidence.
+A report leads to a look, and the look decides.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .processes import liveness_marks
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two readings of the marks, and between two checks of a task whose mark says nothing new.
+#: Seconds between two readings of the marks, and between two checks of a task with an unchanged mark.
 SCAN_S, CHECK_S = 0.2, 1.0
-#: A mark without a supervisor is a deployment on its way, or one that died; after this time it is dropped.
+#: A mark without a supervisor is a deployment under way, or a dead one; after this time it is ignored.
 STALE_S = 60.0
-#: Seconds until the watch begins anew after an error, and the most of them.
+#: Seconds until the watch begins again after an error: the first pause, and the longest.
 RETRY_S = (0.5, 10.0)
 #: A file gets its name a moment after its time.
 SLACK_S = 1.0
 #: Seconds between two removals of marks of tasks that ended a while ago.
 TIDY_S = 5.0
-#: What a check finds of a task, where it is not what its supervisor does.
+#: Results of a check that are not stages of a supervisor.
 NEW, ALONE, OVER = "not supervised yet", "alone", "over"
 
 Changed = Callable[[int, datetime], None]
@@ -85,10 +85,10 @@ class LocalObserver:
             self._health = ObserverHealth(False, "it does not watch")
 
     def counted(self) -> Sequence[Counted]:
-        """See the port. A folder that cannot be read costs its own task and no other."""
+        """See the port. A folder that cannot be read affects only its own task."""
         found = []
         for name in os.listdir(self._state / liveness_marks.LIVE):
-            with contextlib.suppress(OSError):  # the look that is due says what is wrong with it
+            with contextlib.suppress(OSError):  # the next look reports what is wrong with it
                 if (key := task_of(name)) is not None:
                     run, index, attempt = key
                     counters, at = TaskFolder(self._state, run, TaskRef(0, index, attempt)).counters()
@@ -121,7 +121,7 @@ class _Watch:
         self._ended: set[str] = set()
         """The marks of ended tasks at the last reading."""
         self._odd: set[str] = set()
-        """Tasks whose folder could not be read, which was said once."""
+        """Tasks whose folder could not be read, which was logged once."""
         self._tidy_at = 0.0
         for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED):
             (state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -131,16 +131,16 @@ class _Watch:
         os.close(self._first)
 
     def place(self) -> int:
-        """0 for one of the observers of this state folder, and 1 for all others: the kernel frees its lock."""
+        """0 for one of the observers of this state folder, and 1 for all others: the kernel releases its lock."""
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(self._first, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return 0
         return 1
 
     def turn(self) -> None:
-        """Read the marks, and check what is due."""
+        """Read the marks, and check the due tasks."""
         now = time.monotonic()
-        # The ended last of all, so that what moves meanwhile is in both or comes next time, never in none.
+        # The ended last: a mark that moves meanwhile is read in both places or next time, never in none.
         live, started, ended = (
             set(os.listdir(self._state / name)) for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED)
         )
@@ -164,17 +164,17 @@ class _Watch:
             self._odd &= self.tasks.keys()
 
     def _check(self, due: dict[str, _Task], live: set[str], now: float) -> None:
-        """Tell of those that changed, and forget those that are over: of which no process lives, whatever files say."""
+        """Report changed tasks, and forget those that are over: without a living process, whatever files say."""
         found = {}
         for name, task in due.items():
             try:
                 found[name] = self._found(task) if name in live else OVER
-            except OSError as error:  # what is wrong with its folder is its own: all others are watched on
+            except OSError as error:  # an error of its folder concerns this task only: the others are still watched
                 if name not in self._odd:
                     logger.warning("the folder of %s cannot be watched, looks that are due see to it: %s", name, error)
                 self._odd.add(name)
         over = {due[name].path: name for name, seen in found.items() if seen == OVER}
-        # By their folder alone: whose a task is would be read from files that may be forged.
+        # Only by their folder: the owner of a task would be read from files that may be forged.
         marks = {path: files.marks("", "", "", os.path.join(path, files.FILES))[-1:] for path in over}
         for path in still_alive(marks) if over else ():
             found[over[path]] = ALONE
@@ -182,11 +182,11 @@ class _Watch:
             self._note(name, due[name], seen, now)
 
     def _found(self, task: _Task) -> str:
-        """Words for what is there of the task, of which only a change matters. Raises ``OSError``."""
+        """A text about the state of the task, of which only a change matters. Raises ``OSError``."""
         run, index, attempt = task.key
         folder = TaskFolder(self._state, run, TaskRef(0, index, attempt))
         gone = "" if folder.held is not None else ", without its folder"
-        # Asked before anybody is looked for: what begins meanwhile is not over.
+        # Read before any process is searched: one that begins meanwhile is not over.
         began = task.supervisor is not None or folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
         task.supervisor = task.supervisor or folder.identity(files.SUPERVISOR)
         if task.supervisor.alive() if task.supervisor is not None else folder.supervisor_alive():
@@ -205,7 +205,7 @@ class _Watch:
             self._notify(run_id)
             liveness_marks.end(mark)
         elif seen == NEW and now - task.since >= STALE_S:
-            del self.tasks[name]  # it never began; its deployment may come again
+            del self.tasks[name]  # it never began; its deployment may be repeated
             self._notify(run_id)
             liveness_marks.drop(mark)
         elif seen == NEW:

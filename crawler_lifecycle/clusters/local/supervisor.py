@@ -1,8 +1,8 @@
 """The supervisor of one local task: a small detached process that outlives all our other processes.
 
-It waits for a slot, writes down who the crawler is before the crawler executes, passes a stop on once, enforces the
-memory limit and the grace after a stop, reaps, and writes the end. All it knows it reads from the task's folder, so
-nothing is lost when whoever started it dies. Standard library only.
+It waits for a slot, records the crawler's identity before the crawler executes, forwards a stop once, enforces the
+memory limit and the grace after a stop, reaps, and writes the end. It reads everything from the task's folder, so
+nothing is lost when the process that started it dies. Standard library only.
 
 Its argument vector is: the task's folder, the time (seconds since the epoch) after which it must not begin, and the
 task's uid. By these a stop finds it, whatever became of the folder.
@@ -50,14 +50,14 @@ BROKEN = 70
 
 #: Seconds between two checks of memory and stop file. Signals are answered at once.
 TICK = 0.5
-#: A full disk must not cost the evidence of an end: writing it is tried for so long.
+#: A full disk must not lose the evidence of an end: writing is retried for so many seconds.
 WRITE_END_SECONDS = 600
 #: Rounds of SIGKILL, and the pause between them: while the crawler is watched, and before its end is said. On a machine
 #: that is short of everything, one that was killed may take long to go.
 ROUND = 0.02
 ROUNDS, LAST_ROUNDS = 50, 3000
 
-#: The byte at which the forked child goes on: without a control group of its own, or inside of one.
+#: The byte that lets the forked child continue: without a control group of its own, or inside of one.
 GATE_PLAIN = b"x"
 GATE_IN_GROUP = b"g"
 
@@ -95,16 +95,16 @@ class Supervisor:
     # --- taking charge
 
     def take_charge(self, expires_at: float) -> int:
-        """Become the only supervisor of this task, or say why not. The lock lasts as long as this process."""
+        """Become the only supervisor of this task, or report why not. The lock lasts as long as this process."""
         self._lock = self._home.lockable(files.LOCK)
         if not try_lock(self._lock, seconds=1.0) or self._home.has(files.PROCESS) or self._home.has(files.END):
             return NOT_NEEDED
         if self._home.has(files.SUPERVISOR):
-            # An earlier supervisor died while it waited. A look may have called the task gone, so it stays gone.
+            # An earlier supervisor died while it waited. A look may have reported the task as gone, so it stays gone.
             return NOT_NEEDED
         me = {**Identity.of(os.getpid())._asdict(), "since": files.utc(time.time())}
         files.create(self._home, files.SUPERVISOR, me)
-        # Only now: a look after the deadline that found no supervisor can rely on none beginning later.
+        # Checked after the lock: a look after the deadline that found no supervisor can rely on none beginning later.
         if time.time() >= expires_at:
             self._home.unlink(files.SUPERVISOR)
             return EXPIRED
@@ -124,7 +124,7 @@ class Supervisor:
         self._execute(slot)
 
     def _wait_for_slot(self) -> int | None:
-        """The open, locked file of a slot; ``None`` when a stop came first.
+        """Returns the open, locked file of a slot; ``None`` when a stop came first.
 
         One waiter at a time, the head of the queue, tries the slots; the others sleep in the kernel's own queue of
         the turnstile's lock, which is first come, first served.
@@ -173,7 +173,8 @@ class Supervisor:
         self._kernel.remove()
 
     def _start(self, slot: int) -> int | None:
-        """Fork, write down who the child is, and only then let it execute; its pid, or ``None`` after a stop.
+        """Fork, record the identity of the child, and only then let it execute. Returns its pid, or ``None`` after a
+        stop.
 
         Raises ``_Unstartable`` when the program cannot be executed.
         """
@@ -248,7 +249,7 @@ class Supervisor:
             self._change_user(log)
             os.chdir(str(self._spec["cwd"]))
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            # The runner begins with stop signals blocked and takes them when it is ready: none can kill it unheard.
+            # The runner begins with stop signals blocked and accepts them when it is ready: none can kill it before.
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGINT})
             environment["CRAWL_SLOT_FD"] = str(slot)  # for the runner alone: what hides from us must not keep it
             os.execve(argv[0], argv, environment)  # noqa: S606 - a vector, never a shell
@@ -270,7 +271,7 @@ class Supervisor:
             os.setresuid(*[int(user["uid"])] * 3)
 
     def _watch(self, pid: int) -> None:
-        """Until the runner has ended (it is left unreaped, so that its number stays ours)."""
+        """Until the runner has ended (it is not reaped yet, so that its number stays reserved)."""
         forced_at: float | None = None
         while True:
             alarm.wait(TICK)
@@ -278,7 +279,7 @@ class Supervisor:
             if changed is not None and changed.si_code != os.CLD_STOPPED:
                 return
             if changed is not None:
-                os.kill(pid, signal.SIGCONT)  # stopped, perhaps by its crawler, it would never tell how that ended
+                os.kill(pid, signal.SIGCONT)  # a suspended child could not report how the crawler ended
             if forced_at is None and self._stop_asked():
                 forced_at = time.monotonic() + self._grace()
                 if self._note_signal():
@@ -289,7 +290,7 @@ class Supervisor:
             self._watch_memory(pid)
 
     def _note_signal(self) -> bool:
-        """Tell whether the stop signal is ours to send: nobody did so before. Without a folder nobody else can."""
+        """Return whether we have to send the stop signal: nobody did so before. Without a folder nobody else can."""
         try:
             return files.create(self._home, files.SIGNALLED, {"by": "supervisor", "at": files.utc(time.time())})
         except OSError:
@@ -307,13 +308,15 @@ class Supervisor:
         if held >= self._limit and not self._oom:
             self._oom = True
             self._message = f"It held {held} bytes, the limit is {self._limit} bytes"
-            # First the reason, then the act: a look that comes before our end is on file must not guess.
+            # First record the reason, then act: a look before our end is recorded must not guess.
             with contextlib.suppress(OSError):
                 files.create(self._home, files.OOM, {"message": self._message, "peak_memory": held})
             self._kill_group(pid)
 
     def _kill_group(self, pid: int, rounds: int = ROUNDS) -> None:
-        """SIGKILL to the group and to what left it. Safe: our child's number is not reused before we reap it."""
+        """SIGKILL to the group and to processes that left it. Safe: our child's number is not reused before we reap
+        it.
+        """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         leader, contract = Identity.of(pid), self._spec.get("contract")
@@ -328,11 +331,11 @@ class Supervisor:
             time.sleep(ROUND)
 
     def _tree(self) -> list[Stat]:
-        """Return the processes below us: all are the crawler's, and it has none elsewhere while we live."""
+        """Return the processes below us: all belong to the crawler, which has no others while we live."""
         return below(os.getpid()) if self._adopts else []
 
     def _reap(self, pid: int) -> int:
-        """End whatever the crawler left behind, then reap it: ended means that nothing of it runs."""
+        """End all remaining processes of the crawler, then reap it: "ended" means that none of them runs."""
         self._kill_group(pid, LAST_ROUNDS)
         _, status, usage = os.wait4(pid, 0)
         self._peak = max(self._peak, usage.ru_maxrss * 1024, self._kernel.peak())
@@ -341,9 +344,9 @@ class Supervisor:
         return status
 
     def _empty_tree(self) -> None:
-        """Until the kernel says that we have no child any more, dead or alive: that is the proof.
+        """Wait until the kernel says that we have no child any more, dead or alive: that is the proof.
 
-        It takes as long as it takes. What cannot be killed (it hangs in the kernel) still runs, and holds its slot.
+        There is no time limit. A process that cannot be killed (it hangs in the kernel) still runs, and holds its slot.
         """
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -375,9 +378,10 @@ class Supervisor:
             return {}
 
     def _removed(self) -> bool:
-        """Tell whether somebody removed our folder; where that of all tasks is missing, too, their disk may come back.
+        """Return whether somebody removed our folder.
 
-        It may do so while we look, so it is looked for in the one folder of tasks that we hold.
+        If the folder of all tasks is missing too, their disk may come back, perhaps during this check: so we search in
+        the folder of tasks that we hold open.
         """
         tasks, *names = self._folder.rsplit(os.sep, 3)  # run, index, attempt
         try:
@@ -399,7 +403,8 @@ class Supervisor:
             if exit_code < 0:
                 exit_code, number = 128 - exit_code, -exit_code
             else:
-                # The runner answers 128 + n for a crawler killed by signal n; its summary tells that from a plain code.
+                # The runner answers 128 + n for a crawler killed by signal n; its summary distinguishes this from a
+                # plain code.
                 told = _positive(self._summary().get("signal"))
                 number = told if told is not None and exit_code == 128 + told else None
         if self._oom:
@@ -450,7 +455,7 @@ def _positive(value: object) -> int | None:
 
 
 def main(argv: list[str]) -> None:
-    """Detach, take charge, tell the waiting starter how that went, and see the task to its end."""
+    """Detach, take charge, report that to the waiting starter, and run the task to its end."""
     hide_environment()  # before the fork: the environment holds the crawler's secrets
     folder, expires_at = argv[0], float(argv[1])
     answer_out, answer_in = os.pipe()
@@ -466,4 +471,4 @@ def main(argv: list[str]) -> None:
     os.close(answer_in)
     if answer_code == TOOK_CHARGE:
         supervisor.run()
-    os._exit(0)  # somebody waits for our end, and nothing is left to tidy up
+    os._exit(0)  # somebody waits for our end, and no cleanup is left

@@ -1,7 +1,7 @@
-"""Facts about a run with which a database that lost it can adopt it.
+"""Facts about a run, by which a database that lost the run can adopt it.
 
-A run's row is the only place where all of it stands. So what cannot be told from a task itself travels with it to the
-cluster (``record_of``): it stands beside the task there, and in the workflow's own memory.
+Only a run's row has all its data. So the data that a task itself does not show is sent with it to the cluster
+(``record_of``). It is stored beside the task there, and in the workflow's memory.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from crawler_lifecycle.domain.run import RunRequest, StopIntent
 
 #: Bytes of a record as JSON. A Job's annotations hold it, and a list of 500 Jobs carries 500 of them.
 RECORD_MAX = 8 * 1024
-#: What a task tells itself, or what is of no use later.
+#: Fields that a task shows itself, or that are not needed later.
 _LEFT_OUT = ("args", "settings", "tasks", "run_id", "rerun")
 
-#: The cause of a task that a row is made for because the run had it, although nothing of it is left.
+#: The cause of a task whose row is made because the run had it, although nothing of it is left.
 FORGOTTEN = (
     "The database was put back to a copy that did not know this task, and nothing of it is on the cluster: nobody "
     "knows whether it ran. Its arguments are lost, too: start a new run for it instead of a resume"
@@ -33,7 +33,7 @@ class WorkflowRecord:
     run_uid: str
     attempt: int
     request: RunRequest | None
-    """As it is stored, without its task list; ``None`` before the run is recorded."""
+    """The stored request without its task list; ``None`` before the run is recorded."""
     multi: bool
     tasks: int
     """The number of them that it counted last."""
@@ -43,7 +43,7 @@ class WorkflowRecord:
 def record_of(
     request: Mapping[str, object], request_id: str, multi: bool, owner: tuple[str, str], tasks: int
 ) -> dict[str, Any]:
-    """The record of a run; without its request where that is too large, and then the run can be found by its owner."""
+    """The record of a run. A request that is too large is left out; the run can then be found by its owner."""
     workflow_id, first_run_id = owner
     found: dict[str, Any] = {
         "request_id": request_id,

@@ -1,9 +1,9 @@
-"""Rules of the audit: what may differ between database, cluster and Temporal, and what is done about it.
+"""Rules of the audit: differences between database, cluster and Temporal, and their repair.
 
-Everything here is pure. An audit reads facts, judges each of them alone (so their order means nothing), keeps what it
-found with the moment it first saw it, and repairs a finding once its grace is over: whoever is just about to put
-something right (a starter, an operator who resumes, a deployment on its way) is never overtaken. Facts that agree give
-no finding, and a repair makes them agree, so that an audit after an audit finds nothing.
+Everything here is pure. An audit reads facts, judges each of them alone (so their order does not matter), stores each
+finding with the time when it was first seen, and repairs it after a grace: a repair under way (a start, a resume by an
+operator, a deployment) comes first. Facts that agree give no finding, and a repair makes them agree, so that a second
+audit finds nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from enum import StrEnum
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: Workflows in a row that end without progress until what they carried is given up; with a forced stop on record one.
+#: Workflows in a row without progress after which the run (or parent) is given up; after a forced stop, one.
 TRIES_MAX, TRIES_WHEN_FORCED = 5, 1
-#: A workflow that was open for so long has gone on, whatever it came to.
+#: A workflow that was open for so many seconds has made progress, whatever its result.
 LIVED = timedelta(minutes=3)
 #: Findings that a report lists; all of them are counted.
 REPORTED_MAX = 100
 
 
 class FindingKind(StrEnum):
-    """Kinds of findings, in the order in which a report lists it: what executes unowned comes first."""
+    """Kinds of findings, in the order of a report: unowned executing tasks come first."""
 
     ORPHAN = "orphan"
     STILL_ALIVE = "still_alive"
@@ -48,7 +48,7 @@ class FindingKind(StrEnum):
 
     @property
     def repair(self) -> str | None:
-        """Effect of a repair; ``None`` where only a person can."""
+        """The effect of a repair; ``None`` where only a person can repair it."""
         return REPAIRS.get(self)
 
 
@@ -82,16 +82,16 @@ REPAIRS: Mapping[FindingKind, str] = {
 }
 
 
-#: What no workflow carries: it is taken up, or taken over.
+#: A run or parent without a workflow: it gets a new one.
 LOST = (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)
 
 
 class Unknown(StrEnum):
-    """Word of a person about runs that execute and no row knows."""
+    """A person's decision about runs that execute without a row."""
 
     LEAVE = "leave"
     ADOPT = "adopt"
-    """Make the rows again from what workflow and cluster know, so that it is looked at, stopped and archived."""
+    """Make the rows again from the data of workflow and cluster, so that the run is looked at, stopped and archived."""
     END = "end"
 
 
@@ -100,9 +100,9 @@ class AuditRules:
     """Times of an audit: waits before repairs, and how far back it looks. Seconds."""
 
     grace_s: float = 120.0
-    """From the close of a run's workflow, or the first sight of what else is wrong, to the repair."""
+    """Seconds from the close of a run's workflow, or from the first sight of another finding, to the repair."""
     orphan_grace_s: float = 300.0
-    """From the first sight of a task that executes although its end is on record to its end."""
+    """Seconds from the first sight of a task that executes after its recorded end, to ending it."""
     start_grace_s: float = 30.0
     """From the acceptance of a run to the start of a workflow for it."""
     record_grace_s: float = 120.0
@@ -147,11 +147,11 @@ class LiveRun:
     priority: int = 3
     stop: StopIntent | None = None
     due_at: datetime | None = None
-    """The time at which its next look is due; where none is planned, the time since which its row has not changed."""
+    """The time at which its next look is due; without a planned look, the time of the last change of its row."""
     planned: bool = False
     """True when a look is planned."""
     uncounted: ParentJob | None = None
-    """The job or step whose run it says it is, where that has not written it down."""
+    """The job or step that its request names and that has not recorded it."""
 
     @property
     def ref(self) -> RunRef:
@@ -171,16 +171,18 @@ class LiveParent:
     updated_at: datetime
     owner_run_id: str | None = None
     unreadable: str | None = None
-    """The error in the row; then nobody may go by the row."""
+    """The error in the row; then its other fields cannot be trusted."""
     progress: str = ""
-    """The same for as long as nothing goes on, over any number of workflows."""
+    """The same text as long as nothing makes progress, over any number of workflows."""
     forced: bool = False
     """True when a forced stop is on record: it needs no proof that others cannot carry it. A plain one has its time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepWithoutRun:
-    """A step that executes, or ends, by its row as a run or a manager that is not there, or not of its graph."""
+    """A step whose row says that it executes, or ends, as a run or a manager that does not exist or belongs to another
+    graph.
+    """
 
     graph_id: int
     key: str
@@ -192,12 +194,12 @@ class StepWithoutRun:
     run_id: int | None
     exists: bool
     parent: str | None = None
-    """Whose it is, where it exists."""
+    """The owner, where it exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A row of a run that has ended, with what of its deliveries is on record."""
+    """A row of a run that has ended, with the record of its deliveries."""
 
     run_id: int
     run_uid: str
@@ -224,16 +226,16 @@ class WorkflowState:
     open: bool
     closed_at: datetime | None = None
     how: str | None = None
-    """The way it closed (``terminated``, ``failed`` …); ``None``: open, or forgotten by the server."""
+    """The way in which it closed (``terminated``, ``failed`` …); ``None``: open, or removed from the server."""
     why: str | None = None
-    """The reason, in the words on record there; ``None``: it came to its end, or nobody gave a reason."""
+    """The recorded reason; ``None``: it ended normally, or nobody gave a reason."""
     run_uid: str | None = None
-    """The run that an open one says it works for; ``None``: it says none, or none yet."""
+    """The run for which an open workflow says it works; ``None``: none, or none yet."""
     first_run_id: str | None = None
     """The chain that an open one belongs to."""
 
     def of_another(self, run_uid: str) -> bool:
-        """Tell whether it is open and works for another run than the one with this uid."""
+        """Return whether it is open and works for another run than the one with this uid."""
         return self.open and self.run_uid not in (None, run_uid)
 
 
@@ -259,19 +261,19 @@ class ClusterTask:
     index: int
     attempt: int
     executing: bool
-    """True when its crawler executes; otherwise it waits for room."""
+    """True when its crawler executes; otherwise it waits for capacity."""
     task_id: int | None = None
     uid: str | None = None
     started_at: datetime | None = None
     node: str | None = None
     run_uid: str | None = None
-    """Of the run that it says it is of; ``None``: it says none, so it is of no run of this database."""
+    """The uid of the run that it names; ``None``: it names none, so it belongs to no run of this database."""
     stray: bool = False
-    """True when its object is gone and a process of it is all that is left; then ``uid`` names the process."""
+    """True when its object is gone and only a process of it is left; then ``uid`` names the process."""
 
     @property
     def run(self) -> RunRef:
-        """The run that it says it is of, whoever that is."""
+        """The run that it names, whoever owns that."""
         return RunRef(self.run_id, self.run_uid or "")
 
     @property
@@ -318,14 +320,15 @@ class AuditFinding:
     workflow_id: str | None = None
     evidence: dict[str, object] = field(default_factory=dict)
     since: datetime | None = None
-    """The time at which it came to be, where that is known; otherwise its grace begins when it is first seen."""
+    """The time at which it began, where that is known; otherwise its grace begins when it is first seen."""
     spared: str | None = None
-    """The reason why it is told and never repaired, although others of its kind are."""
+    """The reason why it is reported and never repaired, although others of its kind are."""
     unknown: bool = False
     """True when the database does not know it at all. Rows are never removed, so the database is an older copy, a new
-    one or the wrong one: only a person's word (``Unknown``) takes it up again or ends it."""
+    one or the wrong one: only a person's decision (``Unknown``) adopts the task or ends it.
+    """
     tries_max: int | None = None
-    """Take-overs without progress after which it is given up; ``None``: it is nothing that a workflow carries."""
+    """Take-overs without progress after which it is given up; ``None``: no workflow carries such a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,21 +353,19 @@ _TAKE_TIME = (
 
 
 def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
-    """Tell whether a finding is worth a word yet: what is only just beginning or only just over is no finding at
-    all."""
+    """Return whether a finding is to be reported yet: a state that has only just begun or ended is no finding."""
     if finding.kind in _TAKE_TIME:
         return finding.since is None or now - finding.since >= _grace(finding.kind, rules)
     return True
 
 
 def due(finding: AuditFinding, noted: Noted, now: datetime, rules: AuditRules) -> bool:
-    """Tell whether a finding is to be repaired now. Never before its grace is over, and never where only a person
-    can."""
+    """Return whether a finding is to be repaired now. Never during its grace, and never where only a person can."""
     if finding.kind not in REPAIRS or finding.spared is not None or noted.settled:
         return False
     if finding.kind is FindingKind.UNDELIVERED and noted.repaired_at is not None:
         return now - noted.repaired_at >= timedelta(seconds=rules.resend_s)
-    # The clock that kept the first sight may be a little ahead of ours.
+    # The clock that dated the first sight may be a little ahead of ours.
     return max(now, noted.first_seen) >= ready_at(finding, noted, rules)
 
 
@@ -381,7 +382,9 @@ def ready_at(finding: AuditFinding, noted: Noted, rules: AuditRules) -> datetime
 
 
 def in_a_row(finding: AuditFinding, noted: Noted) -> Noted:
-    """The same with the take-overs that count: none before one that lived for a while, by the clock of who saw both."""
+    """The same with the counted take-overs: those since the last one that lived for a while, by the clock of the
+    observer.
+    """
     last = noted.repaired_at
     lived = finding.tries_max is not None and last is not None and noted.first_seen - last > LIVED
     return replace(noted, tries=0, repaired_at=None) if lived else noted
@@ -394,7 +397,7 @@ def given_up(finding: AuditFinding) -> str:
 
 
 def is_hopeless(finding: AuditFinding, noted: Noted) -> bool:
-    """Tell whether no workflow can carry it: it is ended instead of taken over once more."""
+    """Return whether no workflow can carry it: it is ended instead of being taken over once more."""
     return finding.tries_max is not None and noted.tries >= finding.tries_max
 
 
@@ -414,7 +417,7 @@ def _grace(kind: FindingKind, rules: AuditRules) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A finding as a report tells it. ``repair`` says what was done about it; ``None``: nothing yet."""
+    """A finding in a report. ``repair``: the repair that was made; ``None``: none yet."""
 
     kind: FindingKind
     detail: str
@@ -424,7 +427,7 @@ class Reported:
     repair: str | None = None
     repaired: bool = False
     due_at: datetime | None = None
-    """The earliest time at which it will be repaired; ``None``: done, or a person has to."""
+    """The earliest time of its repair; ``None``: done, or a person has to repair it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,5 +456,5 @@ _ORDER = {kind: number for number, kind in enumerate(FindingKind)}
 
 
 def most_urgent(findings: Iterable[Reported], limit: int = REPORTED_MAX) -> list[Reported]:
-    """The first ``limit`` findings: what executes unowned before all else, then by kind and run."""
+    """The first ``limit`` findings: unowned executing tasks first, then by kind and run."""
     return sorted(findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail))[:limit]

@@ -1,8 +1,8 @@
 """Corrections: their kinds, and for how long a recorded status was untrue.
 
-A **correction** is a recorded status that turned out to be untrue. A normal end that the next due look finds is none:
-that is lag, and each transition tells its own. The look that was due decides which of the two it is, also over an
-outage; how long either lasted counts from the change itself.
+A **correction** is a recorded status that turned out to be untrue. A normal end that the next due look finds is no
+correction: that is lag, which each transition records. The time of the due look decides between the two, also during an
+outage; both durations count from the change itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MEANINGS: dict[CorrectionKind, str] = {
     CorrectionKind.REPAIR: "A resume or an audit put right what nobody had looked after.",
 }
 
-#: What can find something out; the column ``source`` of transitions and ``found_by`` of corrections.
+#: Parts that can find a change; the column ``source`` of transitions and ``found_by`` of corrections.
 SOURCES: dict[str, str] = {
     "look": "a look that was due",
     "wake": "a look that somebody or the observer asked for before its time",
@@ -53,7 +53,7 @@ SOURCES: dict[str, str] = {
 
 
 def untrue_since(believed_since: datetime | None, truth_since: datetime | None) -> datetime | None:
-    """The moment from which a recorded status was untrue: it was on record, and something else was the case."""
+    """The time from which a recorded status was untrue: it was recorded, and the real state was different."""
     known = [moment for moment in (believed_since, truth_since) if moment is not None]
     return max(known, default=None)
 
@@ -63,13 +63,14 @@ def untrue_ms(now: datetime, since: datetime | None) -> int | None:
     return None if since is None else max(0, round((now - since) / timedelta(milliseconds=1)))
 
 
-#: What the sentence about the ledger leaves out, so that nobody takes it for all the time in which a status was untrue.
+#: The limits of the sentence about the ledger, so that nobody takes it for the whole time in which a status was untrue.
 NOT_COUNTED = "a change that the next planned look finds is no correction"
 
 
 def wrong_words(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:
-    """The ledger in a sentence: ``wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)``, and then what
-    it does not count."""
+    """The ledger in a sentence: ``wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)``, followed by
+    what it does not count.
+    """
     return f"{_corrections(worst_ms, kinds, period)}; {NOT_COUNTED}"
 
 

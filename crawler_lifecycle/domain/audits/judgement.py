@@ -1,4 +1,4 @@
-"""Judgements of an audit: each fact of database, cluster or Temporal alone, whether it agrees with the others."""
+"""Judgements of an audit: whether each single fact of database, cluster or Temporal agrees with the others."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ _OVER = frozenset(s.value for s in RunStatus if s.terminal)
 
 
 def progress_mark(*facts: object) -> str:
-    """A short word for facts that change when something goes on."""
+    """A short text of facts that changes with every progress."""
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
 def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] | None = None) -> AuditFinding | None:
-    """A run that has not ended. ``workflow`` is its owner, or whichever other workflow of it is open or closed last;
-    ``tasks`` are its tasks by status."""
+    """A run that has not ended. ``workflow`` is its owner, or another workflow of the run that is open or closed last;
+    ``tasks`` are its tasks by status.
+    """
     if workflow.open:
         return None
     evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
@@ -85,12 +86,12 @@ def _why(workflow: WorkflowState) -> str:
 
 
 def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
-    """Since when nobody carries it: whoever ended a workflow may be about to begin another one."""
+    """The time since which no workflow carries it: whoever ended a workflow may be about to begin another one."""
     return max(accepted, workflow.closed_at or accepted)
 
 
 def judge_counted(run: LiveRun) -> AuditFinding | None:
-    """A run that a manager or a graph began: whether that knows of it."""
+    """A run that a manager or a graph began: checks that its parent knows it."""
     job = run.uncounted
     if job is None:
         return None
@@ -126,13 +127,13 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
 
 
 def judge_unreadable(what: str, number: int, why: str) -> AuditFinding:
-    """A row that holds what cannot be."""
+    """A row with impossible values."""
     run_id = number if what == "run" else None
     return _finding(FindingKind.UNREADABLE, f"{what}/{number}", why, {"problem": why[:1000]}, run_id=run_id)
 
 
 def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditFinding:
-    """A schedule of which Temporal has another definition, or that is deleted and still there."""
+    """A schedule that has another definition in Temporal, or that is deleted but still exists there."""
     detail = (
         f"schedule {name!r} {how}, and Temporal has not been told; /readyz of the workers of the role audit says why"
     )
@@ -140,7 +141,7 @@ def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditF
 
 
 def judge_unfired(schedule_id: int, name: str, due: Sequence[datetime]) -> AuditFinding:
-    """Due times of a schedule, in order, that have no line, and whose workflow comes no more."""
+    """Due times of a schedule, in order, without a firing on record, whose workflow will not come any more."""
     first, last = due[0].isoformat(), f" to {due[-1].isoformat()}" if len(due) > 1 else ""
     detail = f"schedule {name!r} was due {first}{last} ({len(due)} times), and Temporal did not fire"
     about, evidence = f"schedule/{schedule_id}/{first}", {"schedule": name, "count": len(due)}
@@ -158,7 +159,7 @@ def judge_step(step: StepWithoutRun) -> AuditFinding:
 
 
 def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding | None:
-    """An open workflow of a manager or a graph; ``known``: there is a row of the one that its id names."""
+    """An open workflow of a manager or a graph; ``known``: the row that its id names exists."""
     if known:
         return None
     what = workflow.workflow_id.partition("/")[0]
@@ -167,10 +168,10 @@ def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding |
 
 
 def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding | None:
-    """A task that waits or executes on the cluster, and its row (``None``: there is none).
+    """A waiting or executing task on the cluster, and its row (``None``: there is none).
 
-    Another object under a row's name is no task of ours, whatever the row says: it may be another installation's crawl.
-    It is told, and nobody but a person ends it.
+    Another object of the same name is not our task, whatever the row says: it may belong to another installation. It is
+    reported, and only a person ends it.
     """
     does = "executes" if seen.executing else "waits on the cluster"
     name = f"task {seen.index} of run {seen.run_id}, attempt {seen.attempt},"
@@ -207,9 +208,9 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
 
 
 def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
-    """Tell whether what is seen is not the object that the row is about.
+    """Return whether the seen object is not the object of the row.
 
-    A row without an object may be about one that was deployed late, unless that was refused, or carries another task's
+    A row without an object may belong to one that was deployed late, unless that was refused or has another task's
     number.
     """
     if seen.uid is None or seen.stray or seen.uid == recorded.uid:
@@ -219,7 +220,7 @@ def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
 
 
 def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding | None:
-    """An open workflow; ``row_uid`` is the uid of the run under the number it says it works for, if there is one."""
+    """An open workflow; ``row_uid``: the uid in the row of the run number that it names, if there is one."""
     if workflow.run_id is None:
         detail = f"workflow {workflow.workflow_id!r} is open and has not recorded its run"
         return _of_workflow(workflow, FindingKind.UNRECORDED, detail, since=workflow.started_at)
@@ -235,7 +236,7 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding 
 
 
 def judge_deliveries(run: EndedRun) -> AuditFinding | None:
-    """A run that has ended, and at whose deliveries no workflow is."""
+    """A run that has ended, and whose deliveries no workflow carries out."""
     delivered = {
         "the event run.ended": run.event_delivered,
         "pushes": run.pushes_delivered,
@@ -252,8 +253,8 @@ def judge_deliveries(run: EndedRun) -> AuditFinding | None:
 def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None) -> AuditFinding | None:
     """The recorded end of a task beside what the cluster says about it now.
 
-    Only evidence contradicts: an end on the cluster where none was found before, or another exit than was written down.
-    A stop that was recorded later may judge the same end differently and is no contradiction.
+    Only evidence contradicts the record: an end on the cluster where none was found before, or another exit code. A
+    stop that was recorded later may lead to another judgement of the same end; that is no contradiction.
     """
     if seen.phase is not Phase.ENDED or seen.end is None or recorded.status not in _ENDS:
         return None
@@ -303,6 +304,6 @@ def _of_workflow(
 
 
 def _finding(kind: FindingKind, about: str, detail: str, evidence: Mapping[str, object], **more: Any) -> AuditFinding:
-    """A finding ``about`` one thing; ``more``: its other fields. What is not known is no evidence."""
+    """A finding ``about`` one object; ``more``: its other fields. An unknown value is no evidence."""
     known = {name: value for name, value in evidence.items() if value is not None}
     return AuditFinding(f"{kind}/{about}"[:200], kind, detail[:1000], evidence=known, **more)

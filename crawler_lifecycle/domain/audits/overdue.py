@@ -1,6 +1,6 @@
-"""Overdue looks: runs that nobody has looked at by the time that their row names.
+"""Overdue looks: runs without a look at the time that their row names.
 
-A status that was verified before may be untrue by now. So every answer with a status says that the look is overdue.
+A status from an earlier look may be untrue by now. So every answer with a status says that the look is overdue.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-#: A look is under way for some seconds after it was due. From here on it is overdue, for everybody who speaks of it.
+#: Seconds after the due time from which a look is overdue: it may be under way for some seconds. All parts use this
+#: figure.
 OVERDUE_S = 30.0
 #: Seconds between two searches for overdue looks. With the former: at most 60 s from due to looked at.
 SEARCH_S = 15.0
@@ -22,7 +23,7 @@ class OverdueLooks:
     since: datetime | None = None
     """The time at which the oldest was due."""
     run_id: int | None = None
-    """The run whose look that is."""
+    """The run whose look is overdue."""
     verified_at: datetime | None = None
     """The time at which that run was last looked at; ``None``: never."""
     lost: int = 0

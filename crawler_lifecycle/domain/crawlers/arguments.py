@@ -32,7 +32,7 @@ class ArgumentType(StrEnum):
 
     @property
     def cure(self) -> str:
-        """Say what to give."""
+        """Return what to give."""
         return _CURES[self]
 
 
@@ -55,7 +55,7 @@ class Argument:
     type: ArgumentType = ArgumentType.STRING
     description: str | None = None
     choices: list[str] = field(default_factory=list)
-    """The only values it takes; none: every one of its type."""
+    """The only allowed values; empty: every value of its type."""
 
 
 def as_text(value: Scalar) -> str:
@@ -64,7 +64,7 @@ def as_text(value: Scalar) -> str:
 
 
 def check_texts(declared: Mapping[str, Argument], args: Mapping[str, Scalar], where: str = "") -> None:
-    """Refuse a number or ``true`` for an argument that takes texts: it may have been written in another way.
+    """Refuse a number or ``true`` for an argument that takes texts: its original spelling is lost.
 
     ``where`` goes before the name. Raises ``InvalidRequest``.
     """
@@ -78,7 +78,7 @@ def check_texts(declared: Mapping[str, Argument], args: Mapping[str, Scalar], wh
 
 
 def fits(kind: ArgumentType, text: str) -> bool:
-    """Tell whether the text is of this type."""
+    """Return whether the text is of this type."""
     if kind is ArgumentType.INTEGER:
         return re.fullmatch(r"[+-]?[0-9]{1,18}", text) is not None
     if kind is ArgumentType.NUMBER:

@@ -1,4 +1,4 @@
-"""Crawler definitions (the entries of ``crawlers.yaml``), and what a request may ask of a crawler."""
+"""Crawler definitions (the entries of ``crawlers.yaml``), and the checks of requests against them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from .arguments import Argument, ArgumentType, check_declared, check_value
 from .pod import PodOptions, check_secret
 from .settings import check_allowed, check_settings
 
-#: Variables a catalogue entry may not set: the process contract is ours, the rest decide what code a child loads.
+#: Variables that a catalogue entry may not set: those of the process contract, and those that choose the code of a
+#: child.
 RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
-#: Arguments that every crawler may be given although it does not declare them: managers say so which retry it is. A
+#: Arguments that every crawler accepts without a declaration: managers use them to give the number of the retry. A
 #: spider that takes no such argument does not get it (``runner/inject``).
 GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.INTEGER)}
 
@@ -44,7 +45,7 @@ class CrawlerDefinition:
     args: dict[str, Argument] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     allow_settings: list[str] = field(default_factory=list)
-    """Names that a request may set beside those of ``crawl_settings.DEFAULT``."""
+    """Names that a request may set in addition to ``crawl_settings.DEFAULT``."""
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
@@ -132,8 +133,8 @@ def _defaults(crawler: CrawlerDefinition) -> dict[str, str]:
 def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> dict[str, str]:
     """The arguments of one task: defaults, then each layer over the one before.
 
-    Raises ``InvalidRequest`` for an argument the crawler does not take, a value that its declaration does not allow,
-    and a required one that nobody gave.
+    Raises ``InvalidRequest`` for an undeclared argument, a value that its declaration does not allow, and a missing
+    required argument.
     """
     merged = _defaults(crawler)
     for layer in layers:
@@ -153,7 +154,9 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
 
 
 def effective_settings(crawler: CrawlerDefinition, settings: Mapping[str, str]) -> dict[str, str]:
-    """The crawler's settings with those of a request over them. Raises ``InvalidRequest`` for what none may set."""
+    """The crawler's settings with those of a request over them. Raises ``InvalidRequest`` for settings that requests
+    may not set.
+    """
     check_settings(settings, crawler.settings, crawler.allow_settings)
     return {**crawler.settings, **settings}
 

@@ -12,8 +12,9 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 
 
 def check_program(what: str) -> None:
-    """Raise ``InvalidRequest`` where one of our processes imports the module of a user, who starts something with it:
-    every process would start it once more."""
+    """Raise ``InvalidRequest`` when a user's module starts a manager or graph while one of our processes imports it:
+    every process would start another one.
+    """
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name.startswith("crawler_lifecycle."):
         cure = 'put it below a line `if __name__ == "__main__":` at the end of the file'
@@ -23,7 +24,8 @@ def check_program(what: str) -> None:
 def importable_name(thing: type | Callable[..., Any]) -> str:
     """``module:qualname``, also of what is in the file that is the program itself.
 
-    Raises ``InvalidRequest`` for what has no such name: lambdas, functions within functions, objects and their methods.
+    Raises ``InvalidRequest`` for objects without such a name: lambdas, functions within functions, instances and their
+    methods.
     """
     name, module = getattr(thing, "__qualname__", None), getattr(thing, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):

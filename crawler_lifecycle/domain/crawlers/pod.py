@@ -21,7 +21,7 @@ _OPERATORS = ("Equal", "Exists", "Lt", "Gt")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _SOURCES = ("claim", "secret", "config_map", "empty_dir")
-#: Where our own mounts and the system's lie; a volume over one of them would take the crawler's files away.
+#: Mount points of ours and of the system; a volume over one of them would hide the crawler's files.
 _TAKEN = ("/crawl", "/tmp", "/opt/crawl-runner", "/dev", "/proc", "/sys")  # noqa: S108 - mounts of the pod
 #: Labels and annotations below these belong to us, to the Job controller and to the queue.
 _RESERVED = ("crawler-lifecycle/", "batch.kubernetes.io/", "kueue.x-k8s.io/", "app.kubernetes.io/managed-by")
@@ -38,12 +38,14 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 def is_label_value(text: str) -> bool:
-    """Tell whether a label may have this value: empty, or at most 63 characters that begin and end alphanumerically."""
+    """Return whether a label may have this value: empty, or at most 63 characters that begin and end
+    alphanumerically.
+    """
     return not text or _LABEL_NAME.fullmatch(text) is not None
 
 
 def is_qualified_name(text: str) -> bool:
-    """Tell whether a label or annotation may have this name: ``name`` or ``dns.name/name``."""
+    """Return whether a label or annotation may have this name: ``name`` or ``dns.name/name``."""
     prefix, slash, name = text.rpartition("/")
     return _LABEL_NAME.fullmatch(name) is not None and (not slash or _DNS_NAME.fullmatch(prefix) is not None)
 
@@ -72,7 +74,7 @@ def _check_foreign(key: str, name: str) -> None:
 
 
 def check_secret(key: str, text: str) -> None:
-    """Refuse a reference to a secret (of the catalogue's ``secrets``) that is ours. Raises ``InvalidRequest``."""
+    """Refuse a reference to a secret (of the catalogue's ``secrets``) that belongs to us. Raises ``InvalidRequest``."""
     reference = secret_reference(text)
     if reference is not None:
         _check_foreign(key, reference[0])
@@ -181,7 +183,7 @@ class PodVolume:
         return {"emptyDir": {"sizeLimit": self.empty_dir}}
 
     def mount(self) -> dict[str, object]:
-        """Its place in the container, as the API spells it."""
+        """Its mount path in the container, as the API spells it."""
         only_read = self.read_only or self.secret is not None or self.config_map is not None
         found: dict[str, object] = {"name": self.name, "mountPath": self.mount_path}
         return found | ({"subPath": self.sub_path} if self.sub_path else {}) | ({"readOnly": True} if only_read else {})
@@ -262,7 +264,7 @@ class Owned:
     """Names that the settings of an installation keep for themselves; no catalogue entry may have them."""
 
     claim: str | None = None
-    """The volume that all crawls share, each by folders of its own."""
+    """The volume that all crawls share, each with its own folders."""
     secrets: frozenset[str] = frozenset()
     """The logins of its registries."""
     env_prefix: str = OF_CRAWLERS

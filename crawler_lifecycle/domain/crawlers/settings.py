@@ -1,8 +1,8 @@
 """Settings that a request may give a crawl: an allow-list of numbers, switches and short texts.
 
-A setting of Scrapy can import a class, write a file or open a port, and whoever may start a run must not. So this is a
-list of what is harmless, not of what is known to be dangerous. A catalogue entry adds names of its own
-(``allow_settings``); what it sets itself is nobody's to check, because whoever writes the catalogue runs code anyway.
+A setting of Scrapy can import a class, write a file or open a port, which a user who starts runs must not do. So this
+is a list of harmless settings, not of dangerous ones. A catalogue entry adds names of its own (``allow_settings``); its
+own settings are not checked, because its author can run any code anyway.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The values that a setting takes, and what to give where one is none of them."""
+    """The allowed values of a setting, and advice for any other value."""
 
     holds: Callable[[str], bool]
     cure: str
@@ -53,11 +53,11 @@ _CODES = re.compile(r"([1-5][0-9]{2}(,[1-5][0-9]{2})*)?")
 
 
 def _by_rule(rules: Mapping[str, Rule]) -> dict[str, Rule]:
-    """Each name of the texts with its rule."""
+    """A mapping of each name in the texts to its rule."""
     return {name: rule for names, rule in rules.items() for name in names.split()}
 
 
-#: What every request may set. Nothing here names a class, a path or an address.
+#: The settings of every request. None of them names a class, a path or an address.
 DEFAULT: Mapping[str, Rule] = _by_rule({
     "AUTOTHROTTLE_ENABLED COMPRESSION_ENABLED COOKIES_ENABLED DOWNLOAD_FAIL_ON_DATALOSS HTTPERROR_ALLOW_ALL "
     "METAREFRESH_ENABLED RANDOMIZE_DOWNLOAD_DELAY REDIRECT_ENABLED REFERER_ENABLED RETRY_ENABLED "
@@ -85,7 +85,8 @@ _ANY = text()
 
 
 def check_settings(settings: Mapping[str, str], own: Mapping[str, str], allowed: Collection[str]) -> None:
-    """Refuse what a request may not set. ``own`` is what the catalogue sets, ``allowed`` the names that it adds.
+    """Refuse settings that a request may not set. ``own`` is what the catalogue sets, ``allowed`` the names that it
+    adds.
 
     Raises ``InvalidRequest``. What is equal to the catalogue's own changes nothing, and comes back with a run that was
     rebuilt from its tasks.
@@ -105,7 +106,7 @@ def check_settings(settings: Mapping[str, str], own: Mapping[str, str], allowed:
 
 
 def check_allowed(names: Collection[str]) -> None:
-    """Refuse what is no name of a setting in ``allow_settings``. Raises ``InvalidRequest``."""
+    """Refuse texts in ``allow_settings`` that are no names of settings. Raises ``InvalidRequest``."""
     for n, name in enumerate(names):
         if not NAME.fullmatch(name):
             raise InvalidRequest(

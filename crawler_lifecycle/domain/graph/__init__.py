@@ -1,1 +1,1 @@
-"""Graphs: steps with dependencies. What they are (``spec``), and what becomes of them (``engine``). Pure."""
+"""Graphs: steps with dependencies. Their form is in ``spec``, their life in ``engine``. Pure."""

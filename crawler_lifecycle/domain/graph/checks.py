@@ -1,6 +1,6 @@
-"""Conditions of a step to be taken: each field with its bounds, and how steps hang together.
+"""Checks of a step: each field with its bounds, and the links between steps.
 
-Everything that refuses says which step, which value, and what to do instead.
+Every refusal names the step, the value, and the cure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .spec import (
 )
 
 STYLES = ("plain", "worker", "cascade", "item")
-#: What numbers of a step may be.
+#: The range of a step's numbers.
 NUMBERS: Mapping[str, Bound] = {
     "timeout_s": Bound(0, 7 * 86_400, "seconds", above=True),
     "max_attempts": Bound(1, 1000, whole=True),
@@ -75,7 +75,7 @@ def check_options(options: GraphOptions) -> None:
 def check_name(name: object, where: str = "name") -> None:
     """Raise ``InvalidRequest`` unless this may be the name of a step."""
     check_text(where, name, NAME_MAX, needed=True)
-    if "/" in str(name):  # in a path it is between a graph and what is in it
+    if "/" in str(name):  # in a path it separates a graph from its steps
         raise refusal(where, name, "leave out the /")
 
 
@@ -116,7 +116,9 @@ def check_pools(steps: Iterable[StepSpec], options: GraphOptions, prefix: str = 
 
 
 def check_json(where: str, value: object, most: int) -> int:
-    """The bytes of a mapping as JSON. Raises ``InvalidRequest`` unless it is one, with text keys, and small enough."""
+    """The bytes of a mapping as JSON. Raises ``InvalidRequest`` unless it is a mapping with text keys, and small
+    enough.
+    """
     cure = "give a JSON object: text keys, no NaN, no value that holds itself"
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -135,7 +137,7 @@ def check_json(where: str, value: object, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The place of a step: its path, its number, and those that it hangs on."""
+    """The position of a step: its path, its number, and the steps that it depends on."""
 
     path: str
     number: int
@@ -213,8 +215,9 @@ def _link(path: str, step: StepSpec, parent: int | None, numbers: Mapping[str, i
 
 
 def check_cycle(deps: Sequence[Sequence[int]], path: Callable[[int], str]) -> None:
-    """Raise ``InvalidRequest`` naming every step of a cycle. A step inside of a graph depends on steps of its own level
-    only, so there is a cycle exactly where these dependencies have one."""
+    """Raise ``InvalidRequest`` naming every step of a cycle. A step inside of a graph depends only on steps of its own
+    level, so these dependencies show every cycle.
+    """
     try:
         TopologicalSorter(dict(enumerate(deps))).prepare()
         return
@@ -266,7 +269,7 @@ def _fraction(amount: str) -> Fraction | None:
 
 
 def check_begin(path: str, kind: StepKind, job: Mapping[str, Any], timeout_s: object, backoff_s: object) -> None:
-    """Raise ``InvalidRequest`` unless a step can be executed as its row stands, which may have a manual edit."""
+    """Raise ``InvalidRequest`` unless a step can be executed with its present row, which may have a manual edit."""
     where = f"step {shown(path)}"
     check_number(f"{where}: timeout_s", timeout_s, NUMBERS["timeout_s"])
     check_number(f"{where}: backoff_s", backoff_s, NUMBERS["backoff_s"])
@@ -310,7 +313,7 @@ def _check_manager(where: str, job: Mapping[str, Any]) -> None:
 
 
 def check_call(where: str, call: object) -> None:
-    """Raise ``InvalidRequest`` unless this names something that another process can import."""
+    """Raise ``InvalidRequest`` unless another process can import this name."""
     if isinstance(call, str) and ("<lambda>" in call or "<locals>" in call):
         raise refusal(where, call, "name a function of a module: lambdas and functions within functions have no name")
     if not isinstance(call, str) or len(call) > 500 or not _CALL.fullmatch(call):
@@ -324,7 +327,7 @@ def _check_objects(where: str, job: Mapping[str, Any], fields: Iterable[str]) ->
 
 
 def _value(where: str, job: Mapping[str, Any], field: str) -> Any:
-    """Return what the code of the step will get for this."""
+    """Return the value that the code of the step will get for this."""
     try:
         return of_json(job.get(field, {}))
     except NoValue as error:

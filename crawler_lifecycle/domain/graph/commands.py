@@ -17,7 +17,7 @@ from .engine import Graph
 from .spec import GraphState, StepSpec, StepState
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
-#: Steps that one command names at most, and those that it appends.
+#: The most steps that one command names, and that it appends.
 NAMED_MAX, APPENDED_MAX = 1000, 500
 #: Characters of who asks for something and why.
 TEXT_MAX = 255
@@ -25,7 +25,7 @@ TEXT_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class GraphOrder:
-    """The input of a graph's workflow: which row it works for. Everything else stands there."""
+    """The input of a graph's workflow: the key of its row. All other data is in the row."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -49,7 +49,7 @@ class GraphResult:
 
 @dataclass(frozen=True, slots=True)
 class GraphSnapshot:
-    """Answer of the query ``status``: what a graph's workflow knows of its own. The database knows the steps."""
+    """Answer of the query ``status``: the workflow's own knowledge. The steps are in the database."""
 
     graph_id: int
     key: str
@@ -80,13 +80,13 @@ class StepsCommand:
         check_text("requested_by", self.requested_by)
 
     def apply(self, graph: Graph) -> int:
-        """Do it; how many steps it changed. Raises ``InvalidRequest``."""
+        """Carry it out. Returns how many steps it changed. Raises ``InvalidRequest``."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class CancelSteps(StepsCommand):
-    """Cancel steps, what is in them and what depends on them: the payload of the update ``cancel_steps``."""
+    """Cancel steps, the steps in them and those that depend on them: the payload of the update ``cancel_steps``."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -107,16 +107,16 @@ class CancelSteps(StepsCommand):
 
 @dataclass(frozen=True, slots=True)
 class RetrySteps(StepsCommand):
-    """Let steps begin anew: the payload of the update ``retry_steps``."""
+    """Let steps begin again: the payload of the update ``retry_steps``."""
 
     __pydantic_config__: ClassVar = _STRICT
 
     names: list[str] | None = None
-    """Steps by their paths; ``None``: all that were discarded or cancelled, or wait for their next try."""
+    """Steps by their paths; ``None``: all steps that were discarded or cancelled, or wait for their next try."""
     cascade: bool = True
-    """True when dependents that were cancelled because of them begin anew as well."""
+    """True when dependents that were cancelled because of these steps begin again as well."""
     fresh: bool = False
-    """True when crawls get a new run; else the run that there is is resumed."""
+    """True when crawls get a new run; otherwise the existing run is resumed."""
 
     def __post_init__(self) -> None:
         StepsCommand.__post_init__(self)
@@ -166,7 +166,7 @@ def cause_of(graph: Graph) -> str | None:
 
 
 def step_request_id(key: str, path: str, attempt: int) -> str:
-    """The request id of a crawl's run, the same for every try to begin it."""
+    """The request id of a crawl's run; every try to begin it has the same id."""
     whole = f"graph/{key}/{path}/{attempt}"
     if len(whole) <= REQUEST_ID_MAX and whole.isprintable():
         return whole
@@ -174,7 +174,7 @@ def step_request_id(key: str, path: str, attempt: int) -> str:
 
 
 def step_manager(graph_uid: str, number: int, job: Mapping[str, Any]) -> tuple[str, str]:
-    """Name and flow id of a step's manager, the same for every try to begin it: what its job says, or names of ours."""
+    """Name and flow id of a step's manager, the same for every try to begin it: those of its job, or names of ours."""
     name = job.get("name") or job["plan"].rpartition(":")[2][-MANAGER_NAME_MAX:].lstrip("_.-")
     return name, job.get("flow_id") or f"{graph_uid}.{number}"
 

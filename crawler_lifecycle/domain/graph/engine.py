@@ -1,8 +1,8 @@
 """The life of a graph: a pure engine over integers.
 
-A step is a number: its place in the order in which steps were added. A change costs one look at each step, and at the
-dependencies of those that it reaches (``propagation.py``). The engine knows no clock and no database: it is made of
-rows, told what happened, and says which rows have changed.
+A step is a number: its position in the order in which steps were added. A change visits each step once, and the
+dependencies of the steps that it reaches (``propagation.py``). The engine knows no clock and no database: it is built
+from rows, receives events, and reports the changed rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .spec import LOST_MAX, SHORT_S, GraphOptions, GraphSpec, GraphState, StepKi
 
 __all__ = ["Batch", "Graph", "Picked", "Step", "StepEnd", "after_failure", "may_begin_again"]
 
-#: What a retry takes, and what it takes when it is named.
+#: The states that a retry takes, and those that it takes when a step is named.
 _FAILED = (StepState.DISCARDED, StepState.CANCELLED, StepState.RETRYABLE)
 _NAMED = (StepState.COMPLETED, StepState.SCHEDULED)
 #: The longest wait between two tries, in seconds.
@@ -34,8 +34,8 @@ BACKOFF_MAX_S = 3600.0
 class Graph:
     """The states of a graph, and the rules by which they change. ``changed`` collects the numbers of changed steps.
 
-    Made of rows, it takes in the ends that calls have recorded in them meanwhile: their dependents become free, or are
-    cancelled.
+    When it is built from rows, it handles the ends that calls have recorded in them: their dependents become free, or
+    are cancelled.
     """
 
     options: GraphOptions
@@ -61,8 +61,9 @@ class Graph:
     # --- what happened ---
 
     def ended(self, ends: Iterable[StepEnd]) -> None:
-        """Take ends in: dependents become free, or are cancelled. One that is late (another attempt, final already)
-        changes nothing, but that a cancelled step is not ``ending`` any more."""
+        """Handle ends: dependents become free, or are cancelled. A late end (of another attempt, or of a final step)
+        changes nothing, except that a cancelled step is not ``ending`` any more.
+        """
         for end in ends:
             step = self.steps[end.number]
             if step.attempt != end.attempt or not (step.ending or step.state is StepState.EXECUTING):
@@ -92,9 +93,10 @@ class Graph:
         self._spread.set(step.number, end.state, end.outcome, end.reason)
 
     def released(self, batches: Collection[int]) -> None:
-        """These calls have answered or died: what they did not begin waits again, what they began and did not end
-        begins again as the next attempt, unless it has ``max_attempts + LOST_MAX`` tries. So does a function that
-        executes in no call, as a manual edit of its row may have left it."""
+        """These calls have returned or died. Steps that they did not begin wait again; steps that they began and did
+        not end begin again as the next attempt, unless they have had ``max_attempts + LOST_MAX`` tries. The same
+        applies to a function that executes in no call, perhaps after a manual edit of its row.
+        """
         given = frozenset(batches)
         for step in self.steps:
             nowhere = step.batch is None and step.state is StepState.EXECUTING and step.kind is StepKind.FUNCTION
@@ -115,8 +117,9 @@ class Graph:
         self._settle()
 
     def pick(self, now: datetime, *, batches: int, begin: int) -> Picked:
-        """Return what starts now, by priority and number, within ``max_parallel``, resources and these numbers of calls
-        and of crawls. Reserves while it picks: ``batch`` is set, and crawls and managers are ``EXECUTING``."""
+        """Return the steps that start now, by priority and number, within ``max_parallel``, resources and these numbers
+        of calls and of crawls. Reserves while it picks: ``batch`` is set, and crawls and managers are ``EXECUTING``.
+        """
         picking = Picking(self._spread, self.options, now, self.next_batch, batches, begin)
         picked = picking.run()
         self.next_batch = picking.next_batch
@@ -126,8 +129,9 @@ class Graph:
     # --- commands ---
 
     def cancel(self, numbers: Collection[int] | None, reason: str) -> int:
-        """Cancel these (``None``: all), what is in them, and what depends on them. How many of them and in them had not
-        ended. One that executes is ``CANCELLED`` with ``ending``."""
+        """Cancel these steps (``None``: all), the steps in them, and their dependents. Returns how many of the steps
+        and of those in them had not ended. A step that executes becomes ``CANCELLED`` with ``ending``.
+        """
         chosen = range(len(self.steps)) if numbers is None else self._spread.inside(numbers)
         count = 0
         for number in chosen:
@@ -149,8 +153,9 @@ class Graph:
         return [known[path] for path in paths]
 
     def add(self, specs: Sequence[StepSpec], below: int | None = None) -> list[Step]:
-        """Append steps to the graph, or (``below``) graft them under the step that grafts, their paths being below its
-        own. Raises ``InvalidRequest`` naming step, value and cure, and changes nothing then."""
+        """Append steps to the graph, or (``below``) graft them below the path of the grafting step. Raises
+        ``InvalidRequest`` that names step, value and cure, and then changes nothing.
+        """
         prefix = None
         if below is not None:
             grafter = self.steps[below]
@@ -199,7 +204,9 @@ class Graph:
         return new
 
     def _check_found(self, links: Sequence[Link]) -> None:
-        """Raise ``InvalidRequest`` when steps that miss one of these would close a cycle."""
+        """Raise ``InvalidRequest`` when steps that wait for one of these as a missing dependency would close a
+        cycle.
+        """
         new = {one.path: one.number for one in links}
         if any(path in new for step in self.steps for path in step.missing):
             deps = [[*step.deps, *(new[path] for path in step.missing if path in new)] for step in self.steps]
@@ -207,7 +214,7 @@ class Graph:
             check_cycle([*deps, *(one.deps for one in links)], lambda n: paths[n])
 
     def _find(self, new: dict[str, int], first: int) -> None:
-        """Give steps that miss one of the new ones their dependency."""
+        """Add the dependency to steps that waited for one of the new steps to be appended."""
         for step in self.steps[:first]:
             here = [path for path in step.missing if path in new]
             if here:
@@ -216,9 +223,10 @@ class Graph:
                 self.changed.add(step.number)
 
     def retry(self, numbers: Collection[int] | None, *, cascade: bool, fresh: bool = False) -> int:
-        """Let these (``None``: all that were discarded, cancelled, or wait for their next try) and those in them begin
-        anew; how many. Completed and scheduled ones only when they are named. ``cascade``: with the dependents that
-        were cancelled because of them. ``fresh``: crawls get a new run (``run_id`` and ``run_attempt`` are forgotten).
+        """Let these steps (``None``: all that were discarded, cancelled, or wait for their next try) and those in them
+        begin again; returns how many. Completed and scheduled steps only when they are named. ``cascade``: with the
+        dependents that were cancelled because of them. ``fresh``: crawls get a new run (``run_id`` and ``run_attempt``
+        are forgotten).
 
         Raises ``InvalidRequest`` for one that may execute still (``ending``), and for one that could not start because
         of a step that is not retried with it.
@@ -243,7 +251,7 @@ class Graph:
             if self._spread.holds(number):
                 continue
             state = self.steps[number].state
-            # A grafter that has grafted is named for what is in it; its own end is not undone.
+            # A grafter that has grafted is named for the steps in it; its own end stays.
             also = _NAMED if number in named and not self._spread.children[number] else ()
             if state in _FAILED or state in also:
                 found.append(number)
@@ -267,7 +275,7 @@ class Graph:
         self._settle()
 
     def _cascaded(self, chosen: Sequence[int]) -> list[int]:
-        """These, and those that were cancelled because of them."""
+        """These steps, and those that were cancelled because of them."""
         spread = self._spread
         found = dict.fromkeys(chosen)
         if self.options.fail_fast and any(self.steps[number].state is StepState.DISCARDED for number in chosen):
@@ -275,7 +283,7 @@ class Graph:
         seen: set[int] = set()
         taken: set[int] = set()
         ways = list(found)
-        for number in ways:  # grows while it is read
+        for number in ways:  # the list grows while it is read
             if number in seen:
                 continue
             seen.add(number)
@@ -297,7 +305,7 @@ class Graph:
 
     @property
     def state(self) -> GraphState:
-        """By its steps; never a draft. One that executes is open: a step is not final, or may still run."""
+        """The state by its steps; never a draft. An executing graph has a step that is not final, or may still run."""
         states = set()
         for step in self._spread.units():
             if step.ending or not step.state.final:
@@ -315,9 +323,10 @@ class Graph:
         return waiting(self._spread, self._capacity, number)
 
     def waits(self, *, called: bool) -> str | None:
-        """One sentence: what the graph waits for when nothing of it is under way, told of the first step that could be
-        next; and in any case of a row that somebody has to mend. ``called``: whether a step is that was given to a
-        call."""
+        """One sentence: what the graph waits for when no step is under way, by the first step that could be next;
+        always about a row that somebody has to repair. ``called``: whether a step that was given to a call counts as
+        under way.
+        """
         unreadable = next((step for step in self.steps if step.unreadable), None)
         if unreadable is not None:
             return f"step {shown(unreadable.path)}: {unreadable.unreadable}"
@@ -332,21 +341,21 @@ class Graph:
         return reason if first is None or reason is None else f"step {shown(first.path)}: {reason}"
 
     def counts(self) -> dict[StepState, int]:
-        """Steps by state, those of the kind ``graph`` and unreadable ones left out."""
+        """Steps by state, without those of the kind ``graph`` and unreadable ones."""
         told = (step for step in self.steps if step.kind is not StepKind.GRAPH and step.unreadable is None)
         return dict(Counter(step.state for step in told))
 
 
 def may_begin_again(tries: int, max_attempts: int) -> bool:
-    """Say whether a step begins again when its execution was lost with the worker: not its fault, but perhaps its
+    """Return whether a step begins again when its execution was lost with the worker: not its fault, but perhaps its
     doing."""
     return tries < max_attempts + LOST_MAX
 
 
 def after_failure(tries: int, max_attempts: int, backoff_s: float, now: datetime) -> tuple[StepState, datetime | None]:
-    """``RETRYABLE`` and from when on it may begin again, or ``DISCARDED`` when its tries are spent.
+    """``RETRYABLE`` and the time of the next try, or ``DISCARDED`` after the last try.
 
-    ``tries``: those that count, the one that failed included. Each wait is twice the one before.
+    ``tries``: the counted tries, including the failed one. Each wait is twice the one before.
     """
     if tries >= max_attempts:
         return StepState.DISCARDED, None

@@ -1,6 +1,6 @@
-"""Graphs as they travel: a step as JSON, a graph as pages of JSON, and what tells one graph from another.
+"""Graphs as they are sent: a step as JSON, a graph as pages of JSON, and the fingerprint of a graph.
 
-What comes in is not trusted: a field that is unknown, missing or of another kind is refused with its step.
+Input is not trusted: a field that is unknown, missing or of the wrong type is refused with its step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE_BYTES, PAGES_MAX = 2 * 1024 * 1024, 100
 
 _FIELDS = {one.name: one for one in fields(StepSpec)}
 _DEFAULTS = {"job": {}} | {name: one.default for name, one in _FIELDS.items() if one.default is not MISSING}
-#: What must be of one kind before it can be looked into.
+#: Fields whose type is checked before their content.
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "ignore_cancelled": (bool, "give true or false"),
     "ignore_discarded": (bool, "give true or false"),
@@ -34,7 +34,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
 
 
 def step_to_json(step: StepSpec) -> dict[str, Any]:
-    """The step as JSON; what has its default is left out."""
+    """The step as JSON; fields with their default are left out."""
     found: dict[str, Any] = {}
     for name in _FIELDS:
         value = getattr(step, name)
@@ -80,8 +80,9 @@ def step_from_json(value: object) -> StepSpec:
 
 
 def encode_pages(spec: GraphSpec) -> list[bytes]:
-    """The graph in pages of at most ``PAGE_BYTES``, in order; the options travel beside them. Raises
-    ``InvalidRequest`` for a step that cannot be."""
+    """The graph in pages of at most ``PAGE_BYTES``, in order; the options are sent beside them. Raises
+    ``InvalidRequest`` for an impossible step.
+    """
     check_json("context", spec.context, CONTEXT_BYTES)
     pages: list[bytes] = []
     head = b'{"context":' + _dump(spec.context) + b',"steps":['
@@ -107,8 +108,9 @@ def encode_pages(spec: GraphSpec) -> list[bytes]:
 
 
 def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
-    """The graph that these pages hold, in their order; each step is checked, not how they hang together
-    (``checks.check``). Raises ``InvalidRequest`` naming the page."""
+    """The graph of these pages, in their order; each step is checked, but not the links between them
+    (``checks.check``). Raises ``InvalidRequest`` naming the page.
+    """
     context: Mapping[str, Any] = {}
     steps: list[StepSpec] = []
     for number, data in enumerate(pages):

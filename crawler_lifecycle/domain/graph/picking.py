@@ -1,5 +1,6 @@
-"""The choice of what starts now: by priority and number, within resources and caps, in calls that one process works
-off; and what a step waits for that does not."""
+"""Picks the steps that start now: by priority and number, within resources and caps, in calls for one process each; and
+says what the other steps wait for.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ SPREAD, BATCH_STEPS = 32, 200
 #: Stands for the whole graph where a step is named.
 WHOLE = -1
 _TIMED = (StepState.SCHEDULED, StepState.RETRYABLE)
-#: Whoever holds a place: a call, or a step of its own.
+#: The holder of a place under a cap: a call, or a step by itself.
 _Holder = tuple[str, int]
 
 
 class Capacity:
-    """The rest of resources, and of the places of capped graphs: steps and calls that execute take them."""
+    """The free resources and the free places of capped graphs; executing steps and calls use the others."""
 
     def __init__(self, spread: Propagation, options: GraphOptions) -> None:
         self._spread = spread
@@ -37,7 +38,7 @@ class Capacity:
         for resources in {step.resources for step in needing}:
             for one in _exact(resources):
                 for name, need in one.items():
-                    if name not in options.pools:  # of what nobody has counted there is what the greediest needs
+                    if name not in options.pools:  # if the amount is not declared, it is the largest need of a step
                         self.free[name] = max(self.free.get(name, need), need)
         self.holders: dict[int, set[_Holder]] = {}
         for step in steps if self._capped or needing else ():
@@ -53,8 +54,9 @@ class Capacity:
             self.holders.setdefault(graph, set()).add(_holder(step))
 
     def full(self, step: Step, batch: int | None = None) -> int | None:
-        """The graph around this step that has no place (``WHOLE``: the whole), ``None`` when all have one. ``batch``:
-        the call that would have the step, and may have a place already."""
+        """The graph around this step without a free place (``WHOLE``: the whole graph), ``None`` when all have one.
+        ``batch``: the call of the step, which may have a place already.
+        """
         holder = ("batch", batch) if batch is not None else ("step", step.number)
         for graph, cap in self._caps(step):
             taken = self.holders.get(graph, set())
@@ -67,7 +69,7 @@ class Capacity:
         return self._graph_cap if graph == WHOLE else self._spread.steps[graph].max_parallel
 
     def alternative(self, step: Step) -> int | None:
-        """The first alternative of resources that there is enough of; ``None``: there is none."""
+        """The first alternative of resources that is free; ``None``: none is."""
         for n, one in enumerate(_exact(step.resources)):
             if all(self.free[name] >= need for name, need in one.items()):
                 return n
@@ -91,14 +93,14 @@ def _exact(resources: tuple[tuple[tuple[str, str], ...], ...]) -> Sequence[Mappi
 
 
 def executes(step: Step) -> bool:
-    """Say whether the step executes, is about to, or may execute still. A graph does not: its steps do."""
+    """Return whether the step executes, is about to, or may execute still. A graph does not: its steps do."""
     if step.kind is StepKind.GRAPH:
         return False
     return step.state is StepState.EXECUTING or step.ending or (step.batch is not None and not step.state.final)
 
 
 def _holder(step: Step) -> _Holder:
-    # The steps of a call execute one after the other, so they take one place together.
+    # The steps of a call execute one after the other, so they use one place together.
     return ("step", step.number) if step.batch is None else ("batch", step.batch)
 
 
@@ -113,7 +115,7 @@ class _Filling:
 
 @dataclass
 class Picking:
-    """One pick: ``run`` reserves as it goes."""
+    """One pick: ``run`` reserves while it picks."""
 
     spread: Propagation
     options: GraphOptions
@@ -126,7 +128,7 @@ class Picking:
     _begin: list[int] = field(default_factory=list)
 
     def run(self) -> Picked:
-        """Return what starts now."""
+        """Return the steps that start now."""
         again_at = self._due()
         steps = self.spread.steps
         ready = [step for step in steps if step.state is StepState.AVAILABLE and step.batch is None]
@@ -144,7 +146,7 @@ class Picking:
         return Picked(self._batches, self._begin, again_at)
 
     def _due(self) -> datetime | None:
-        """Free what has waited long enough; when the next one has."""
+        """Release steps whose waiting time is over; returns when the next one follows."""
         again_at: datetime | None = None
         for step in self.spread.steps:
             if step.state in _TIMED:
@@ -186,7 +188,7 @@ class Picking:
         self._begin.append(step.number)
 
     def _reserve(self, step: Step, batch: int | None) -> bool:
-        """Take resources and places for a step, of a call or of its own; whether there is enough."""
+        """Take resources and places for a step, in a call or by itself; returns whether there are enough."""
         alternative = self._capacity.alternative(step) if step.resources else None
         if (step.resources and alternative is None) or self._capacity.full(step, batch) is not None:
             return False
@@ -196,11 +198,12 @@ class Picking:
         return True
 
     def _close(self, queue: str | None, filling: _Filling) -> None:
-        """Let the call go on with what depends on nothing but its own steps, as long as that is one after the other:
-        what fans out is for several calls."""
+        """Let the call continue with steps that depend only on its own steps, as long as they form a chain: a fan-out
+        is for several calls.
+        """
         steps = filling.steps
         inside: dict[int, int] = {}
-        for number in steps:  # grows while it is read
+        for number in steps:  # the list grows while it is read
             if len(steps) >= BATCH_STEPS:
                 break
             dependents = self.spread.dependents[number]
@@ -241,8 +244,9 @@ _SHOWN = 3
 
 
 def waiting(spread: Propagation, capacity: Capacity, number: int) -> str | None:
-    """Return what this step waits for; ``None`` when it executes, or has ended with everything in it. Of a crawl whose
-    run has ended, what its end says."""
+    """Return what this step waits for; ``None`` when it executes, or has ended with all steps in it. For a crawl whose
+    run has ended, the text of its end.
+    """
     step = spread.steps[number]
     if step.unreadable is not None:
         return step.unreadable

@@ -1,9 +1,9 @@
-"""The effects of an end: which steps become free, which are cancelled, and how the graphs around them stand.
+"""The effects of an end: which steps become free, which are cancelled, and the states of the graphs around them.
 
-Each step has a *gate*: open when its dependencies and those of the graphs around it let it through, doomed when one of
-them never will. And each has *facts* for those that depend on it or hold it: how it ended, once it and everything in it
-has, and whether it is proved that nothing of it runs. All of it follows from the states of the steps, in one pass in
-the order of dependencies, which leaves out what nothing new has reached (``settle``).
+Each step has a *gate*: open when its dependencies and those of the graphs around it allow it, doomed when one of them
+never will. Each also has *facts* for its dependents and for the graph around it: how it ended, once it and all steps in
+it have, and whether it is proved that it does not run. All of this follows from the states of the steps, in one pass in
+the order of dependencies, which skips steps without a change (``settle``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .checks import shown
 from .rows import Step
 from .spec import StepKind, StepState
 
-#: States of a step that nobody executes and that has not ended.
+#: States of a step that does not execute and has not ended.
 UNSTARTED = frozenset((StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE))
 #: States in which a step may belong to a call.
 _GIVEN = (StepState.AVAILABLE, StepState.EXECUTING)
 _RANK = {StepState.COMPLETED: 0, StepState.CANCELLED: 1, StepState.DISCARDED: 2}
-#: Outcomes of steps that were cancelled because of another one, and by a person.
+#: Outcomes of steps that were cancelled because of another step, and by a person.
 UPSTREAM, FAIL_FAST, CANCELLED = "upstream", "fail_fast", "cancelled"
 
 
@@ -51,7 +51,7 @@ class Propagation:
         self.left = [0] * count
         """Dependencies that do not let it through yet, missing ones included."""
         self.bad = [False] * count
-        """True where one of them never will, as things stand."""
+        """True where a dependency never will, as things are."""
         self.gate = [Gate.SHUT] * count
         self.end: list[StepState | None] = [None] * count
         """The way in which it ended, with everything in it."""
@@ -67,12 +67,13 @@ class Propagation:
         self.settle()
 
     def _ordered(self) -> list[int]:
-        """Each step (its number) behind what it is in and what it depends on, and once more (``~number``) behind all
-        that is in it."""
+        """Each step (its number) after the graph around it and its dependencies, and again (``~number``) after all
+        steps in it.
+        """
         waits = [len(step.deps) + (step.parent is not None) for step in self.steps]
         waits += [1 + len(children) for children in reversed(self.children)]  # that of ``~number``, from the end
         found = [number for number in range(len(self.steps)) if not waits[number]]
-        for one in found:  # grows while it is read
+        for one in found:  # the list grows while it is read
             if one >= 0:
                 behind = [*self.children[one], ~one]
             else:
@@ -87,7 +88,7 @@ class Propagation:
     # --- what others read ---
 
     def holds(self, number: int) -> bool:
-        """Say whether it is a graph with steps in it, whose state is theirs."""
+        """Return whether it is a graph with steps in it, which takes its state from them."""
         return self.steps[number].kind is StepKind.GRAPH and bool(self.children[number])
 
     def units(self) -> Iterable[Step]:
@@ -98,7 +99,7 @@ class Propagation:
         """These and everything in them, each once."""
         found = list(dict.fromkeys(numbers))
         seen = set(found)
-        for number in found:  # grows while it is read
+        for number in found:  # the list grows while it is read
             for child in self.children[number]:
                 if child not in seen:
                     seen.add(child)
@@ -106,22 +107,23 @@ class Propagation:
         return found
 
     def around(self, number: int) -> Iterable[int]:
-        """Return what it is in, from the inside outwards."""
+        """Return the graphs around it, from the inside outwards."""
         parent = self.steps[number].parent
         while parent is not None:
             yield parent
             parent = self.steps[parent].parent
 
     def gated_by(self, number: int) -> Iterable[int]:
-        """The graphs around it whose dependencies hold it back as well. Those around a step that grafts hold nothing
-        back that it has grafted: it has run."""
+        """The graphs around it whose dependencies hold it back too. Graphs around a grafting step do not hold back its
+        grafted steps: the grafting step has run.
+        """
         for graph in self.around(number):
             if self.steps[graph].graft:
                 return
             yield graph
 
     def lets_through(self, dependent: int, end: StepState | None) -> bool:
-        """Say whether a dependency that ended so counts as completed for this step."""
+        """Return whether a dependency that ended so counts as completed for this step."""
         step = self.steps[dependent]
         return (
             end is StepState.COMPLETED
@@ -159,7 +161,7 @@ class Propagation:
         self.touch([number])
 
     def take_back(self, step: Step) -> None:
-        """No call has it, and it holds no resources any more."""
+        """It belongs to no call any more, and holds no resources."""
         if step.batch is not None:
             step.batch = None
             self.changed.add(step.number)
@@ -203,8 +205,9 @@ class Propagation:
                 self.set(number, StepState.SCHEDULED if step.not_before else StepState.AVAILABLE)
 
     def _waits_well(self, step: Step) -> bool:
-        """Say whether a step behind a gate that is shut stands as it should: suspended, and in no call but one that
-        works off first what it waits for."""
+        """Return whether a step behind a closed gate is in the right state: suspended, and in no call except one that
+        first executes the steps it waits for.
+        """
         if step.state is not StepState.SUSPENDED or step.batch is None:
             return step.state is StepState.SUSPENDED
         above = step.parent is None or self.steps[step.parent].graft or self.gate[step.parent] is Gate.OPEN
@@ -212,7 +215,7 @@ class Propagation:
         return above and self.left[step.number] == sum(self.end[dep] is None for dep in before)
 
     def _leave(self, number: int) -> None:
-        """Find the facts for those that depend on it or hold it; a graph takes its state from the steps in it."""
+        """Find the facts for its dependents and the graph around it; a graph takes its state from the steps in it."""
         step, children = self.steps[number], self.children[number]
         ends = [self.end[child] for child in children]
         if self.holds(number):

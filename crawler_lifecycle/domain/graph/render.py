@@ -1,7 +1,7 @@
-"""Graphs as text for Graphviz and Mermaid, and as nodes and edges for a page. Same steps, same text.
+"""Graphs as text for Graphviz and Mermaid, and as nodes and edges for a page.
 
-Everything is drawn in the order in which it was added. A graph with many steps in it is one box with their number, and
-whatever a name may hold is escaped.
+Equal steps give equal text. Everything is drawn in the order in which it was added. A graph with many steps is one box
+with their number, and names are escaped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from .spec import StepKind, StepState
 
-#: Steps directly in a graph above which it is drawn as one box, and nodes and edges of one picture at most.
+#: The most steps directly in a graph before it is drawn as one box, and the most nodes and edges of one picture.
 FOLD_ABOVE, NODES_MAX, EDGES_MAX = 50, 2000, 10_000
 #: Steps that do the same, after the same and before the same, above which they are one node of a picture that has more
 #: than ``FOLD_ABOVE`` of them.
@@ -56,15 +56,15 @@ class Node:
     name: str
     kind: str
     label: str
-    """The name of what it does: worker, function, crawler, manager; of a graph nothing."""
+    """The name of its work: worker, function, crawler, manager; empty for a graph."""
     state: str | None
     parent: str | None
-    """The graph that it is drawn in."""
+    """The graph in which it is drawn."""
     steps: int | None = None
     """Drawn as one box: how many steps are in it; else ``None``. Of a fan-out, whose kind is that of its steps,
     ``path`` is that of the first one: with it in ``expand`` they are drawn one by one."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of those steps by state."""
+    """Numbers of these steps by state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Picture:
 
 
 def label(step: Drawn) -> str:
-    """Return what a step does, in a word: its worker, function, crawler or manager; nothing for a graph."""
+    """Return the name of a step's work: its worker, function, crawler or manager; empty for a graph."""
     call = str(step.job.get("call") or step.job.get("plan") or "")
     return str(step.job.get("label") or step.job.get("crawler") or re.split(r"[:.]", call)[-1])
 
@@ -88,8 +88,7 @@ def label(step: Drawn) -> str:
 def picture(
     steps: Sequence[Drawn], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
 ) -> Picture:
-    """Nodes and edges. ``expand``: all graphs and fan-outs, or those of these paths, are drawn with all that is in
-    them."""
+    """Nodes and edges. ``expand``: all graphs and fan-outs, or those of these paths, are drawn with all their steps."""
     tree = _Tree(steps, states or {}, expand)
     drawn, all_edges = (tree.nodes, tree.edges) if expand is True else _without_fans(tree, expand or ())
     nodes = drawn[:NODES_MAX]
@@ -224,7 +223,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _text(node: Node) -> str:
-    """Return what stands in the box of a node."""
+    """Return the text in the box of a node."""
     what = f" ({node.label})" if node.label else ""
     if node.steps is None:
         return node.name + what
@@ -240,7 +239,7 @@ def _quoted(text: str) -> str:
 
 
 def _dot_label(node: Node) -> str:
-    # In a label, and nowhere else, Graphviz reads entities.
+    # Only in a label Graphviz reads entities.
     lines = [_text(node)] + ([f"({node.state})"] if node.state else [])
     return '"' + "\\n".join(_quoted(line.replace("&", "&amp;"))[1:-1] for line in lines) + '"'
 
@@ -258,7 +257,7 @@ def _dot_level(tree: _Tree, parent: str | None, indent: str) -> list[str]:
             continue
         lines.append(f"{indent}subgraph {_quoted('cluster_' + node.path)} {{")
         lines.append(f"{indent}  label={_dot_label(node)};")
-        # Edges need a node to begin and end at. What grafts has one of its own.
+        # Edges need a node to begin and end at. A grafting step has its own node.
         told = "shape=point, style=invis" if node.kind == StepKind.GRAPH else told
         lines.append(f"{indent}  {_quoted(node.path)} [{told}];")
         lines += _dot_level(tree, node.path, indent + "  ")
@@ -269,7 +268,7 @@ def _dot_level(tree: _Tree, parent: str | None, indent: str) -> list[str]:
 # --- Mermaid ----------------------------------------------------------------------------------------------------------
 
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-#: Words that Mermaid reads as something else than the name of a node.
+#: Words that Mermaid does not read as the name of a node.
 _WORDS = re.compile(
     "end|graph|flowchart|subgraph|style|linkstyle|classdef|class|click|default|direction|href|call|interpolate|"
     "accTitle|accDescr|TB|TD|BT|RL|LR",

@@ -1,4 +1,4 @@
-"""The rows of the engine: what it is made of, what it is told, and what it answers; and the progress of a graph."""
+"""The rows of the engine: its state, its input and its output; and the progress of a graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from .render import Named
 from .spec import GraphState, StepKind, StepState
 
-#: Which end of a step shows in the state of what it is in.
+#: The precedence of the steps' ends in the state of the graph around them.
 _WORST_FIRST = (StepState.DISCARDED, StepState.CANCELLED)
 
 
@@ -23,7 +23,7 @@ class Step:
     path: str
     kind: StepKind
     parent: int | None
-    """Number of the graph, or the grafter, that it is in."""
+    """Number of the graph, or the grafting step, around it."""
     deps: tuple[int, ...] = ()
     missing: tuple[str, ...] = ()
     """Dependencies that are not there yet (``check_deps=False``)."""
@@ -36,14 +36,14 @@ class Step:
     queue: str | None = None
     resources: tuple[tuple[tuple[str, str], ...], ...] = ()
     alternative: int | None = None
-    """The number of the alternative of resources that it holds, from being picked to its end."""
+    """The number of its alternative of resources, held from the pick to its end."""
     max_parallel: int | None = None
     max_attempts: int = 1
     state: StepState = StepState.SUSPENDED
     attempt: int = 0
     """Of this step: executions that have begun, over all attempts of the graph."""
     tries: int = 0
-    """Of those, the ones that count against ``max_attempts``; a retry by a person begins anew."""
+    """The tries that count against ``max_attempts``; a retry by a person starts the count again."""
     not_before: datetime | None = None
     batch: int | None = None
     """The call that it was given to, and that alone may begin it, until the step ends or the call has answered. It is
@@ -51,21 +51,23 @@ class Step:
     run_id: int | None = None
     """``crawl``: its run; ``manager``: the number of its manager. A retry resumes that one."""
     run_attempt: int = 0
-    """The attempt of that run (manager) whose end was taken in last: only the end of a later one counts."""
+    """The attempt of the run (manager) whose end was handled last: only the end of a later one counts."""
     ending: bool = False
-    """Cancelled, and it is not proved yet that nothing of it runs."""
+    """True if it was cancelled and may still run."""
     outcome: str | None = None
     reason: str | None = None
     """One sentence: what it waits for, who cancelled it and why, how it failed."""
     unreadable: str | None = None
-    """The error that a manual edit left in its row. Until that is mended it stands still as
-    ``EXECUTING``, and nothing of it is written but that no call has it any more."""
+    """The error that a manual edit left in its row. Until it is repaired the step stays ``EXECUTING``, and only its
+    call is cleared in the row.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Steps that one call runs, one after the other: functions of one pool. A step after the first may depend on those
-    before it and on nothing else that is open, so that a chain needs one call and not one for each step."""
+    """Steps that one call runs, one after the other: functions of one pool. A step after the first may depend on open
+    steps of the same call only, so that a chain needs one call and not one for each step.
+    """
 
     number: int
     steps: tuple[int, ...]
@@ -81,12 +83,12 @@ class Picked:
     begin: Sequence[int] = ()
     """Crawls and managers."""
     again_at: datetime | None = None
-    """The time at which a step becomes available by itself; ``None``: none does."""
+    """The time at which a step becomes available by itself; ``None``: no step does."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """The end of an execution of a step, as seen by whoever proved it."""
+    """The end of an execution of a step, as the prover of the end saw it."""
 
     number: int
     attempt: int
@@ -100,7 +102,7 @@ class StepEnd:
     run_attempt: int = 0
     """``crawl``, ``manager``: the attempt of the run that has ended; the step keeps it."""
     record: Mapping[str, Any] | None = None
-    """``crawl``: what those get that depend on it. It is written with the end, and stays."""
+    """``crawl``: the value for its dependents. It is written with the end, and stays."""
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------

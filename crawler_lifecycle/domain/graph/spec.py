@@ -1,7 +1,7 @@
 """The form of a graph: steps with path, kind, job, dependencies and options, as they are sent, stored and run.
 
-A graph is flat: a sub-graph, a group and a fan-out are steps of the kind ``graph``, and what is in them has their path
-before its own name. So a graph of any size can be cut into pages, and a step is known by one text, its path.
+A graph is flat: a sub-graph, a group and a fan-out are steps of the kind ``graph``, and steps in them have a path that
+begins with theirs. So a graph of any size can be cut into pages, and its path identifies a step.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-#: Most steps of one graph, what is grafted and appended included.
+#: The most steps of one graph, grafted and appended ones included.
 STEPS_MAX = 20_000
-#: Dependencies of all steps together; who needs more puts steps into a group, which is one dependency.
+#: The most dependencies of all steps together; a group counts as one dependency for its steps.
 DEPS_MAX = 200_000
 #: Characters of a name and of a path, and levels of graphs within graphs.
 NAME_MAX, PATH_MAX, DEPTH_MAX = 200, 1000, 20
 #: Bytes of JSON of a job, and of the context of a graph.
 JOB_BYTES, CONTEXT_BYTES = 1024 * 1024, 1024 * 1024
-#: Seconds that a function may take when nothing is said; one that may take longer runs in a workflow of its own.
+#: The default time limit of a function, in seconds; a function with a longer limit runs in a workflow of its own.
 SHORT_S = 60.0
-#: Seconds for which a step waits for the archive of its run that has ended. It is tried for a day.
+#: Seconds for which a step waits for the archive of its ended run. The archive is tried for a day.
 DELIVERY_S = 24 * 3600.0
-#: Executions that may be lost with their worker, beyond ``max_attempts``, before a step is given up.
+#: Executions that may be lost with their worker, in addition to ``max_attempts``, before a step is given up.
 LOST_MAX = 10
 
 
@@ -36,7 +36,9 @@ class StepKind(StrEnum):
     CRAWL = "crawl"
     MANAGER = "manager"
     GRAPH = "graph"
-    """Holds other steps: a sub-graph, a group, a fan-out. It ends with the last of them, at once when it has none."""
+    """Holds other steps: a sub-graph, a group, a fan-out. It ends with the last of them, or at once when it is
+    empty.
+    """
 
 
 class StepState(StrEnum):
@@ -45,9 +47,9 @@ class StepState(StrEnum):
     SUSPENDED = "suspended"
     """Waits for its dependencies."""
     SCHEDULED = "scheduled"
-    """Waits for a time of its own: ``not_before``, or a ``Snooze``."""
+    """Waits for its own time: ``not_before``, or a ``Snooze``."""
     AVAILABLE = "available"
-    """Nothing is left to wait for but room."""
+    """It only waits for capacity."""
     EXECUTING = "executing"
     RETRYABLE = "retryable"
     """Failed, and waits for its next try."""
@@ -96,7 +98,7 @@ class StepSpec:
     """True when a cancelled dependency counts as completed."""
     ignore_discarded: bool = False
     graft: bool = False
-    """True when it may attach steps below its own path while it runs; who depends on it waits for those too."""
+    """True when it may attach steps below its own path while it runs; its dependents wait for those too."""
     timeout_s: float = SHORT_S
     max_attempts: int = 1
     backoff_s: float = 1.0
@@ -105,11 +107,11 @@ class StepSpec:
     """0 is first, 9 last."""
     not_before: datetime | None = None
     queue: str | None = None
-    """Another pool of plans workers; ``None``: the common one."""
+    """A pool of plans workers; ``None``: the common pool."""
     resources: tuple[Mapping[str, str], ...] = ()
     """Alternatives: name -> amount, as an exact fraction (``"1/3"``)."""
     max_parallel: int | None = None
-    """``graph``: most steps in it that may execute at once."""
+    """``graph``: the most of its steps that may execute at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class GraphOptions:
     """True when nothing more starts once a step was discarded."""
     max_parallel: int | None = None
     pools: Mapping[str, str] = field(default_factory=dict)
-    """Resource -> how much there is of it; at least the largest need of one step."""
+    """Resource -> its amount; at least the largest need of one step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Jobs of a crawl manager: how yields, overrides and the manager's options become one (S-31, S-50), and its retries.
 
-What a class gives is a mapping of Python values; a ``Job`` has texts only. Everything here raises ``InvalidRequest``
-that names the field, the value and the cure.
+A class gives a mapping of Python values; a ``Job`` has texts only. Everything here raises ``InvalidRequest`` that names
+the field, the value and the cure.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args")
 #: Tags that a manager gives to its jobs beside those of its options: flow, parent, number, source of a retry.
 _OUR_TAGS = 4
 SPIDER_MAX = 200
-#: Bytes of JSON of one job; what a task may be told is less (``run.TASK_BYTES_MAX``).
+#: Bytes of JSON of one job; the limit of a task is smaller (``run.TASK_BYTES_MAX``).
 JOB_BYTES = 64 * 1024
 _DELAY_MAX_S = 366 * 86_400
 _JOBSEQ = re.compile(r"JOBSEQ=([0-9]{1,18})(?:\.r([0-9]{1,9}))?")
 RETRIED_FROM = "RETRIED_FROM="
-#: Tags that a manager sets itself, whatever an override says.
+#: Tags that only a manager sets, also when an override has them.
 _SET_BY_MANAGER = ("JOBSEQ=", "FLOW_ID=", "PARENT_NAME=")
 
 
@@ -61,7 +61,7 @@ def params_of_yield(given: object) -> dict[str, Any]:
 
 
 def override_of(given: object) -> dict[str, Any]:
-    """A copy of an override that a class gave; ``None`` is an empty one."""
+    """A copy of an override that a class gave; ``None`` becomes an empty one."""
     if given is not None and not isinstance(given, Mapping):
         raise refusal("job_args_override", given, "give a dictionary with spider_args, tags, units …, or None")
     return dict(given or {})
@@ -91,9 +91,9 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
 
 
 def base_of(plan: str, options: Mapping[str, Any]) -> Job:
-    """Return what jobs from outside have in common, by the options that their manager was started with.
+    """Return the common fields of jobs from outside, by the options of their manager.
 
-    The spider is known of the built-in manager alone: other classes name theirs themselves.
+    Only the built-in manager has a known spider: other classes name it themselves.
     """
     argv = options.get("argv")
     argv = [str(word) for word in argv] if isinstance(argv, list) else []
@@ -109,7 +109,7 @@ def base_of(plan: str, options: Mapping[str, Any]) -> Job:
 
 
 def laid_over(base: Job, job: Job) -> Job:
-    """A job from outside, over what its manager was started with."""
+    """A job from outside, with the manager's options as defaults."""
     return Job(
         spider=job.spider or base.spider,
         spider_args={**base.spider_args, **job.spider_args},
@@ -126,7 +126,7 @@ def params_of(job: Job) -> dict[str, Any]:
 
 
 def retry_params(params: Mapping[str, Any], retry: int, key: str, override: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a job's next try (S-58, S-59), ``override`` being what ``get_retry_override`` answered."""
+    """The parameters of a job's next try (S-58, S-59); ``override`` is the answer of ``get_retry_override``."""
     if not isinstance(override, Mapping):
         raise refusal("get_retry_override", override, "answer a dictionary of what is to change, or {}")
     change = deepcopy(dict(override))
@@ -208,7 +208,7 @@ def _check_text(field_name: str, text: str) -> str:
 
 
 def _tags(tags: object, given: Sequence[str]) -> list[str]:
-    """The job's own tags: without those that its manager sets."""
+    """The job's own tags, without those that its manager sets."""
     if tags is None:
         return []
     if not isinstance(tags, list | tuple | set | frozenset):

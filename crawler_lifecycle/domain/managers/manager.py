@@ -1,8 +1,9 @@
-"""A crawl manager: its jobs, what one cycle is told and decides, and the rules that need neither database nor clock.
+"""A crawl manager: its jobs, the input and the decision of one cycle, and the rules that need neither database nor
+clock.
 
 ``Facts`` and ``Decision`` travel as JSON between a worker and the process that holds the user's class, so everything
-here is made of texts, numbers, lists and dictionaries. That process may be out of control: whoever reads a
-``Decision`` checks it (``plans/calls.py``).
+here is made of texts, numbers, lists and dictionaries. That process may be out of control, so a received ``Decision``
+is always checked (``plans/calls.py``).
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ FAILED_OUTCOMES = (
     "diskusage_exceeded",
     "cancelled (stalled)",
 )
-#: Close reason of a manager that nobody gave one.
+#: The close reason of a manager without one of its own.
 FINISHED = "finished"
 
 NAME_MAX, FLOW_ID_MAX = 63, 120
-#: The plan that runs one crawler once for each item that comes from outside; every plans worker has it.
+#: The plan that runs one crawler once for each item from outside; every plans worker has it.
 BUILT_IN = "crawler_lifecycle.managers.built_in:RunEach"
 #: Jobs and bytes of JSON that one page of a source holds at most.
 PAGE_ITEMS, PAGE_BYTES = 500, 256 * 1024
-#: Most jobs at once that anybody may ask for.
+#: The most jobs that one call may request.
 CAP_MAX = 100_000
 #: Ends that one cycle handles at most.
 CYCLE_ENDS = 100
-#: Seconds of a cycle in which methods of the class begin; what is left then waits for the next one.
+#: Seconds of a cycle in which methods of the class may begin; the rest waits for the next cycle.
 CYCLE_S = 30.0
 #: Jobs that one cycle picks at most.
 CYCLE_PICKS = 500
@@ -53,7 +54,7 @@ CYCLE_PICKS = 500
 DELAYED_MAX = 1000
 #: Jobs of each kind that one cycle looks at to find some that may start.
 SCAN_MAX = 2000
-#: Bytes of what a manager's class printed last that are kept.
+#: The last bytes printed by a manager's class that are kept.
 OUTPUT_BYTES = 16 * 1024
 #: Bytes of JSON of a manager's durable ``state``.
 STATE_BYTES = 64 * 1024
@@ -61,7 +62,7 @@ STATE_BYTES = 64 * 1024
 STATS_MAX, STAT_NAME_MAX = 2000, 200
 #: Characters of a close reason, which may be the outcome of a run.
 REASON_MAX = 200
-#: What attributes of a class may say; the first of each is the default.
+#: Allowed values of attributes of a class; the first of each is the default.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_item_error": ("stop", "skip"),
     "on_code_change": ("replay", "continue", "fail"),
@@ -87,7 +88,7 @@ class JobState(StrEnum):
     """The state of a job of a manager; one row of ``manager_item`` each."""
 
     BUFFERED = "buffered"
-    """Read from the source; nobody has asked yet whether it may start."""
+    """Read from the source; it is not known yet whether it may start."""
     DELAYED = "delayed"
     """Read from the source, and ``can_schedule_job_with_params`` said: later."""
     QUEUED = "queued"
@@ -95,7 +96,7 @@ class JobState(StrEnum):
     STARTING = "starting"
     """Picked: it has a number and holds a slot, and its run is about to begin."""
     STARTED = "started"
-    """Its run exists and holds a slot, until the end of the run was handled."""
+    """Its run exists and holds a slot, until the end of the run has been handled."""
     ENDED = "ended"
     """Its run has ended and the hooks of that end ran."""
     SKIPPED = "skipped"
@@ -104,9 +105,9 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The effective parameters of a job: what the manager's options give, with the job's own over them.
+    """The effective parameters of a job: the manager's options, overridden by the job's own.
 
-    ``None`` values of arguments are left out before; all others are texts (``job_text``).
+    Arguments with the value ``None`` are already removed; all others are texts (``job_text``).
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -120,14 +121,14 @@ class Job:
 
     @property
     def identity(self) -> str:
-        """Return what makes two jobs the same: spider and effective arguments, and nothing else (S-54)."""
+        """Return the identity of a job: spider and effective arguments, and nothing else (S-54)."""
         text = json.dumps([self.spider, self.spider_args], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerSnapshot:
-    """Answer of the query ``status``: what a manager's workflow knows of its own. The database knows the jobs."""
+    """Answer of the query ``status``: the workflow's own knowledge. The jobs are in the database."""
 
     manager_id: int
     name: str
@@ -163,7 +164,7 @@ class ManagerResult:
 
 @dataclass(frozen=True, slots=True)
 class AddJobs:
-    """Jobs from outside, laid over what the manager was started with: the payload of the update ``add_job``.
+    """Jobs from outside, with the manager's options as defaults: the payload of the update ``add_job``.
 
     ``request_id`` makes a repeat harmless. Raises ``InvalidRequest`` for an empty page and one that is too large.
     """
@@ -173,7 +174,7 @@ class AddJobs:
     jobs: list[Job] = field(default_factory=list)
     request_id: str | None = None
     seal: bool = False
-    """True when no more will come (the built-in manager)."""
+    """True when no more jobs will come (the built-in manager)."""
 
     def __post_init__(self) -> None:
         if not self.jobs and not self.seal:
@@ -195,7 +196,7 @@ class SourceItem:
     job: Job | None
     error: str | None = None
     known: bool = False
-    """True when a job of another flow is this one (``acquire_all_jobs``): it is left out like any that is known."""
+    """True when a job of another flow is the same (``acquire_all_jobs``): it is left out like any known job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The beginning of a process that holds the class. All of it stands in the manager's row."""
+    """The input for a new process that holds the class. All of it is in the manager's row."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -247,7 +248,7 @@ class Waiting:
     item_id: int
     job: Job
     seq: int | None = None
-    """The number that it keeps from its first try; ``None`` before it was picked for the first time."""
+    """The number that it keeps from its first try; ``None`` before its first pick."""
     retry: int = 0
     retry_of: str | None = None
     """The job key of the try before."""
@@ -288,13 +289,13 @@ class Ended:
 
     @property
     def given_up(self) -> bool:
-        """Say whether its hooks failed too often: the end counts as handled, and no hook is called for it."""
+        """Return whether its hooks failed too often: the end then counts as handled, and no hook is called for it."""
         return self.tries >= TRIES
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that a cycle begins with. Everything else the class asks for while it works (``plans/calls.py``)."""
+    """The facts at the beginning of a cycle. The class requests all others while it works (``plans/calls.py``)."""
 
     manager_id: int
     attempt: int
@@ -320,7 +321,7 @@ class Facts:
     last_pick: float | None = None
     """Epoch seconds of the cycle that last picked a job."""
     cap: int | None = None
-    """Most live jobs, where a person set it (``crawlctl manager cap``); ``None``: what the class says."""
+    """The most live jobs, if a person set it (``crawlctl manager cap``); ``None``: the class decides."""
     paused: bool = False
     more_ended: bool = False
     """True when further ends wait for the next cycle."""
@@ -339,7 +340,7 @@ class Hooked:
 
 @dataclass(frozen=True, slots=True)
 class HookFailed:
-    """A hook of this end raised: nothing of what it did counts, and its end comes again in the next cycle."""
+    """A hook of this end raised an error: its effects do not count, and the end is handled again in the next cycle."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -355,7 +356,7 @@ class HookFailed:
 class Added:
     """A new job: by ``add_job``, a retry, or by ``schedule_spider_with_jobargs`` called directly.
 
-    ``ref`` is negative and names it in the same decision, so that it may be picked at once.
+    ``ref`` is a negative number for it in the same decision, so that it may be picked at once.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -363,7 +364,7 @@ class Added:
     ref: int
     job: Job
     unique: bool = True
-    """True when it is left out if its identity is known; direct calls and periodic jobs are always made."""
+    """True when it is skipped if its identity is known; direct calls and periodic jobs are never skipped."""
     seq: int | None = None
     """The number that it keeps: of a retry that of its first try; of a job that found no free slot when it was
     scheduled the next one, which is used up. A retry that this number has already is left out."""
@@ -381,19 +382,19 @@ class Picked:
     item_id: int
     seq: int
     job: Job
-    """As it is to run, with all its tags."""
+    """The parameters for its run, with all its tags."""
     cap_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision of one cycle. It is committed as a whole or not at all, in the order of the fields."""
+    """The decision of one cycle. It is committed completely or not at all, in the order of the fields."""
 
     __pydantic_config__: ClassVar = _STRICT
 
     hooked: list[Hooked] = field(default_factory=list)
     failed: list[HookFailed] = field(default_factory=list)
-    """One more try of each end; it is given up after three."""
+    """One more try of each end; an end is given up after three."""
     added: list[Added] = field(default_factory=list)
     delayed: list[int] = field(default_factory=list)
     """Rows that go from BUFFERED to DELAYED."""
@@ -405,18 +406,19 @@ class Decision:
     stats: dict[str, float] = field(default_factory=dict)
     """The manager's statistics as they are now."""
     close_reason: str | None = None
-    """The close reason as it is now; ``None``: not set."""
+    """The present close reason; ``None``: not set."""
     over: bool = False
-    """True when the class wants no further cycle: the manager ends when what is picked here has begun. Jobs that live
-    then go on by themselves: neither cancelled nor waited for (S-02, S-32)."""
+    """True when the class wants no further cycle: the manager ends when the jobs picked here have begun. Live jobs then
+    continue by themselves: they are neither cancelled nor waited for (S-02, S-32).
+    """
     error: str | None = None
     """The mistake of the class in this cycle, and the cure. With ``over``: the manager fails for it."""
     waiting: str | None = None
     """One sentence: why nothing more was picked."""
     again_s: float | None = None
-    """Seconds until the next cycle at the latest; ``None``: when something happens."""
+    """The longest wait for the next cycle, in seconds; ``None``: until something happens."""
     hook_errors: int = 0
-    """Errors in hooks of no end, which nobody calls again: of ``on_close``."""
+    """Errors in hooks that belong to no end and are not repeated: those of ``on_close``."""
 
 
 def outcome_of(close_reason: str | None, failed: bool, hook_errors: int, on_hook_error: str) -> tuple[str, bool]:
@@ -438,12 +440,12 @@ def manager_workflow_id(name: str, flow_id: str) -> str:
 
 
 def run_request_id(manager_id: int, seq: int, retry: int) -> str:
-    """The request id of a job's run, the same for every try to begin it."""
+    """The request id of a job's run; every try to begin it has the same id."""
     return f"manager/{manager_id}/{seq}" + (f".r{retry}" if retry else "")
 
 
 def names_of_workflow(workflow_id: str) -> tuple[str, str] | None:
-    """Name and flow id of the manager whose workflow this is; ``None`` for another one's."""
+    """Name and flow id of the manager of this workflow; ``None`` for any other workflow."""
     kind, _, rest = workflow_id.partition("/")
     name, _, flow_id = rest.partition("/")
     return (name, flow_id) if kind == "manager" and name and flow_id else None
@@ -472,7 +474,7 @@ def job_text(field_name: str, value: object) -> str:
 
 # --- what the rows of a manager take, in the database as in memory ----------------------------------------------------
 
-#: Epoch seconds that every database can hold: the end of the year 9999.
+#: The largest epoch seconds of every database: the end of the year 9999.
 _MOMENT_MAX = 253_402_300_799
 
 
@@ -488,10 +490,11 @@ def yields_behind(page: Page, position: int) -> list[SourceItem]:
 
 
 def new_numbers(decision: Decision, next_seq: int, numbers: Mapping[int, int | None]) -> set[int]:
-    """The numbers that a decision gives to new jobs: they go on from ``next_seq`` without a gap, and a job keeps its
-    own. ``numbers``: those of the rows that it picks, by their ids.
+    """The numbers that a decision gives to new jobs: they continue from ``next_seq`` without a gap, and a job keeps its
+    number.
 
-    Raises ``InvalidRequest`` when the decision cannot be, ``Overtaken`` when its numbers were given meanwhile.
+    ``numbers``: the numbers of the picked rows, by their ids. Raises ``InvalidRequest`` for an impossible decision,
+    ``Overtaken`` when its numbers were given out meanwhile.
     """
     _check_added(decision, next_seq)
     own = {**numbers, **{one.ref: one.seq for one in decision.added}}

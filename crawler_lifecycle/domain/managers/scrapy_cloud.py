@@ -1,4 +1,6 @@
-"""Scrapy Cloud's words in ours: spiders, projects, units and outcomes (docs/managers.md has the table)."""
+"""Translation of Scrapy Cloud's terms into ours: spiders, projects, units and outcomes (docs/managers.md has the
+table).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from crawler_lifecycle.domain.run import Resources, RunRequest, Trigger
 
 from .manager import FAILED_OUTCOMES, Job
 
-#: What a job may ask for.
+#: The range of units of a job.
 UNITS = Bound(1, 1000, "units", whole=True, or_none=True)
 #: Outcomes that no retry can better: a person stopped it, or it was never on the cluster.
 _FINAL_OUTCOMES = ("cancelled", "deploy_failed")
@@ -40,7 +42,9 @@ class Cloud:
     """Number or alias of a project -> prefix of the names of its crawlers."""
 
     def resources(self, units: int | None) -> Resources:
-        """Return what so many units ask for; without units what the crawler's entry says. Raises ``InvalidRequest``."""
+        """Return the resources for so many units; without units those of the crawler's entry. Raises
+        ``InvalidRequest``.
+        """
         if units is None:
             return Resources()
         check_number("units", units, UNITS)
@@ -50,9 +54,9 @@ class Cloud:
             raise InvalidRequest(f"units: {units} of them are too many: {error}") from None
 
     def crawler(self, spider: str, project_id: str | None, catalogue: Iterable[CrawlerDefinition]) -> CrawlerDefinition:
-        """The crawler of that name, else the one whose spider it is; within the project where one is named.
+        """The crawler of that name, else the only crawler with that spider; within the project where one is named.
 
-        Raises ``InvalidRequest`` for an unknown project, and for a spider that none or several crawlers have.
+        Raises ``InvalidRequest`` for an unknown project, and for a spider that no crawler or several crawlers have.
         """
         prefix = self._prefix(project_id)
         mine = [one for one in catalogue if one.name.startswith(prefix)]
@@ -82,9 +86,9 @@ class Cloud:
 
 
 def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: Any) -> RunRequest:
-    """The request of a job's run, with ``more`` fields of it, the same for every try to begin it.
+    """The request of a job's run, with the extra fields ``more``; every try to begin it has the same request.
 
-    ``crawler`` is that of the job (``Cloud.crawler``). Raises ``InvalidRequest`` that names what cannot be.
+    ``crawler`` is the crawler of the job (``Cloud.crawler``). Raises ``InvalidRequest`` that names the wrong field.
     """
     args, settings, resources = dict(job.spider_args), dict(job.job_settings), cloud.resources(job.units)
     own = RunRequest(crawler.name, trigger=Trigger.API, args=args, settings=settings, resources=resources)
@@ -92,12 +96,12 @@ def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: A
 
 
 def never_retried(outcome: str | None, exit_codes: Iterable[int | None]) -> bool:
-    """Say whether no retry can better this end. ``exit_codes``: of the tasks of the run."""
+    """Return whether no retry can better this end. ``exit_codes``: of the tasks of the run."""
     return outcome in _FINAL_OUTCOMES or any(code in _FINAL_EXIT_CODES for code in exit_codes)
 
 
 def _times(quantity: str | None, times: int) -> str | None:
-    """So many times a quantity of Kubernetes (``500m``, ``1.5Gi``), which was checked before."""
+    """A multiple of a quantity of Kubernetes (``500m``, ``1.5Gi``), which was checked before."""
     if quantity is None:
         return None
     number = quantity.rstrip("mkKMGTi")

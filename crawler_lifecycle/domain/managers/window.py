@@ -1,9 +1,9 @@
-"""The window of a crawl manager: which waiting job takes the next free slot, and what keeps the others.
+"""The window of a crawl manager: which waiting job takes the next free slot, and why the others wait.
 
-A ``Window`` is one cycle. It begins with the facts, sees ends and additions, and hands out slots in the order of S-53:
-the first delayed job that may start, then the first queued one, then the source. A slot is reserved when it is handed
-out, so caps hold inside of a cycle too (S-D6). Each job is asked about at most once in a cycle: what was refused once
-is asked again in the next.
+A ``Window`` is one cycle. It begins with the facts, handles ends and additions, and gives out slots in the order of
+S-53: the first delayed job that may start, then the first queued one, then the source. A slot is reserved when it is
+given out, so caps also apply within a cycle (S-D6). Each job is considered at most once in a cycle: a refused job is
+considered again in the next one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Window:
 
     @property
     def live(self) -> int:
-        """Jobs that hold a slot: ends that were not handled yet and reserved slots included."""
+        """Number of jobs that hold a slot, including unhandled ends and reserved slots."""
         return self._now.live
 
     @property
@@ -121,7 +121,7 @@ class Window:
     # --- ends and additions ------------------------------------------------------------------------------------------
 
     def ended(self, ended: Ended) -> None:
-        """The job of this end holds its slot no longer."""
+        """The job of this end does not hold its slot any more."""
         self._handled += 1
         self._count(ended.live.job.spider, ended.live.cap_key, -1)
 
@@ -135,7 +135,8 @@ class Window:
     def carry(self, before: Window, known: Collection[str]) -> None:
         """Add what was added to a window that came before, with the numbers that it gave.
 
-        ``known``: identities of jobs that came meanwhile. What was scheduled under one of them is a job of its own.
+        ``known``: identities of jobs that came meanwhile. A job that was scheduled with one of them stays a separate
+        job.
         """
         for added in before.added:
             if added.job.identity not in known:
@@ -150,7 +151,7 @@ class Window:
         return self._now.next_seq - 1
 
     def saved(self) -> _Tally:
-        """Return what ``restore`` goes back to."""
+        """Return the state for ``restore``."""
         return self._now.copy()
 
     def restore(self, saved: _Tally) -> None:
@@ -160,9 +161,9 @@ class Window:
     # --- slots -------------------------------------------------------------------------------------------------------
 
     def reserve(self, rules: Rules) -> Waiting | None:
-        """The next job that may start; it holds a slot from now on. ``None``: no slot is free, or no job may start.
+        """The next job that may start; it holds a slot from now on, until the caller picks or releases it.
 
-        It is to be picked or released.
+        ``None``: no slot is free, or no job may start.
         """
         if self.free(rules.cap) < 1:
             return None
@@ -253,7 +254,7 @@ class Window:
         return None
 
     def _reason(self, waiting: Waiting, key: str | None, rules: Rules) -> str | None:
-        """Say why a job may not start although a slot is free."""
+        """Return why a job may not start although a slot is free."""
         if waiting.not_before is not None and waiting.not_before > self.facts.now:
             self.due_at = min(self.due_at or waiting.not_before, waiting.not_before)
             return NOT_DUE
@@ -271,7 +272,7 @@ class Window:
 
     @property
     def over(self) -> bool:
-        """Say whether nothing is left to do: no job lives or waits, and the source has no more (S-61, S-D4)."""
+        """Return whether nothing is left to do: no job lives or waits, and the source has no more (S-61, S-D4)."""
         return not self._now.live and not self.waiting and self.facts.exhausted
 
     def again_s(self, cap: float) -> float | None:
@@ -284,7 +285,7 @@ class Window:
         return None if self.due_at is None else max(0.0, self.due_at - self.facts.now)
 
     def sentence(self, cap: float) -> str | None:
-        """Say why nothing more was picked; ``None`` when there is nothing to wait for."""
+        """Return why no further job was picked; ``None`` when there is nothing to wait for."""
         facts, live = self.facts, self._now.live
         if facts.source_error is not None:
             return f"the source has stopped: {facts.source_error}"

@@ -1,1 +1,1 @@
-"""Schedules: at which times something begins, and what becomes of each of these times."""
+"""Schedules: their due times, and the decision about each of them."""

@@ -1,4 +1,4 @@
-"""Five cron fields as people know them from crontab, and the days on which a clock that is set makes a difference."""
+"""Five cron fields as in crontab, and the days on which a clock change matters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _PART = re.compile(r"(?P<first>\*|[a-z0-9]+)(?:-(?P<last>[a-z0-9]+))?(?:/(?P<step>[0-9]{1,4}))?")
 _FIVE = "give five fields (minute hour day month weekday), such as 30 2 * * MON-FRI"
 CRON_MAX = 200
-#: What lies beside the zones of a machine and is none: its own clock, the unknown one, and those with leap seconds.
+#: Files beside the time zones of a machine that are no zones: the local clock, the unknown zone, zones with leap
+#: seconds.
 _OF_THE_MACHINE = re.compile(r"localtime$|posixrules$|Factory$|posix/|right/")
 
 
@@ -38,7 +39,7 @@ class Calendar:
         return day.month in self.months and day.day in self.days and day.isoweekday() % 7 in self.weekdays
 
     def has(self, local: datetime) -> bool:
-        """Say whether this minute matches."""
+        """Return whether this minute matches."""
         return local.minute in self.minutes and local.hour in self.hours and self.has_day(local.date())
 
 
@@ -51,7 +52,7 @@ class Oddity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OddDay:
-    """A day on which a due time does not exist, or comes twice."""
+    """A day on which a due time does not exist, or occurs twice."""
 
     day: date
     oddity: Oddity
@@ -60,10 +61,9 @@ class OddDay:
 
 
 def read_cron(text: str) -> list[Calendar]:
-    """The calendars of a cron expression; a time is due when one of them has it.
+    """The calendars of a cron expression; a time is due when one of them matches.
 
-    Where both day and weekday are restricted there are two, as crontab has it: either may fit.
-    Raises ``InvalidRequest``.
+    If both day and weekday are restricted there are two, as in crontab: either may match. Raises ``InvalidRequest``.
     """
     if len(text) > CRON_MAX:
         raise refusal("cron", text, f"give at most {CRON_MAX} characters")
@@ -123,7 +123,7 @@ def _value(cron: str, name: str, text: str, least: int, most: int, words: Sequen
 
 
 def smallest_gap_s(calendars: Sequence[Calendar]) -> int:
-    """A lower bound of the seconds between two due times, on days whose clock is not set."""
+    """A lower bound of the seconds between two due times, on days without a clock change."""
     times = sorted({hour * 60 + minute for one in calendars for hour in one.hours for minute in one.minutes})
     gaps = [b - a for a, b in itertools.pairwise(times)]
     return 60 * min([*gaps, 24 * 60 + times[0] - times[-1]])
@@ -133,7 +133,7 @@ def read_zone(name: str) -> ZoneInfo:
     """The IANA zone. Raises ``InvalidRequest``."""
     try:
         if not _OF_THE_MACHINE.match(name):
-            # Folders and files beside the zones raise what files raise.
+            # Invalid names of zones may be folders or other files, which raise errors of files.
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         pass
@@ -141,7 +141,7 @@ def read_zone(name: str) -> ZoneInfo:
 
 
 def due_minutes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[datetime]:
-    """Each minute behind ``after``, up to ``until``, whose local time matches, in UTC: once for each time it comes."""
+    """Each minute after ``after``, up to ``until``, whose local time matches, in UTC: once for each occurrence."""
     at = after.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
     while at <= until:
         local = at.astimezone(zone)
@@ -159,7 +159,7 @@ def due_minutes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, 
 
 
 def in_utc(calendars: Sequence[Calendar], zone: ZoneInfo, year: int) -> list[Calendar]:
-    """Calendars of UTC that have every time these have, whatever the clock of the zone is set to; and some more."""
+    """Calendars of UTC that contain every time of these, whatever the offset of the zone; and some more."""
     found: dict[Calendar, None] = {}
     for offset in _offsets(zone, year):
         for one in calendars:
@@ -189,7 +189,7 @@ def _offsets(zone: ZoneInfo, year: int) -> tuple[int, ...]:
 
 
 def odd_days(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, days: int = 366) -> list[OddDay]:
-    """The days on which the clock is set so that a due time is skipped, or comes twice."""
+    """The days on which a clock change makes a due time be skipped, or occur twice."""
     found: dict[tuple[date, Oddity], OddDay] = {}
     midnight = datetime.combine(after.astimezone(zone).date(), time(), zone)
     for _ in range(days):
@@ -198,7 +198,7 @@ def odd_days(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, day
             continue
         for minute in range(24 * 60):
             local = at + timedelta(minutes=minute)
-            # A clock that is put back shows a time twice; one that is put forward never shows what it leaves out.
+            # A clock that is put back shows times twice; a clock that is put forward skips times.
             times = {local.replace(fold=fold).astimezone(UTC) for fold in (0, 1)}
             if len(times) == 2 and any(one.has(local) for one in calendars):
                 back = all(one.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None) for one in times)

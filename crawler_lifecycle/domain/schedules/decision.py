@@ -23,7 +23,7 @@ class Decision(StrEnum):
 
     @property
     def begins(self) -> bool:
-        """Say whether something was begun, or will be."""
+        """Return whether something was begun, or will be."""
         return self in (Decision.STARTED, Decision.QUEUED)
 
 
@@ -34,20 +34,20 @@ class Circumstances:
     late_s: float
     """Seconds between the due time and this decision."""
     allowed_s: float
-    """Seconds by which it may be late: what is caught up, and the jitter."""
+    """Seconds by which it may be late: the catch-up window and the jitter."""
     overlap: Overlap
     previous_live: bool
-    """True when what the previous due time began has no verdict yet."""
+    """True when the previous target has no verdict yet."""
     paused: str | None = None
     """The reason why the schedule is paused."""
     next_due: str | None = None
-    """The due time behind it, where that has come as well."""
+    """The following due time, if it has also passed."""
     asked: bool = False
-    """True when a person asked for this due time: it is never too late, and a pause does not keep it back."""
+    """True when a person requested this due time: it is never too late, and a pause does not hold it back."""
 
 
 def decide(c: Circumstances) -> tuple[Decision, str | None]:
-    """The decision, and why, where it is not plainly ``started``: a sentence that stays true later as well."""
+    """The decision, and its reason unless it is ``started``: a sentence that stays true later."""
     if c.paused is not None and not c.asked:
         return Decision.PAUSED, c.paused
     if c.late_s > c.allowed_s and not c.asked:
@@ -65,12 +65,12 @@ def decide(c: Circumstances) -> tuple[Decision, str | None]:
 
 
 def gave_way(next_due: str) -> str:
-    """Say why a due time begins nothing that would only be stopped at once."""
+    """Return why a due time does not begin a target that would be stopped at once."""
     return f"it was due again, at {next_due}, before this had begun (overlap: stop_previous)"
 
 
 def too_many_failures(verdicts: list[bool], most: int | None) -> str | None:
-    """Say why a schedule pauses itself: ``verdicts`` says of each begun target, newest first, whether it failed."""
+    """Return why a schedule pauses itself: ``verdicts`` says of each begun target, newest first, whether it failed."""
     if most is None or len(verdicts) < most or not all(verdicts[:most]):
         return None
     return f"the last {most} failed (pause_after_failures); Resume lets it go on (crawlctl schedule resume)"

@@ -1,4 +1,4 @@
-"""The definition of a schedule: what it begins, at which times, and what happens when these come too close."""
+"""The definition of a schedule: its target, its times, and the rule for overlapping targets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DUE_REQUEST = re.compile(
 EXCLUDED_MAX = 366
 #: Quarters of an hour that a clock is from UTC at most.
 _QUARTERS = 4 * 15
-#: Bytes of JSON of what a schedule begins.
+#: The most bytes of JSON of a schedule's target.
 TARGET_BYTES = 128 * 1024
 #: Numbers of a schedule. Temporal takes no smaller time to catch up.
 LIMITS: Mapping[str, Bound] = {
@@ -38,7 +38,7 @@ LIMITS: Mapping[str, Bound] = {
 
 
 class Overlap(StrEnum):
-    """The rule for a due time while what the previous one began has no verdict."""
+    """The rule for a due time while the previous target has no verdict."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -47,14 +47,14 @@ class Overlap(StrEnum):
 
 
 class TargetKind(StrEnum):
-    """The kind of what a schedule begins."""
+    """The kind of a schedule's target."""
 
     RUN = "run"
     MANAGER = "manager"
     GRAPH = "graph"
 
 
-#: What belongs to the due time, and is not said by whoever makes the schedule.
+#: Fields that the due time sets, and that the author of the schedule may not set.
 OF_THE_DUE_TIME: Mapping[TargetKind, tuple[str, ...]] = {
     TargetKind.RUN: ("trigger", "due_at", "request_id", "run_id", "rerun", "parent"),
     TargetKind.MANAGER: ("flow_id", "request_id", "parent"),
@@ -66,8 +66,8 @@ OF_THE_DUE_TIME: Mapping[TargetKind, tuple[str, ...]] = {
 class ScheduleSpec:
     """The definition of a schedule. Raises ``InvalidRequest`` naming the field, the value and the cure.
 
-    Exactly one of ``run``, ``manager`` and ``graph``, as ``RunRequest``, and as a graph's steps have managers, and as a
-    graph is sent; and exactly one of ``cron`` and ``every_s``.
+    Exactly one of ``run`` (a ``RunRequest``), ``manager`` (as in a graph's step) and ``graph`` (as a graph is sent);
+    and exactly one of ``cron`` and ``every_s``.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
@@ -86,7 +86,7 @@ class ScheduleSpec:
     """Dates of the zone, ``2026-12-24``, on which nothing is due."""
     overlap: Overlap = Overlap.SKIP
     catch_up_s: int = 600
-    """Seconds by which a due time may be late and still begin something."""
+    """Seconds by which a due time may be late and still begin its target."""
     pause_after_failures: int | None = None
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class ScheduleSpec:
             raise InvalidRequest(f"definition: {error}") from None
 
     def document(self) -> dict[str, Any]:
-        """The definition as JSON, without what is not said."""
+        """The definition as JSON, without unset fields."""
         values: dict[str, Any] = {}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -140,7 +140,7 @@ class ScheduleSpec:
         return [one for one in found if one.day not in off and (end is None or one.day <= end)]
 
     def is_due(self, at: datetime) -> bool:
-        """Say whether this is a due time."""
+        """Return whether this is a due time."""
         local = at.astimezone(read_zone(self.time_zone))
         if (self.start_at is not None and at < self.start_at) or (self.end_at is not None and at > self.end_at):
             return False
@@ -151,9 +151,9 @@ class ScheduleSpec:
         return not (at.second or at.microsecond) and any(one.has(local) for one in self.calendars())
 
     def due_times(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Due times behind ``after``, up to ``until``, in UTC and in order.
+        """Due times after ``after``, up to ``until``, in UTC and in order.
 
-        Temporal is not asked: where a clock is put back it leaves times out east of Greenwich, and fires at others.
+        Temporal is not asked: when a clock is put back, it skips times east of Greenwich, and fires at wrong ones.
         """
         off, zone = set(self.excluded_days()), read_zone(self.time_zone)
         until = until if self.end_at is None else min(until, self.end_at)
@@ -172,12 +172,13 @@ class ScheduleSpec:
             number += 1
 
     def firing(self, now: datetime) -> list[Calendar]:
-        """Calendars of UTC at which Temporal fires: at every due time, and at some that are none."""
+        """Calendars of UTC at which Temporal fires: at every due time, and at some other times."""
         return in_utc(self.calendars(), read_zone(self.time_zone), now.year)
 
     def fires(self, at: datetime) -> bool:
-        """Say whether Temporal may fire then by itself, by any rules of the zone: at other times a person had it do
-        so."""
+        """Return whether Temporal may fire then by itself, by any rules of the zone: at other times a person triggered
+        it.
+        """
         if self.every_s is not None:
             return (at.timestamp() - self.offset_s) % self.every_s == 0
         utc, quarter = at.astimezone(UTC), timedelta(minutes=15)
@@ -218,12 +219,12 @@ class ScheduleSpec:
 
 
 def kind_of(definition: Mapping[str, Any]) -> TargetKind:
-    """Return what a stored definition begins, also where nobody can read the rest of it."""
+    """Return the target of a stored definition, even if the rest of it is unreadable."""
     return next((kind for kind in TargetKind if definition.get(kind) is not None), TargetKind.RUN)
 
 
 def check_own(kind: TargetKind, given: Container[str]) -> None:
-    """Raise ``InvalidRequest`` where what begins has a field that belongs to the due time."""
+    """Raise ``InvalidRequest`` where the target has a field that the due time sets."""
     for name in OF_THE_DUE_TIME[kind]:
         if name in given:
             raise InvalidRequest(f"{kind}.{name}: leave it out; each due time has its own")
@@ -243,7 +244,7 @@ def due_text(due_at: datetime) -> str:
 
 
 def due_request_id(name: str, due_at: datetime) -> str:
-    """The id of the request that a due time makes: the same for every try to begin it."""
+    """The id of the request of a due time: the same for every try to begin it."""
     return f"schedule/{name}/{due_text(due_at)}"
 
 
@@ -254,7 +255,9 @@ def schedule_of(request_id: str) -> str | None:
 
 
 def due_workflow_id(name: str, due_at: datetime | None = None) -> str:
-    """The id of the workflow of a due time; without one what Temporal, which fires it, adds the due time to."""
+    """The id of the workflow of a due time; without one the prefix to which Temporal, which fires it, adds the due
+    time.
+    """
     return f"crawl-due/{name}" + ("" if due_at is None else f"-{due_text(due_at)}")
 
 
@@ -265,7 +268,7 @@ def due_of_workflow(workflow_id: str) -> tuple[str, datetime]:
 
 
 def due_flow_id(name: str, due_at: datetime) -> str:
-    """The flow id of the manager that a due time begins, whatever it is called."""
+    """The flow id of the manager that a due time begins, whatever its name."""
     return f"{name}.{due_text(due_at)}"
 
 

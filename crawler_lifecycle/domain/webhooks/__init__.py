@@ -1,1 +1,1 @@
-"""Webhooks: what they are told, how that is signed, and where it may go."""
+"""Webhooks: which events they get, how these are signed, and which addresses are allowed."""

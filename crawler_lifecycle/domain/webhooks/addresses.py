@@ -1,4 +1,4 @@
-"""Addresses that webhooks may lead to: those of the public internet, and what the settings allow."""
+"""Allowed addresses of webhooks: those of the public internet, and those of the settings."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .definition import NUMBER, WebhookSpec
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: Addresses of the public internet behind which machines of clouds find what is theirs alone.
+#: Addresses of the public internet by which machines of clouds reach private services.
 _INNER = (ipaddress.ip_network("168.63.129.16/32"),)
 #: Of no public network by IANA's registries, and yet global to some of the Pythons that we run on.
 _SPECIAL = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "2002::/16", "3fff::/20")))
 #: All that IPv6 has given out for the public internet.
 _PUBLIC6 = ipaddress.ip_network("2000::/3")
-#: Its addresses hold another one in their last 32 bits, which is where they lead.
+#: Networks whose addresses contain another address in their last 32 bits, where they lead to.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-#: Before the last 32 bits of an address in any network, it is the same there (ISATAP).
+#: Bits before the last 32 of an address in any network that mean the same (ISATAP).
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 #: Names that no name server of the public internet may know (RFC 6761, 6762, 8375; ICANN keeps .internal for this).
 _INNER_NAME = re.compile(r"[^.]+|(.+\.)?(localhost|local|internal|home\.arpa|svc|lan|intranet|corp|home)")
@@ -34,18 +34,19 @@ _SETTING = "LIFECYCLE_WEBHOOKS__"
 
 @dataclass(frozen=True, slots=True)
 class WebhookRules:
-    """The rules of an installation for its webhooks. A definition is judged by the same rules when somebody makes it
-    and at each delivery, which also judges each address of its name."""
+    """The rules of an installation for its webhooks. The same rules check a definition when it is made and at each
+    delivery, which also checks each address of its name.
+    """
 
     networks: Sequence[Network] = ()
-    """May be called, whatever they are."""
+    """Hosts or networks that may be called without further checks."""
     loopback: bool = False
     """True when this machine may be called, and by http: a developer's."""
     env_prefix: str = OF_WEBHOOKS
     """The beginning of the variables that hold secrets."""
 
     def check(self, spec: WebhookSpec) -> None:
-        """Refuse what may not be called whatever a name server says, and secrets that are none of webhooks.
+        """Refuse forbidden addresses that need no name server, and secrets that are not for webhooks.
 
         Raises ``InvalidRequest``.
         """
@@ -69,9 +70,9 @@ class WebhookRules:
 
 
 def refused(text: str, networks: Sequence[Network] = (), *, loopback: bool = False) -> str | None:
-    """Say why this address may not be called; ``None``: it may.
+    """Return why this address may not be called;
 
-    ``networks`` are allowed whatever they are, and ``loopback`` on a developer's machine.
+    ``None``: it may. ``networks`` are always allowed, ``loopback`` on a developer's machine.
     """
     try:
         given = ipaddress.ip_address(text.partition("%")[0])
@@ -94,7 +95,7 @@ def _refusal(host: str, why: str) -> InvalidRequest:
 
 
 def _held(address: Address) -> list[Address]:
-    """The addresses that this one stands for."""
+    """The addresses that are contained in this one."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
     held = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
@@ -113,7 +114,7 @@ def _kind(address: Address) -> str | None:
     if any(address.version == one.version and address in one for one in _INNER):
         return "of a cloud's own services"
     if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address in _NAT64):
-        return None  # what it holds decides
+        return None  # the address inside decides
     special = any(address.version == one.version and address in one for one in _SPECIAL)
     public = address.is_global and not special and (address.version == 4 or address in _PUBLIC6)
     return None if public else "private, or of no network"

@@ -1,4 +1,4 @@
-"""The definition of a webhook: where it is told, what of, and which secrets sign that."""
+"""The definition of a webhook: its address, its events, and the secrets that sign them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WEBHOOK_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 URL_MAX = 2000
 #: Values of one filter, and characters of each.
 VALUES_MAX, VALUE_MAX = 100, 200
-#: Webhooks that any installation may allow (``bounds.MOST``: that one does where nothing is said), so many are read.
+#: The most webhooks that an installation may allow (``bounds.MOST`` is the default); so many rows are read.
 WEBHOOKS_MAX = 1_000
-#: Since so many seconds something could not be delivered: it is paused.
+#: Seconds of failed deliveries after which it is paused.
 GIVE_UP_S = 24 * 3600.0
 
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
@@ -31,7 +31,7 @@ _HOST = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}\.?|[0-9A-Fa-f:.]+:[
 NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?|.*:.*", re.ASCII | re.IGNORECASE)
 #: The port of https, and of http on a developer's machine; all others below 1024 belong to other protocols.
 _PORTS = frozenset({443, 80, *range(1024, 2**16)})
-#: A filter -> the field of an event that it is about.
+#: A filter -> the field of an event that it tests.
 FILTERS: Mapping[str, str] = {
     "crawlers": "crawler",
     "tags": "tags",
@@ -42,12 +42,12 @@ FILTERS: Mapping[str, str] = {
 
 
 def webhook_workflow_id(name: str) -> str:
-    """The workflow id of what delivers to a webhook."""
+    """The workflow id of a webhook's deliveries."""
     return f"crawl-webhook/{name}"
 
 
 def webhook_sink(webhook_id: int | str) -> str:
-    """The name under which its deliveries are on record; of ``""`` what all of these begin with."""
+    """The name of its deliveries in the record; for ``""`` their common prefix."""
     return f"webhook/{webhook_id}"
 
 
@@ -56,7 +56,7 @@ WEBHOOK_SINKS = "webhook/%"
 
 
 def webhook_subject(webhook_id: int) -> str:
-    """Return what an event about a webhook names as its subject."""
+    """Return the name of the subject of an event about a webhook."""
     return f"webhooks/{webhook_id}"
 
 
@@ -72,7 +72,7 @@ def check_webhook_name(name: object) -> None:
 class WebhookSpec:
     """The definition of a webhook. Raises ``InvalidRequest`` naming the field, the value and the cure.
 
-    An event is told when each filter that is given has one of its values. Lists that are empty filter nothing.
+    An event is delivered when it matches one value of each given filter. Empty lists filter nothing.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -94,7 +94,7 @@ class WebhookSpec:
             raise refusal("secrets", len(self.secrets), "give one reference, or two different ones while they change")
         for secret in self.secrets:
             if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
-                # What stands there may be the secret itself.
+                # The text may be the secret itself.
                 raise InvalidRequest(
                     "secrets: this is no reference; give env:NAME, a variable of the workers of the role webhooks"
                 )
@@ -113,34 +113,38 @@ class WebhookSpec:
             raise InvalidRequest(f"definition: {error}") from None
 
     def document(self) -> dict[str, Any]:
-        """The definition as JSON, without what is not said."""
+        """The definition as JSON, without unset fields."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in values.items() if value != []}
 
     @property
     def types(self) -> list[str]:
-        """The types of events that it may be told of."""
+        """The types of events that it may receive."""
         return sorted(type for type in EVENT_TYPES if not self.events or any(_named(one, type) for one in self.events))
 
     def fits(self, type: str, facts: Mapping[str, object]) -> bool:
-        """Say whether an event with these facts (``event_facts``) is told. A fact that is not known fits no filter."""
+        """Return whether an event with these facts (``event_facts``) is delivered. An unknown fact matches no
+        filter.
+        """
         if type == EVENT_WEBHOOK_TEST or type not in self.types:
             return False
         return all(_has(facts.get(fact), getattr(self, name)) for name, fact in FILTERS.items() if getattr(self, name))
 
 
 def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) -> dict[str, object]:
-    """Return what filters go by: the run that an event is about, and the state that the event tells."""
+    """Return the fields for filters: the run of an event, and the state that the event reports."""
     told = {name: body[name] for name in ("crawler", "flow_id", "status", "outcome") if body.get(name) is not None}
     state = {} if body.get("state") is None else {"status": body["state"]}
     return {**state, **told, **(run or {})}
 
 
 def check_url(url: object) -> None:
-    """Refuse what is no address. Raises ``InvalidRequest``; whether it may be called is for ``WebhookRules``."""
+    """Refuse a text that is no address. Raises ``InvalidRequest``; ``WebhookRules`` decides whether it may be
+    called.
+    """
     cure = "give an address such as https://hooks.example.com/crawls"
     if isinstance(url, str) and "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
-        # Not shown, whatever else is wrong with it: it may hold a password.
+        # Never shown, even if it is wrong: it may contain a password.
         raise InvalidRequest("url: a name or password in it is not allowed; deliveries are signed, check the signature")
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url or len(url) > URL_MAX:
         raise refusal("url", url, f"{cure}, of at most {URL_MAX} plain characters: %C3%BC for ü, and xn--… in names")
@@ -179,8 +183,7 @@ def _has(value: object, wanted: Collection[str]) -> bool:
 
 
 def cure(name: str, through_seq: int, *, fails: bool) -> str:
-    """Return what helps a webhook that is paused or fails. ``through_seq``: what it fails with is the event behind
-    that."""
+    """Return the cure for a paused or failing webhook. ``through_seq``: the failing event is the one after it."""
     resume, stuck = f"crawlctl webhook resume {name}", through_seq + 1
     if not fails:
         return f"{resume}, or delete it"

@@ -17,7 +17,7 @@ LEAST, MOST = 24, 64
 
 
 def read_secret(reference: str, text: str | None) -> bytes:
-    """The key of a secret as it stands in a variable. Raises ``InvalidRequest``, which never shows it."""
+    """The key of a secret in a variable. Raises ``InvalidRequest``, which never shows the key."""
     name = reference.removeprefix("env:")
     if not text:
         raise InvalidRequest(f"secrets: the variable {name} is not set for this worker; set it, or name another one")
@@ -32,7 +32,9 @@ def read_secret(reference: str, text: str | None) -> bytes:
 
 
 def message_id(event_id: str) -> str:
-    """The id of an event as a header has it, the same for every try. Full stops divide what is signed: it has none."""
+    """The id of an event for the header, the same for every try. Full stops separate the signed parts: the id has
+    none.
+    """
     return quote(event_id, safe="/-_~:").replace(".", "_")
 
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.tries import Buckets, too_many
 
-#: Requests being served at once for all callers together; streams do not count among them.
+#: Requests in service at once for all callers together; streams do not count.
 REQUESTS_MAX = 500
 STREAMS_MAX = 2000
 
@@ -29,9 +29,10 @@ class Quota:
 
 
 class RateLimits:
-    """The counts of one gateway process. Used from its event loop alone, so nothing is locked.
+    """The counters of one gateway process.
 
-    Without a quota, or for a caller without a name (an open gateway), only the totals of the process count.
+    Used only in its event loop, so nothing is locked. Without a quota, or for a caller without a name (an open
+    gateway), only the totals of the process count.
     """
 
     def __init__(self, quota: Quota | None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,7 +54,7 @@ class RateLimits:
 
     @contextlib.contextmanager
     def slot(self, caller: str | None, *, stream: bool) -> Iterator[None]:
-        """Hold one of the caller's places, from the head of a request on. Raises ``Problem`` 429 when it has none."""
+        """Take one of the caller's places, from the head of a request on. Raises ``Problem`` 429 when none is free."""
         if self._quota is None or caller is None:
             yield
             return
@@ -73,7 +74,7 @@ class RateLimits:
 
     @contextlib.contextmanager
     def serve(self, *, stream: bool) -> Iterator[None]:
-        """Hold one of the process's places, once a request is complete. Raises ``Problem`` 503 when there is none."""
+        """Take one of the process's places, once a request is complete. Raises ``Problem`` 503 when none is free."""
         most = STREAMS_MAX if stream else REQUESTS_MAX
         if self._serving[stream] >= most:
             detail = f"{most} {'streams' if stream else 'requests'} are being served; try again in a moment"
@@ -86,7 +87,7 @@ class RateLimits:
 
 
 class Serving:
-    """ASGI middleware behind the bodies: what is not complete yet takes no place, however slowly it comes."""
+    """ASGI middleware behind the bodies: an incomplete request takes no place, however slowly it arrives."""
 
     def __init__(self, app: ASGIApp, *, limits: RateLimits) -> None:
         self._app = app
@@ -94,7 +95,7 @@ class Serving:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream = scope.get("lifecycle.stream")
-        if stream is None:  # health, and what is no request at all
+        if stream is None:  # health checks, and messages that are no requests
             await self._app(scope, receive, send)
             return
         with self._limits.serve(stream=stream):

@@ -1,7 +1,7 @@
 """Logins of browsers: a signed cookie that names a token of the file and never holds it.
 
-Nothing is stored: who can verify the signature knows the login, so several gateways with one key share it. A token that
-is taken back or expires ends its logins, because each request finds it in the file by its hash.
+Nothing is stored: the signature proves the login, so several gateways with one key share it. A revoked or expired token
+ends its logins, because each request finds it in the file by its hash.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Logins:
         self.tries = Tries()
 
     def begin(self, token: str, now: datetime) -> tuple[Caller, str] | None:
-        """Whose token this is, and the cookie for it; ``None`` for one that is unknown or has expired."""
+        """The caller of this token, and its cookie; ``None`` for a token that is unknown or has expired."""
         caller, expired = self._callers.find(token, now)
         if caller is None or expired:
             return None
@@ -61,7 +61,7 @@ class Logins:
         return caller, f"{_text(body)}.{_text(self._sign(body))}"
 
     def find(self, cookie: str, now: datetime) -> Caller | None:
-        """The caller that a cookie stands for, as the file has it now."""
+        """The caller of a cookie, as the file now has it."""
         found = self._read(cookie)
         if found is None or found.ends <= now.timestamp() or found.login in self._ended:
             return None
@@ -71,7 +71,7 @@ class Logins:
         return replace(caller, login=found.login)
 
     def end(self, cookie: str, now: datetime) -> None:
-        """End a login, and what it opened: no cookie of it counts any more in this process."""
+        """End a login, and its streams: this process accepts no cookie of it any more."""
         found = self._read(cookie)
         if found is None:
             return
@@ -94,8 +94,9 @@ class Logins:
 
 
 def cookie_name(host: str) -> str:
-    """Under which name a browser keeps a login at this host. Off loopback no other host can set one of that name, as
-    a neighbour below the same domain could, to have somebody work under a login of its own."""
+    """Return the name of the login cookie for this host. Off loopback no other host can set a cookie of that name, as a
+    neighbour below the same domain could, to make somebody work under its own login.
+    """
     return COOKIE if is_loopback(host) else f"__Host-{COOKIE}"
 
 
@@ -105,7 +106,7 @@ def cookie_of(headers: Headers) -> str | None:
 
 
 def from_own_page(headers: Headers, *, writes: bool) -> bool:
-    """Say whether a browser says that a page of ours, or the person at its address bar, sent this request.
+    """Return whether a browser says that a page of ours, or the person at its address bar, sent this request.
 
     ``Origin`` of another host was refused before. Without ``Sec-Fetch-Site`` (plain HTTP off loopback) the cookie's own
     ``SameSite=Strict`` has to do.

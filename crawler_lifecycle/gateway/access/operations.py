@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 #: Bodies, in bytes. Only those that list tasks may be large.
 BODY_MAX = 1024 * 1024
 BODY_OF_TASKS_MAX = 2 * 1024 * 1024
-#: How often the token of an answer that goes on is looked at again, in seconds; docs promise its end within one.
+#: Seconds between two checks of a token during a long answer; docs promise its end within one second.
 CHECK_S = 0.4
 #: At most one line in the log about refused tokens in this time, in seconds.
 REFUSED_EVERY_S = 10.0
@@ -51,17 +51,17 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rights that an operation needs. ``role`` ``None`` opens it to everybody."""
+    """The rights that an operation needs. With ``role`` ``None`` everybody may call it."""
 
     role: Role | None
     body_max: int = BODY_MAX
     stream: Literal["never", "always", "when followed", "when waited"] = "never"
     own_run: bool = False
-    """True when a crawler's own token is enough, for its own run."""
+    """True when a crawler's own token is sufficient, for its own run."""
     own_task: bool = False
-    """True when the token of a task's runner is enough, for its own task."""
+    """True when the token of a task's runner is sufficient, for its own task."""
     basic: bool = False
-    """True when the token may also come as the password of a basic authentication."""
+    """True when the token may also be sent as the password of a basic authentication."""
     page: bool = False
     """True when it is a part of the page, for people: described in docs/page.md and not in openapi.json."""
 
@@ -133,7 +133,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
 )
 #: By operation id.
 ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for name in names.split()}
-#: For paths that do not exist and methods they do not take: whoever may read learns so, nobody else.
+#: For unknown paths and methods: a caller who may read gets the true answer, others do not.
 _UNKNOWN = Access(Role.READ)
 
 
@@ -169,7 +169,7 @@ class Operations:
         return None, {}
 
     def unknown(self, path: str) -> Access:
-        """The access for a request to no operation: its path does not take the method, or is no path of ours."""
+        """The access for a request to no operation: a wrong method, or an unknown path."""
         basic = any(ACCESS[name].basic for pattern, _, name in self._known if pattern.match(path))
         return replace(_UNKNOWN, basic=basic)
 
@@ -178,7 +178,7 @@ _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def caller_name() -> str | None:
-    """The name of the token by which the present request came; ``None`` on an open gateway."""
+    """The name of the token of the present request; ``None`` on an open gateway."""
     caller = _CALLER.get()
     return None if caller is None else caller.name
 
@@ -190,13 +190,13 @@ def caller_role() -> Role | None:
 
 
 def may(operation: str) -> bool:
-    """Say whether the present caller may do this, so that a page shows nobody what would be refused."""
+    """Return whether the present caller may do this, so that a page shows nobody what would be refused."""
     caller, needed = _CALLER.get(), ACCESS[operation].role
     return caller is None or needed is None or (caller.role is not None and caller.role.covers(needed))
 
 
 def check_own(run: RunRef) -> None:
-    """Raise ``Problem`` 403 for the token of a crawler that is of another run than this one of the same number."""
+    """Raise ``Problem`` 403 for the token of a crawler of another run with the same number."""
     caller = _CALLER.get()
     if caller is not None and caller.run is not None and caller.run != run:
         raise Problem(403, "forbidden", run.foreign("the token", caller.run.uid), run_id=run.run_id)
@@ -212,9 +212,9 @@ def signed(body: T) -> T:
 
 @dataclass(eq=False)
 class AuthenticationMiddleware:
-    """ASGI middleware: finds out who calls, whether they may, and whether it is not too much.
+    """ASGI middleware: checks the caller, its rights and its limits.
 
-    It stands in front of the body, so that strangers cannot make us receive one.
+    It runs before the body is read, so that unknown callers cannot make us receive one.
     """
 
     app: ASGIApp
@@ -237,7 +237,7 @@ class AuthenticationMiddleware:
         scope["lifecycle.body_max"] = access.body_max
         headers = Headers(scope=scope)
         if access.page and scope["method"] == "POST" and "origin" not in headers and "authorization" not in headers:
-            # Forms come from browsers, and these say which page sent them. Programs have the API.
+            # Forms come from browsers, which name the page that sent them. Programs use the API.
             raise Problem(403, "foreign_origin", "Origin: missing; send the form from a page of this gateway")
         address = address_of(scope.get("client"))
         if access.role is None:
@@ -262,7 +262,7 @@ class AuthenticationMiddleware:
         this address (``None``: it was counted before)."""
         callers, key = self.entrance.callers, self.entrance.task_key
         if callers is None:
-            # Open, yet a crawler's token is held to its own run here as well, so that what works here works elsewhere.
+            # On an open gateway a crawler's token is held to its own run too, so that both kinds behave alike.
             with contextlib.suppress(Problem):
                 return _crawler(key, _token(headers, access))
             return None
@@ -284,14 +284,14 @@ class AuthenticationMiddleware:
         return caller
 
     def _browser(self, headers: Headers, writes: bool) -> Caller | None:
-        """Whose login a browser sent, if a page of ours made it send that."""
+        """The login that a browser sent, if a page of ours sent the request."""
         cookie = cookie_of(headers)
         if self.logins is None or cookie is None or not from_own_page(headers, writes=writes):
             return None
         return self.logins.find(cookie, self.clock())
 
     def _known(self, headers: Headers, address: str) -> Caller | None:
-        """The caller of something open to everybody, if they say who they are and it is true."""
+        """The caller of an open operation, if the request has a valid token."""
         try:
             return self._caller(headers, _READ, address) if {"authorization", "cookie"} & set(headers) else None
         except Problem:
@@ -307,7 +307,7 @@ class AuthenticationMiddleware:
     async def _until_revoked(
         self, headers: Headers, access: Access, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer for as long as the token holds: taking it back ends at once what it opened, silent streams too."""
+        """Answer as long as the token is valid: revoking it ends its answers at once, also silent streams."""
         begun = ended = sized = False
 
         async def noted(message: Message) -> None:
@@ -331,7 +331,7 @@ class AuthenticationMiddleware:
                     await asyncio.wait([answer])
                     if not begun:
                         raise
-                    if not ended and not sized:  # of one whose length was told the server cuts the connection
+                    if not ended and not sized:  # if its length was announced, the server closes the connection
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(CHECK_S):
                                 await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -388,7 +388,7 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
 
 
 def _is_stream(access: Access, scope: Scope) -> bool:
-    """Say whether this takes the place of a stream, as whoever waits does."""
+    """Return whether this takes the place of a stream, as whoever waits does."""
     asked = parse_qs(scope["query_string"].decode("latin-1"))
     match access.stream:
         case "when followed":

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 #: What new tokens begin with, so that people and secret scanners recognise one.
 PREFIX = "crawl_"
-#: How often the file is asked whether it changed, in seconds.
+#: Seconds between two checks whether the file changed.
 FRESH_S = 0.5
 FILE_MAX = 1024 * 1024
 _KEYS = ("name", "role", "sha256", "expires")
@@ -43,7 +43,7 @@ class Role(enum.StrEnum):
     ADMIN = "admin"
 
     def covers(self, needed: Role) -> bool:
-        """Say whether this role is enough where ``needed`` is asked for."""
+        """Return whether this role is sufficient where ``needed`` is required."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
@@ -74,7 +74,7 @@ class Entry:
 
 
 class TokenFileError(Exception):
-    """The file of tokens cannot be used; the text names the file, the place and the cure."""
+    """The file of tokens cannot be used; the text names the file, the line and the cure."""
 
 
 def new_token(name: str, role: Role | str) -> tuple[str, str]:
@@ -96,8 +96,8 @@ def digest(token: str) -> str:
 class TokenFile:
     """The tokens of a file, read again whenever it changes.
 
-    A changed file that is broken changes nothing: the callers of before hold, the log says why, and ``problem`` does
-    too until the file is right again. To make one raises ``TokenFileError``.
+    A broken new version changes nothing: the former callers stay valid, and the log and ``problem`` name the error
+    until the file is correct. The constructor raises ``TokenFileError``.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,7 +109,7 @@ class TokenFile:
         self.problem: str | None = None
 
     def find(self, token: str, now: datetime) -> tuple[Caller | None, bool]:
-        """Whose token this is, and whether it has expired. Every entry is compared, in constant time."""
+        """The caller of this token, and whether it has expired. Every entry is compared, in constant time."""
         return self.find_hash(digest(token), now)
 
     def find_hash(self, shown: str, now: datetime) -> tuple[Caller | None, bool]:
@@ -177,7 +177,7 @@ def read(path: Path) -> Sequence[Entry]:
 
 
 class _Reader:
-    """Turns a document into entries; knows the lines, so that every refusal can name one."""
+    """Turns a document into entries, with their lines, so that every refusal can name one."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path

@@ -1,8 +1,7 @@
 """Conditional answers: validators (RFC 9110, section 8.8.3), 304, and waiting for another answer.
 
-The validator is made of everything the answer would say, except how long ago something was: that changes with every
-tick of the clock and can be told from the times beside it. So whatever changes in the database changes the validator,
-whichever table it is in, and so does a run that becomes stale although nothing was written.
+The validator covers the whole answer except ages, which change all the time and follow from the times beside them. So
+every change in any table of the database changes the validator, and so does a run that becomes stale without a write.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def conditional(request: Request, answer: BaseModel) -> Response:
 
 
 def names(known: str, tag: str) -> bool:
-    """Say whether a header ``If-None-Match`` names this validator."""
+    """Return whether a header ``If-None-Match`` names this validator."""
     return known.strip() == "*" or _TAG.findall(tag)[0] in _TAG.findall(known)
 
 
@@ -101,10 +100,10 @@ async def next_answer(
     read: Callable[[], Awaitable[T]],
     ended: Callable[[T], bool],
 ) -> Response:
-    """The document as soon as it is not what the caller knows, or as it is after ``wait_s``.
+    """The document as soon as it differs from the caller's version, at the latest after ``wait_s``.
 
-    The caller knows what ``If-None-Match`` names; without that header, the document as it is now, unless it tells of
-    something that has ``ended`` already.
+    The caller's version is the one in ``If-None-Match``; without that header, the present one, unless it is about
+    something that has ``ended``.
     """
     known = request.headers.get("if-none-match")
     async with aclosing(moments(request, feed, subject, wait_s)) as news:

@@ -25,7 +25,7 @@ its own run, that of its runner (`CRAWL_UPLOAD_TOKEN`) for `uploadFiles` of its 
 
 _CRAWL = {"path": "shops", "kind": "crawl", "job": {"crawler": "plain"}}
 
-#: Bodies that work as they are on `crawlctl dev` with its example crawlers: a name -> what it is, and the body.
+#: Example bodies that work on `crawlctl dev` with its crawlers: a name -> a description, and the body.
 EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "startRun": {
         "plain": ("One process, everything by default", {"crawler": "plain"}),
@@ -148,7 +148,7 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """A problem to expect: an example of it stands in the document."""
+    """An expected problem, with an example in the document."""
 
     status: int
     meaning: str
@@ -221,7 +221,7 @@ _HEADERS = {
 }
 
 
-#: Where the schema of each server-sent event stands. OpenAPI 3.2 has ``itemSchema`` for that, 3.1 refuses the name.
+#: The schema of each server-sent event. OpenAPI 3.2 has ``itemSchema`` for that, 3.1 does not allow the name.
 ITEM_SCHEMA = "x-itemSchema"
 
 _STREAM_EVENT = {

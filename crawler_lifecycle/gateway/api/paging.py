@@ -18,12 +18,12 @@ from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 
 Row = TypeVar("Row")
-#: Characters of the name of a file in an archive, which may hold more; so much fits into an address.
+#: The most characters of a file name in an archive that fit into an address; longer names exist.
 NAME_MAX = 1024
 
 
 def _written(value: object) -> object:
-    """Refuse what pydantic would read as seconds since 1970: a bare number in a filter is a mistake."""
+    """Refuse a value that pydantic would read as seconds since 1970: a bare number in a filter is a mistake."""
     if isinstance(value, str) and not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]", value):
         raise ValueError("give a time with an offset, such as 2026-11-20T12:00:00Z")
     return value
@@ -98,7 +98,7 @@ class SummaryChoice(Choice):
     since: Moment | None = None
 
 
-#: Lines of a log that one answer has at most, before it is followed.
+#: The most lines of a log in one answer, before it is followed.
 LINES_MAX = 10_000
 
 
@@ -126,7 +126,7 @@ class FileChoice(Choice):
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        """Refuse what names no file, or two."""
+        """Refuse a request without a file name, or with two."""
         if (self.path is None) == (self.name is None) or (self.name is not None and self.task is not None):
             raise ValueError("name: give it alone, or in place of it path, and task where that is not the main task")
         return self
@@ -178,7 +178,7 @@ class ArchiveChoice(Choice):
 
 
 def cut(kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]) -> tuple[list[Row], str | None]:
-    """A page of ``size`` out of rows of which one more was asked for, and the token of the page that follows."""
+    """A page of ``size`` rows, and the token of the following page; the query reads one row more."""
     page = list(rows[:size])
     return page, encode(kind, place(page[-1])) if len(rows) > size else None
 
@@ -186,7 +186,7 @@ def cut(kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]) 
 def id_before(corrections: CorrectionStore, since: datetime) -> int:
     """The id after which corrections made at or after ``since`` begin.
 
-    Ids grow with time, so the place is found by bisection instead of reading everything before it.
+    Ids grow with time, so the position is found by bisection instead of reading everything before it.
     """
 
     def first_after(after: int) -> CorrectionRow | None:

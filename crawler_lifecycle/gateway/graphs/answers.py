@@ -39,7 +39,7 @@ class GraphFilters(_Pages):
 
 
 class StepFilters(_Pages):
-    """Filters of steps; ``path`` stands for the step and all that is in it. Both may be given several times."""
+    """Filters of steps; ``path`` selects the step and all steps in it. Both may be given several times."""
 
     state: list[StepState] = Field(default_factory=list)
     path: list[Path] = Field(default_factory=list, max_length=50)
@@ -85,7 +85,9 @@ class Graph(BaseModel):
 
     @classmethod
     def of(cls, row: GraphRow, why: str | None = None, **more: Any) -> Self:
-        """The row as it is; ``why`` its workflow cannot go on; ``more`` is what the row does not tell."""
+        """The row as it is; ``why``: the reason why its workflow cannot continue; ``more``: fields that are not in the
+        row.
+        """
         same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         return cls(
             **same
@@ -103,7 +105,7 @@ class Graph(BaseModel):
 
 
 def waiting(row: GraphRow) -> str | None:
-    """Say in a sentence what a graph waits for."""
+    """Return a sentence about what a graph waits for."""
     if row.state not in OPEN or row.unreadable:
         return None
     if row.state is GraphState.DRAFT:
@@ -164,7 +166,7 @@ class GraphStatus(Level):
 
     @classmethod
     def of(cls, row: GraphRow, found: dict[str, Any]) -> Self:
-        """Out of its steps; the state, and what is left when these were removed, stand in its row."""
+        """Built from its steps; state and rest come from its row when these were removed."""
         counts = {state.value: count for state, count in row.counts.items() if count}
         left = {"total": sum(counts.values()), "counts": counts, "started_at": row.started_at}
         left["stopped_at"] = row.ended_at

@@ -334,7 +334,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
 
     @app.get("/v1/runs/{run_id}/stop", operation_id="getStop")
     def get_stop(run_id: RunId) -> StopOfRun:
-        """Tell whether a run is to end, and whether by force. A crawler may ask this of its own run with the
+        """Return whether a run is to end, and whether by force. A crawler may ask this of its own run with the
         token it was given."""
         try:
             row = found(store.runs, run_id)

@@ -224,7 +224,7 @@ class Feed:
         return (self._head, True) if gone else (after, False)
 
     async def _is_gone(self, place: int, subject: str | None) -> bool:
-        """Say whether anything of what followed ``place`` was removed: of the run, or the very next event of all."""
+        """Return whether anything of what followed ``place`` was removed: of the run, or the very next event of all."""
         limiter = self._catch_up_threads
         if subject is None:
             # Every number was given to an event, so one that is missing was removed.

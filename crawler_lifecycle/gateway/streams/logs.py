@@ -103,11 +103,11 @@ class LogReader:
         return await self.read(task, WHOLE, follow=False)
 
     def _may_come(self, task: LoggedTask) -> bool:
-        """Say whether a log that is not here may come: the task has not begun, or nobody can say that it has."""
+        """Return whether a log that is not here may come: the task has not begun, or nobody can say that it has."""
         return self.source is not None and task.status in (TaskStatus.QUEUED, TaskStatus.PENDING)
 
     async def _pruned(self, task: LoggedTask) -> bool:
-        """Say whether ends of logs were removed of the run."""
+        """Return whether ends of logs were removed of the run."""
         return (
             task.status.terminal and pruned_through(await self._ask(self.runs.properties, task.run.run_id)) is not None
         )
@@ -181,7 +181,7 @@ class LogReader:
             yield kept
 
     async def _over(self, task: LoggedTask) -> bool:
-        """Say whether the task is recorded as ended, or its row belongs to a former attempt by now."""
+        """Return whether the task is recorded as ended, or its row belongs to a former attempt by now."""
         try:
             found = await self._ask(
                 lambda: self.tasks.list_tasks(

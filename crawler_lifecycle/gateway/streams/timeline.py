@@ -142,7 +142,7 @@ def _span(ms: int) -> str:
 
 
 def task_name(task_id: int, indexes: Mapping[int, int]) -> str:
-    """The name by which people call a task: its number in the run, with its id for those who ask for it by that."""
+    """The name of a task for people: its number in the run, and its id, by which some ask for it."""
     return f"task {indexes[task_id]} (id {task_id})" if task_id in indexes else f"the task with id {task_id}"
 
 

@@ -66,14 +66,16 @@ class Scope:
         return address if known else None
 
     def inside(self, address: str) -> bool:
-        """Tell whether the address is on the start's host and port. Both schemes are one site when no port is named."""
+        """Return whether the address is on the start's host and port. Both schemes are one site when no port is
+        named.
+        """
         one, other = urlsplit(address), urlsplit(self.start)
         if one.hostname != other.hostname:
             return False
         return _port(one) == _port(other) or (one.port is None and other.port is None)
 
     def wanted(self, address: str) -> bool:
-        """Tell whether the address is inside and passes ``allow`` and ``deny``, which the start itself need not."""
+        """Return whether the address is inside and passes ``allow`` and ``deny``, which the start itself need not."""
         if len(address) > URL_MAX or not self.inside(address):
             return False
         if self.allow is not None and not self.allow.search(address):

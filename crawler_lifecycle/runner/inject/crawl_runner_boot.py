@@ -41,7 +41,7 @@ def _settings() -> Any:
     from scrapy.utils.project import get_project_settings
 
     settings = get_project_settings()
-    # In the base dictionary, so that neither the project's nor the spider's EXTENSIONS replaces ours, or loses theirs.
+    # In the base dictionary, so that the EXTENSIONS of project or spider neither replace ours nor lose theirs.
     base = dict(settings.getdict("EXTENSIONS_BASE"))
     base["crawl_runner_stats.StatsFile"] = 0
     ours: dict[str, object] = {
@@ -63,7 +63,7 @@ def _settings() -> Any:
 
 
 def _keep_feeds(settings: Any) -> None:
-    """Let feeds and downloads with relative paths lie where whatever a crawl leaves is kept; absolute ones stay.
+    """Put feeds and downloads with relative paths into the folder for the crawl's files; absolute paths stay.
 
     Called for the settings of a crawl as its spider completed them. A feed's address is read by its storage, after
     the names in it were filled in, so the storage does it; only ``Path`` keys Scrapy makes absolute before.
@@ -153,7 +153,7 @@ class StopGate:
 def _check_arguments(spider: Any, args: dict[str, str]) -> dict[str, str]:
     """The arguments for the spider: all but those which managers give to every crawler, where it does not take them.
 
-    Refuses what can never work; a spider may have a class method ``check_arguments`` to say what that is.
+    Refuses arguments that can never work; a spider may check them in a class method ``check_arguments``.
     """
     try:
         signature = inspect.signature(spider.__init__)

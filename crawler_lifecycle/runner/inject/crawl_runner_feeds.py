@@ -1,4 +1,4 @@
-"""Scrapy feed storage for files: relative paths lie in ``CRAWL_FILES_DIR``, where whatever a crawl leaves is kept.
+"""Scrapy feed storage for files: relative paths are below ``CRAWL_FILES_DIR``, where the crawl's files are kept.
 
 Imported by Scrapy inside the user's process, in place of its own storage for files.
 """
@@ -12,7 +12,7 @@ from scrapy.extensions.feedexport import FileFeedStorage
 
 
 class KeptFeed(FileFeedStorage):
-    """As Scrapy's own; an absolute path stays what it is."""
+    """As Scrapy's own; an absolute path is not changed."""
 
     def __init__(self, uri: str, **options: Any) -> None:
         super().__init__(uri, **options)

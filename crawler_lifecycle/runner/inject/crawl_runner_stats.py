@@ -26,7 +26,7 @@ _SOURCES = {
     "bytes": ("downloader/response_bytes",),
 }
 _SECONDS = 1.0
-#: Statistics that are told first; then the others by name, until there are enough of them.
+#: Statistics that come first; then the others by name, up to the limit.
 _FIRST = (
     "item_scraped_count",
     "response_received_count",
@@ -43,7 +43,7 @@ _FIRST = (
     "zyte_api_proxy/",
     "scheduler/",
 )
-#: Bytes of JSON of them all, and characters of a name: what the runner takes (``contract.py``).
+#: The most bytes of JSON of all of them, and characters of a name: the limits of the runner (``contract.py``).
 _ALL_MAX, _NAME_MAX = 8192, 120
 
 
@@ -108,10 +108,10 @@ class StatsFile:
                 pass
 
     def _numbers(self) -> dict[str, float]:
-        """All numbers of the collector that fit; none where a collector of the project's own does not tell them."""
+        """All numbers of the collector that fit; empty where a project's own collector does not provide them."""
         try:
             found = {name: number for name, number in dict(self._stats.get_stats()).items() if _is_number(name, number)}
-        except Exception as error:  # whatever the project's collector does: how the spider closed must be told
+        except Exception as error:  # whatever the project's collector does: the close reason must be written
             print(f"The statistics cannot be read: {error!r}"[:300], flush=True)
             return {}
         told: dict[str, float] = {}

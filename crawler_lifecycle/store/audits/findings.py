@@ -17,7 +17,7 @@ from crawler_lifecycle.store.columns import storable
 
 from .tables import audit_finding, audit_report
 
-#: Reports that are kept; older ones go when a new one comes.
+#: Number of reports that are kept; a new one replaces the oldest.
 REPORTS_KEPT = timedelta(days=30)
 
 _REPORT = TypeAdapter(AuditReport)
@@ -27,7 +27,7 @@ class FindingStore(StorePart):
     """Findings and reports of audits."""
 
     def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, Noted]:
-        """Keep what an audit found; what is on record about each subject. Again: only the last sight moves."""
+        """Record a finding of an audit. Returns the record of its subject. A second call only moves the last sight."""
         return self._db.inserting("finding", lambda conn: {one.subject: self._note(conn, one) for one in findings})
 
     def _note(self, conn: Connection, one: AuditFinding) -> Noted:
@@ -37,7 +37,7 @@ class FindingStore(StorePart):
         if found is not None:
             if found["status"] == "repaired" and one.kind is FindingKind.LATE_EVIDENCE:
                 return Noted(found["first_seen"], found["repaired_at"], settled=True)
-            if found["status"] != "open":  # it is back
+            if found["status"] != "open":  # it has returned
                 told |= {"status": "open", "first_seen": now}
             # A closed finding of long ago may be removed in this moment; then this is the first sight.
             if conn.execute(update(audit_finding).where(a.id == found["id"]).values(**told)).rowcount:
@@ -56,8 +56,9 @@ class FindingStore(StorePart):
             conn.execute(update(audit_finding).where(audit_finding.c.subject == subject).values(**values))
 
     def forget_findings(self, kinds: Collection[str], seen_before: datetime, about: str | None = None) -> int:
-        """Open findings of these kinds that no audit has seen since then are gone; how many. ``about``: the second word
-        of their subjects, such as ``manager``."""
+        """Close open findings of these kinds that no audit has seen since then. Returns how many. ``about``: the second
+        word of their subjects, such as ``manager``.
+        """
         a = audit_finding.c
         mine = true() if about is None else a.subject.like(f"%/{about}/%")
         with self._db.writing() as conn:

@@ -1,4 +1,4 @@
-"""Reads what an audit compares, and which looks are overdue."""
+"""Reads the rows that an audit compares, and the overdue looks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from crawler_lifecycle.store.runs.unit import BY_RUN
 
 from .tables import audit_finding
 
-#: What of a manager moves when it goes on.
+#: The columns of a manager that change with its progress.
 _MOVES = ("position", "scheduled", "good", "bad", "jobs_queued", "jobs_ended")
 #: Ends that were recorded without evidence of how they came about.
 _UNPROVED = [TaskStatus.LOST.value, TaskStatus.CANCELLED.value, TaskStatus.FAILED.value]
@@ -75,7 +75,7 @@ class AuditStore(StorePart):
             return [_live_manager(row) for row in conn.execute(query).mappings()]
 
     def open_graphs(self, after_graph_id: int = 0, limit: int = 500) -> list[LiveParent]:
-        """Graphs that have not ended, by id, drafts left out, with what in their rows cannot be."""
+        """Graphs that have not ended, by id, without drafts, each with the error of its row, if any."""
         g = graph.c
         query = _open_page(g.graph_id, GRAPH, g.state, [GraphState.EXECUTING.value], after_graph_id, limit)
         with self._db.reading() as conn:
@@ -146,7 +146,7 @@ class AuditStore(StorePart):
             return found[0] if found else None
 
     def unproved_ends(self, run_ids: Collection[int], since: datetime, limit: int = 500) -> list[RecordedTask]:
-        """Tasks of these runs whose end was recorded at ``since`` or later without evidence of how it came about."""
+        """Tasks of these runs whose end was recorded at ``since`` or later without evidence."""
         t = task_history.c
         found: list[RecordedTask] = []
         with self._db.reading() as conn:
@@ -173,7 +173,7 @@ class AuditStore(StorePart):
 
 
 class OverdueStore(StorePart):
-    """Looks that were planned and have not come."""
+    """Planned looks that have not come."""
 
     def overdue_runs(
         self, before: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
@@ -218,7 +218,7 @@ class OverdueStore(StorePart):
 def _open_page(
     key: Any, columns: Iterable[Any], state: Any, states: Sequence[str], after: int, limit: int
 ) -> Select[Any]:
-    """The rows behind ``after`` in one of these states, by their key; each state is read for itself."""
+    """The rows after ``after`` in one of these states, by their key; each state is read by a separate query."""
     table = key.table
     index = f"FORCE INDEX (ix_{table.name}_{state.name}_{key.name})"
     behind = select(key).where(key > after).order_by(key).limit(limit).with_hint(table, index, "mysql")

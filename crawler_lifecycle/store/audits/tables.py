@@ -8,12 +8,12 @@ from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new
 
 audit_finding = new_table(
     "audit_finding",
-    # What an audit found and still finds: one row for each subject ("task/7/0/1", "run/7", "workflow/…").
+    # A finding of audits: one row for each subject ("task/7/0/1", "run/7", "workflow/…").
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("subject", Words(200), nullable=False),
     Column("kind", String(40), nullable=False),
     Column("status", String(20), nullable=False),
-    # No foreign keys: what is found may belong to no row at all.
+    # No foreign keys: the subject may belong to no row at all.
     Column("run_id", BigInteger),
     Column("task_id", BigInteger),
     Column("workflow_id", String(1000)),

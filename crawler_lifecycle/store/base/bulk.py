@@ -55,7 +55,7 @@ def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequ
         return
     written = [_written(column, found) for column, found in zip(columns, values, strict=True)]
     for part in _parts([f"({','.join(row)})" for row in zip(*written, strict=True)]):
-        # Without parameters the driver takes a percent sign for what it is.
+        # Without parameters the driver does not interpret a percent sign.
         conn.exec_driver_sql(insert + part, execution_options={"no_parameters": True})
 
 
@@ -69,7 +69,7 @@ def _prepared(column: Column[Any], values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _mapped(values: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
-    """``function`` of every value, asked once for those that come again and again (statuses, causes, nodes)."""
+    """Apply ``function`` to every value, once for repeated ones (statuses, causes, nodes)."""
     distinct = set(values)
     if len(distinct) > len(values) // 2:
         return [function(value) for value in values]
@@ -78,7 +78,7 @@ def _mapped(values: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
 
 
 def _preparation(column: Column[Any]) -> Callable[[Any], Any] | None:
-    """The change that SQLAlchemy would make to a value of this column; ``None``: it would make none."""
+    """The conversion that SQLAlchemy would apply to values of this column; ``None``: none."""
     kind = column.type
     if isinstance(kind, UtcTime):
         return _time

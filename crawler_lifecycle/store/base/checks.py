@@ -1,4 +1,4 @@
-"""CHECK constraints: no manual edit can put into a row what cannot be, so no reader checks for it.
+"""CHECK constraints: no manual edit can put an impossible value into a row, so no reader checks for it.
 
 They follow from the types of the columns and from the tables below. SQLite keeps any value in any column, so there the
 types are checked as well. Only the migration makes them.
@@ -37,7 +37,7 @@ from crawler_lifecycle.domain.schedules.definition import TargetKind
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.store.columns import UtcTime
 
-#: Worktables, whose rows live inside of one transaction or become others, and a counter that begins at 0.
+#: Worktables, whose rows exist only inside of one transaction or become other rows, and a counter that begins at 0.
 _UNCHECKED = frozenset({"task_change", "task_finding", "graph_change", "outbox_counter"})
 _WORDS: Mapping[tuple[str, str], type[StrEnum]] = {
     ("run_history", "status"): RunStatus,
@@ -75,7 +75,7 @@ _OVER: Mapping[str, list[str]] = {
 
 @functools.cache
 def with_checks(table: Table) -> Table:
-    """The table with its constraints, each named by what it asks for."""
+    """The table with its constraints, each named by its condition."""
     if table.name not in _UNCHECKED:
         for name, rules, dialect in (
             ("words", _words(table), None),
@@ -121,7 +121,7 @@ def _end(table: Table) -> Iterator[ColumnElement[bool]]:
     if over := _OVER.get(table.name):
         state = table.c["state" if table.name == "graph" else "status"]
         yield or_(state.not_in(over), table.c.ended_at.is_not(None))
-    if table.name in ("run_history", "manager"):  # a status alone stops nothing
+    if table.name in ("run_history", "manager"):  # a status alone is no stop
         yield or_(table.c.status != RunStatus.STOPPING.value, table.c.stop_requested_at.is_not(None))
 
 

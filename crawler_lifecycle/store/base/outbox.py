@@ -34,14 +34,14 @@ outbox_counter = new_table(
 outbox_event = new_table(
     "outbox_event",
     Column("seq", Key, primary_key=True, autoincrement=False),
-    # What it is about: runs/7, managers/3, graphs/nightly. Whose number or key that is, says the uid.
+    # The subject: runs/7, managers/3, graphs/nightly. The uid says which run or graph had this number or key.
     Column("subject", String(220), nullable=False),
     Column("subject_uid", String(32), nullable=False),
     # Null where it is about no run.
     Column("run_id", Key, ForeignKey("run_history.run_id")),
     Column("attempt", Integer, nullable=False),
     Column("type", String(50), nullable=False),
-    # Null for events that may repeat; what must happen once has a key of subject, attempt and type.
+    # Null for events that may repeat; an event that must happen once has a key of subject, attempt and type.
     Column("event_key", String(200)),
     Column("body", Json, nullable=False),
     Column("created_at", UtcTime, nullable=False),

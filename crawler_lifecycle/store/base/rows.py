@@ -1,7 +1,7 @@
-"""Rows: values that are made of them, and the one error for a row that cannot be read.
+"""Rows: the values that are made of them, and the one error for an unreadable row.
 
-The database refuses what cannot be (``checks.py``). What no constraint can say is found by whoever needs it, reported
-with a cure, and never overwritten.
+The database refuses impossible values (``checks.py``). Other errors are found when a row is read, reported with a cure,
+and never overwritten.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _SHOWN_MAX = 80
 
 
 def made(kind: type[T], row: Row, /, **given: Any) -> T:
-    """A value whose fields are the columns of the same names, but those that are given."""
+    """A value whose fields are the columns of the same names, except the given fields."""
     columns = (name for name in kind.__dataclass_fields__ if name in row and name not in given)
     return kind(**{name: row[name] for name in columns}, **given)
 
 
 def wanted(*pairs: tuple[ColumnElement[Any], Any]) -> list[ColumnElement[bool]]:
-    """Filters: each column with its value, those without a value left out."""
+    """Filters: each column with its value; a filter without a value is left out."""
     return [column == value for column, value in pairs if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One value of a row that cannot be, and what to do about it."""
+    """One impossible value of a row, and its cure."""
 
     column: str
     value: object
     cure: str
     document: bool = False
-    """True when it is JSON, in which arguments of crawlers stand: its length is told, and nothing of it."""
+    """True when it is JSON, which may hold arguments of crawlers: only its length is shown."""
 
     def __str__(self) -> str:
         shown = "NULL" if self.value is None else repr(self.value)
@@ -57,7 +57,7 @@ class Fault:
 
 
 def unreadable(table: Table, row: Row, fault: Fault) -> RowUnreadable:
-    """The error for a fault of a row; the text begins with table and key."""
+    """The error for a defect of a row; the text begins with table and key."""
     return RowUnreadable(f"{where(table, row)}: {fault}")
 
 

@@ -1,4 +1,4 @@
-"""The unit of work of what is one row with many rows of its own below it: managers and graphs."""
+"""The unit of work of managers and graphs: one row with many rows below it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 
 
-#: Hears what a transaction added to the ledger, once it is committed.
+#: Called with the additions of a transaction to the ledger, after the commit.
 Told = Callable[[Committed], None]
 
 
-#: How many of each kind may be open.
+#: The most open rows of each kind.
 Most = Mapping[str, int]
 
 U = TypeVar("U", bound="RowUnit")
@@ -46,7 +46,7 @@ U = TypeVar("U", bound="RowUnit")
 _FORMER_MAX = 20
 
 _STOP = ("requested_at", "force", "requested_by", "reason", "limit", "escalated")
-#: Columns of a stop that nobody asked for.
+#: Columns of a row without a stop.
 NO_STOP: Mapping[str, Any] = {f"stop_{name}": None for name in _STOP} | {"stop_force": False, "stop_escalated": False}
 
 
@@ -58,8 +58,8 @@ def stop_values(stop: StopIntent) -> dict[str, Any]:
 def read_row(
     conn: Connection, table: Table, id: int, columns: Sequence[Column[Any]] | None = None, *, lock: str | None = None
 ) -> dict[Any, Any]:
-    """A row of ``table``, until the end of the transaction locked against everybody (``lock="write"``) or against
-    those who lock it so (``"share"``).
+    """A row of ``table``, locked until the end of the transaction: against all others (``lock="write"``) or only
+    against writers (``"share"``).
 
     Raises ``RunNotFound``.
     """
@@ -67,7 +67,7 @@ def read_row(
     query = select(*(columns or table.c)).where(key == id)
     if lock is not None:
         query = query.with_for_update(read=lock == "share")
-    known = 0 < id <= ID_MAX  # SQLite's driver does not even take a larger one
+    known = 0 < id <= ID_MAX  # SQLite's driver does not accept larger numbers
     row = conn.execute(query).mappings().one_or_none() if known else None
     if row is None:
         raise RunNotFound(f"There is no {table.name.removesuffix('_history')} {id}")
@@ -75,7 +75,7 @@ def read_row(
 
 
 def check_owner(row: Row, fence: ManagerFence | GraphFence) -> None:
-    """Raise ``Fenced`` unless the row is still the writer's. It is told in the log of whoever tried, too."""
+    """Raise ``Fenced`` unless the row still belongs to the writer. The error is also logged."""
     wanted = {name: value for name, value in asdict(fence).items() if value is not None}
     found = {name: row[name] for name in wanted}
     if found != wanted:
@@ -86,9 +86,9 @@ def check_owner(row: Row, fence: ManagerFence | GraphFence) -> None:
 
 @dataclass
 class RowUnit(ABC):
-    """A write transaction on a row that is locked, so that no other writer of ours is in between.
+    """A write transaction on a locked row, so that no other writer of ours comes between.
 
-    ``row`` is the row as it will be committed: changes are collected, and written when the transaction ends.
+    ``row`` is the row that will be committed: changes are collected, and written at the end of the transaction.
     """
 
     table: ClassVar[Table]
@@ -102,7 +102,7 @@ class RowUnit(ABC):
     row: dict[Any, Any]
     now: datetime
     changed: bool = False
-    """True when one event is to tell of it."""
+    """True when one event is to report the change."""
 
     def __post_init__(self) -> None:
         self._before = dict(self.row)
@@ -116,12 +116,12 @@ class RowUnit(ABC):
         return stop_of(self.row)
 
     def set(self, **values: Any) -> None:
-        """Change columns; the event tells of it when one of them differs."""
+        """Change columns; an event follows when one of them differs."""
         self.changed = self.changed or any(self.row[name] != value for name, value in values.items())
         self.row.update(values)
 
     def write(self) -> None:
-        """Write what differs from the row as it was read."""
+        """Write the columns that differ from the row that was read."""
         new = {name: value for name, value in self.row.items() if self._before[name] != value}
         if new:
             self.row["updated_at"] = new["updated_at"] = self.now
@@ -129,10 +129,11 @@ class RowUnit(ABC):
             self._before = dict(self.row)
 
     def take(self, owner: Owner, *, over: bool) -> bool:
-        """Make this its owner; whether another one had it, so that its next attempt begins. Again: nothing more.
+        """Make this the owner.
 
-        ``over``: whether it has ended. Raises ``RunIsLive`` for an owner beside one that may live, ``Fenced`` for one
-        from which it was taken.
+        Returns whether another one owned the row, so that its next attempt begins. A second call changes nothing.
+        ``over``: whether it has ended. Raises ``RunIsLive`` while another owner may live, ``Fenced`` for a former owner
+        that lost the row.
         """
         # Temporal has one open execution of each workflow id: a former owner with this one is closed.
         row, mine = self.row, {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
@@ -151,7 +152,7 @@ class RowUnit(ABC):
         return True
 
     def ask_to_stop(self, intent: StopIntent) -> None:
-        """Put a stop on record, beside what was asked for before."""
+        """Record a stop, in addition to earlier ones."""
         stop = intent if self.stop is None else self.stop.merged(intent)
         self.set(**stop_values(stop))
 
@@ -162,10 +163,10 @@ class RowUnit(ABC):
 
     @abstractmethod
     def figures(self) -> Mapping[str, Any]:
-        """The figures that events tell beside the columns."""
+        """The figures that events contain in addition to the columns."""
 
     def announce(self, type: str, key: str | None = None) -> None:
-        """Append the event that tells what it looks like now. Nothing may follow it in the transaction."""
+        """Append the event with the present state. Nothing may follow it in the transaction."""
         body = facts(self.row, *self.told, "started_at", "ended_at")
         event = {
             "subject": self.subject,
@@ -187,7 +188,7 @@ class RowUnit(ABC):
         name, row = self.table.name, self.row
         key = ended_key(name, self.id, row[f"{name}_uid"], row["attempt"])
         there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
-        # It is there when this attempt went on after its end: by a command, or by a manual edit of its state.
+        # The event exists if this attempt continued after its end: after a command, or a manual edit of its state.
         self.announce(type, None if self.conn.execute(there).one_or_none() is not None else key)
 
 
@@ -215,9 +216,9 @@ class StorePart:
         self._most = most
 
     def _check_most(self, conn: Connection, table: Table, is_open: ColumnElement[bool]) -> None:
-        """Raise ``TooManyOpen`` unless there may be one more row of this table that is open.
+        """Raise ``TooManyOpen`` unless this table may have one more open row.
 
-        Whoever opens another one waits for this transaction, so that none of two is one too many.
+        Concurrent openings wait for this transaction, so that two of them cannot exceed the limit.
         """
         conn.execute(select(outbox_counter.c.seq).with_for_update())
         kind, most = f"{table.name}s", self._most[f"{table.name}s"]
@@ -235,17 +236,17 @@ class StorePart:
 
 
 class OwnedPart(StorePart, Generic[U]):
-    """The base of the adapters of managers and of graphs: a unit of work, and what users' code printed."""
+    """The base of the adapters of managers and of graphs: a unit of work, and the output of users' code."""
 
     kind: type[U]
     log: Table
-    """The table with what users' code printed."""
+    """The table with the output of users' code."""
 
     @contextmanager
     def _unit(self, id: int, fence: ManagerFence | GraphFence | None = None) -> Iterator[U]:
-        """Lock the row first, check the fence, write the row at the end, and tell of the change if there was one.
+        """Lock the row first, check the fence, write the row at the end, and append an event if it changed.
 
-        It comes first in every transaction, so that two of them cannot wait for each other.
+        Every transaction locks this row first, so that two of them cannot wait for each other.
         """
         with self._db.writing() as conn:
             row = read_row(conn, self.kind.table, id, self.kind.columns, lock="write")
@@ -264,7 +265,7 @@ class OwnedPart(StorePart, Generic[U]):
         return str(rows[0]["log_tail"]) if rows else ""
 
     def _keep_output(self, id: int, text: str) -> None:
-        """Append to the log of this id; the last ``OUTPUT_BYTES`` of all of it stay."""
+        """Append to the log of this id; only its last ``OUTPUT_BYTES`` are kept."""
         [key] = self.log.primary_key
 
         def write(conn: Connection) -> None:

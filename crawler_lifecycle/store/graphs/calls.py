@@ -1,7 +1,7 @@
 """Execution of steps of graphs: calls of functions, and crawls and managers, from their beginning to their end.
 
-Workers record ends beside each other: a record shares the lock of the graph's row with other records, and whoever
-changes the graph as a whole (``graphs.py``) waits for them.
+Workers record ends concurrently: they share the lock of the graph's row, and a change of the whole graph
+(``graphs.py``) waits for them.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _g, _s, _x = graph.c, graph_step.c, export_record.c
 _FENCE = (_g.graph_id, _g.attempt, _g.owner_run_id, _g.options, _g.stop_requested_at)
 #: Steps that execute, or may still.
 _OPEN = or_(_s.state == StepState.EXECUTING.value, CANCELLED)
-#: What says how a run (manager) has ended, and whose it is.
+#: Columns that show how a run (manager) has ended, and its owner.
 _FACTS = ("status", "attempt", "outcome", "cause", "stop_requested_at", "stop_limit", "parent")
-#: What those are told of a run that depend on its step.
+#: Columns of a run for the dependents of its step.
 _RECORDED = ("status", "outcome", "pages", "items", "errors", "archive")
-#: What of a graph says how its runs are known.
+#: Columns of a graph that identify its runs.
 _NAMED = (_g.graph_id, _g.graph_key, _g.graph_uid)
-#: What of a step decides about its record.
+#: Columns of a step that decide about its record.
 _STEP = (
     *(_s.graph_id, _s.number, _s.kind, _s.shape, _s.state, _s.attempt, _s.tries, _s.snoozed, _s.batch, _s.run_id),
     *(_s.begun_attempt, _s.ending, _s.errors, _s.result_bytes),
@@ -84,9 +84,9 @@ class GraphCalls(GraphPart):
         return _in_order(work)
 
     def record(self, fence: GraphFence, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
-        """In one transaction: the ends with their results, and the beginning of these steps in their attempts; the
-        numbers of those that began. One that did so already in this very attempt is among them: the answer of the
-        first call was lost. Left out is what does not begin: it was cancelled, its row names another call or none
+        """Record ends with their results, and begin these steps in their attempts, in one transaction. Returns the
+        numbers of the steps that began, including one that had already begun in this attempt: the answer of the first
+        call was lost. A step does not begin in these cases: it was cancelled, its row names another call or none
         (``Step.batch``), a dependency is not completed, a later attempt of it began, or a stop is on record.
 
         An end whose attempt does not execute any more changes nothing but ``ending``. The state ``AVAILABLE`` as an
@@ -106,7 +106,7 @@ class GraphCalls(GraphPart):
             return begun
 
     def cancelled(self, fence: GraphFence, numbers: Collection[int]) -> set[int]:
-        """Steps among these that must not go on: all, after the graph was taken over. Raises ``RunNotFound``."""
+        """The steps among these that must not continue: all, after the graph was taken over. Raises ``RunNotFound``."""
         with self._db.reading() as conn:
             row = read_row(conn, graph, fence.graph_id, _FENCE)
             owns = (row["attempt"], row["owner_run_id"]) == (fence.attempt, fence.owner_run_id)
@@ -135,7 +135,8 @@ class GraphCalls(GraphPart):
     def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:
         """The run of a crawl, or the manager, exists (``run_attempt`` stays: only a later end counts); or it can never
         be begun: then the step is discarded (``deploy_failed``). ``False``: the step was cancelled meanwhile; it keeps
-        the run and is ``ending``. Again: nothing more."""
+        the run and is ``ending``. A second call changes nothing.
+        """
         if (run_id is None) == (error is None):
             raise InvalidRequest("run_id: give it, or else the error for which no run can be begun")
         with self._recording(fence) as (conn, _, now):
@@ -148,8 +149,8 @@ class GraphCalls(GraphPart):
                 end = StepEnd(number, step["attempt"], StepState.DISCARDED, "deploy_failed", error)
                 steps.end(Done(end, error=error))
             elif run_id is not None and (step["begun_attempt"], step["run_id"]) != (step["attempt"], run_id):
-                # A step that was cancelled meanwhile has a run all the same, which is to be stopped. Where that of
-                # before was gone, it has another one, of which every end counts.
+                # A step that was cancelled meanwhile still has a run, which must be stopped. If its former run did not
+                # exist any more, it has a new one, of which every end counts.
                 other = {"run_attempt": 0} if step["run_id"] not in (None, run_id) else {}
                 steps.set(number, run_id=run_id, begun_attempt=step["attempt"], ending=not executes, **other)
             steps.write()
@@ -211,7 +212,7 @@ class GraphCalls(GraphPart):
 
 
 def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Select[tuple[int]]:
-    """The runs (managers) of such steps of this graph."""
+    """The runs (managers) of these steps of the graph."""
     return select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == kind.value, which)
 
 
@@ -219,7 +220,7 @@ def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Selec
 
 
 class _Steps:
-    """Steps that are locked, in their order. What changes is collected, and written in few statements."""
+    """Locked steps, in order. Changes are collected, and written in few statements."""
 
     def __init__(self, conn: Connection, graph_id: int, numbers: Collection[int], now: datetime) -> None:
         self._conn, self._graph_id, self._now = conn, graph_id, now
@@ -238,7 +239,7 @@ class _Steps:
         self._new[number].update(values)
 
     def write(self) -> None:
-        """Write what has changed, steps that change alike in one statement; and the results."""
+        """Write the changes, equal changes of several steps in one statement; and the results."""
         alike = defaultdict[str, list[int]](list)
         for number, values in self._new.items():
             alike[repr(sorted(values.items()))].append(number)
@@ -278,7 +279,7 @@ class _Steps:
         return with_error(step["errors"], step["attempt"], self._now.isoformat(), error)
 
     def _keep(self, step: Row, done: Done) -> int | None:
-        """Keep what the step gave in place of what an earlier execution did; its size."""
+        """Replace the step's recorded result of an earlier execution. Returns its size."""
         if step["result_bytes"] is not None:
             self._stale.append(step["number"])
         if done.result is None:
@@ -291,7 +292,7 @@ class _Steps:
         return done.result_bytes
 
     def free(self, work: Sequence[StepWork]) -> list[StepWork]:
-        """Steps among these that may begin: they wait for none of their dependencies any more."""
+        """The steps among these that may begin: they wait for no dependency any more."""
         known = {number: (row["state"], row["ending"]) for number, row in self.rows.items()}
         there = [one for one in work if one.number in self.rows]
         wanted = {dep for one in there for dep in _shape(self.rows[one.number], "deps", ())}
@@ -302,14 +303,14 @@ class _Steps:
         return [one for one in there if self._lets(self.rows[one.number], known)]
 
     def discarded(self) -> bool:
-        """Tell whether a step of the graph was discarded, as another call may have recorded."""
+        """Return whether a step of the graph was discarded, as another call may have recorded."""
         query = select(_s.number).where(_s.graph_id == self._graph_id, _s.kind.in_(WORKING))
         query = query.where(_s.state == StepState.DISCARDED.value).limit(1)
         return self._conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).first() is not None
 
     @staticmethod
     def _lets(step: Row, known: Mapping[int, tuple[str, bool]]) -> bool:
-        """Tell whether the step's dependencies let it begin."""
+        """Return whether the step's dependencies allow it to begin."""
         lets = {StepState.COMPLETED.value}
         lets |= {StepState.CANCELLED.value} if _shape(step, "ignore_cancelled", False) else set()
         lets |= {StepState.DISCARDED.value} if _shape(step, "ignore_discarded", False) else set()
@@ -317,7 +318,7 @@ class _Steps:
         return all(state in lets and not ending for state, ending in found)
 
     def begin(self, work: StepWork) -> bool:
-        """Begin this execution, or say that it does not."""
+        """Begin this execution, or report that it does not begin."""
         step = self.rows[work.number]
         if step["batch"] is None or step["batch"] != work.batch:
             return False
@@ -342,14 +343,14 @@ def _shape(step: Row, name: str, default: Any) -> Any:
 
 
 def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
-    """Each behind those of them that it depends on; else as they are."""
+    """Each after its dependencies among them; otherwise in their order."""
     known = {one.number: one for one in work}
     order = TopologicalSorter({one.number: [dep for dep in one.deps if dep in known] for one in work})
     return [known[number] for number in order.static_order()]
 
 
 def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
-    """The end of a run, unless its archive is on its way, which those take that depend on the step."""
+    """The end of a run, unless its archive, which dependents may need, is on its way."""
     if row["kind"] != StepKind.CRAWL or row["ending"] or not end.state.final or row["its_ended_at"] is None:
         return end
     if row["its_export"] in ("exported", "empty") or (now - row["its_ended_at"]).total_seconds() >= DELIVERY_S:
@@ -363,7 +364,7 @@ def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
     """The end of the run (manager) of a step of this graph; ``None``: it has not ended."""
     number, attempt = row["number"], row["attempt"]
     if row["begun_attempt"] < attempt:
-        # It was cancelled before its run began. One that executes is yet to begin.
+        # It was cancelled before its run began. An executing step will still begin it.
         return StepEnd(number, attempt, StepState.CANCELLED) if row["ending"] else None
     if row["its_status"] is None or row["its_parent"] != whose:
         what = f"{'run' if row['kind'] == StepKind.CRAWL else 'manager'} {row['run_id']}"

@@ -1,4 +1,4 @@
-"""Graphs: their rows from the reservation to the end, and all that changes many of their steps at once."""
+"""Graphs: their rows from the reservation to the end, and changes of many steps at once."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _IS_OPEN = graph.c.state.in_([state.value for state in GraphState if not state.final])
-#: Commands of people whose answers are kept, the last ones of each graph.
+#: Number of the last commands of each graph whose answers are kept.
 COMMANDS_MAX = 100
 
 
 class GraphStore(GraphCalls, GraphReads):
-    """Graphs, their steps, what steps get and what they give.
+    """Graphs, their steps, the inputs and results of steps.
 
     Methods with a fence raise ``Fenced`` and write nothing when the graph's attempt or owner is another one.
     """
@@ -53,8 +53,9 @@ class GraphStore(GraphCalls, GraphReads):
     # --- from draft to graph ---
 
     def reserve_graph(self, new: NewGraph) -> tuple[GraphRow, bool]:
-        """Insert it as a draft, or answer the row of this key, and whether it is new. Raises ``DuplicateRequest`` when
-        that has another fingerprint."""
+        """Insert it as a draft, or return the row of this key, and whether it is new. Raises ``DuplicateRequest`` when
+        that has another fingerprint.
+        """
 
         def reserve(conn: Connection) -> tuple[GraphRow, bool]:
             found = _found(conn, new.key)
@@ -159,7 +160,7 @@ class GraphStore(GraphCalls, GraphReads):
                     f"Step {number} of graph {graph_id} does not execute as attempt {attempt}; it cannot graft"
                 )
             if row["graft_digest"] is not None:
-                # An earlier attempt may have been lost behind its graft, which has begun to run since.
+                # An earlier attempt may have been lost after its graft, whose steps have begun since.
                 if row["graft_digest"] != digest:
                     raise DuplicateRequest(
                         f"Step {number} of graph {graph_id} has grafted other steps (attempt {row['graft_attempt']}); "
@@ -184,7 +185,7 @@ class GraphStore(GraphCalls, GraphReads):
                 try:
                     _change(unit, lambda _: None, strict=False)
                 except RowUnreadable as error:
-                    # Nothing keeps a stop back; whatever changes the steps next cancels them.
+                    # A stop is never delayed; the next change of the steps cancels them.
                     log.error("graph %d is stopped, but its steps cannot be cancelled yet: %s", graph_id, error)
             return _told(unit)
 
@@ -217,13 +218,13 @@ class GraphStore(GraphCalls, GraphReads):
 
 
 def _told(unit: GraphUnit) -> GraphRow:
-    """The row as it will be read."""
+    """The row that readers will see."""
     row = whole_graph(unit.row)
     return row if unit.over or unit.state is GraphState.DRAFT else replace(row, counts=dict(unit.counted()))
 
 
 def _change(unit: GraphUnit, how: Callable[[Graph], T], *, strict: bool = True) -> T:
-    """Let ``how`` change the engine, and write what it changed. ``strict``: only if all its steps can be read."""
+    """Let ``how`` change the engine, and write its changes. ``strict``: only if all steps can be read."""
     known = load_graph(unit.conn, unit.row, strict=strict)
     before = states_of(known)
     if unit.stop is not None and not unit.over:
@@ -232,7 +233,7 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T], *, strict: bool = True) 
     write_steps(unit, known, before)
     unit.changed = unit.changed or bool(known.changed)
     unit.counts = known.counts()
-    # Calls have recorded ends since the last change: that is news, too.
+    # Calls have recorded ends since the last change: these count as a change too.
     unit.set(next_batch=known.next_batch, waiting_for=known.waits(called=True), counts=_plain(unit.counts))
     if unit.row["started_at"] is None and any(step.attempt for step in known.steps):
         unit.set(started_at=unit.began() or unit.now)

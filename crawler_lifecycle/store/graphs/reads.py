@@ -23,13 +23,13 @@ from .steps import path_hash
 from .tables import graph, graph_result, graph_step
 from .unit import PRIMARY, GraphPart, count_steps, load_graph
 
-#: Bytes of results that are read at once, as they were before compression, and steps.
+#: The most bytes of results that are read at once, before compression, and the most steps.
 PAGE_BYTES, PAGE_STEPS = 8 * 1024 * 1024, 200
 _BY_PARENT = "FORCE INDEX (ix_graph_step_graph_id_parent)"
 _STATES = {state.value: state for state in StepState}
 
 _g, _s = graph.c, graph_step.c
-#: All of a step but what only its record needs.
+#: All columns of a step except those that only its record needs.
 _LISTED = [column for column in _s if column.name not in ("path_hash", "graft_attempt", "graft_digest")]
 
 
@@ -56,7 +56,7 @@ class GraphReads(GraphPart):
         states: Collection[GraphState] = (),
         name: str | None = None,
     ) -> list[GraphRow]:
-        """Newest first, drafts left out unless they are asked for."""
+        """Newest first, without drafts unless they are requested."""
         query = select(*LISTED).where(*wanted((_g.name, name))).order_by(_g.graph_id.desc()).limit(limit)
         if before_id is not None:
             query = query.where(_g.graph_id < before_id)
@@ -131,13 +131,13 @@ class GraphReads(GraphPart):
             return load_graph(conn, read_row(conn, graph, graph_id, GRAPH), strict=False)
 
     def graph_output(self, graph_id: int) -> str:
-        """The last output of a graph's functions; empty when there was none."""
+        """The last output of a graph's functions; empty without one."""
         return self._output(graph_id)
 
     # --- what steps give and get ---
 
     def result(self, graph_id: int, number: int) -> Iterator[bytes]:
-        """The parts of a recorded result; none when there is none."""
+        """The parts of a recorded result; empty without one."""
         return (data for _, data in self.results(graph_id, [number]))
 
     def results(self, graph_id: int, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
@@ -150,7 +150,7 @@ class GraphReads(GraphPart):
             yield from self._parts(graph_id, page, sizes)
 
     def _parts(self, graph_id: int, page: Sequence[int], sizes: Mapping[int, int]) -> Iterator[tuple[int, bytes]]:
-        """The parts of a page of results: all at once, or one after the other when it is one large result."""
+        """The parts of a page of results: all at once, or one after the other for one large result."""
         r, after = graph_result.c, -1
         query = select(r.number, r.part, r.data).where(r.graph_id == graph_id, r.number.in_(page))
         alone = len(page) == 1 and sizes[page[0]] > PAGE_BYTES
@@ -165,7 +165,7 @@ class GraphReads(GraphPart):
             after = rows[-1][1]
 
     def given(self, graph_id: int, numbers: Sequence[int]) -> list[Given]:
-        """These steps and all that are in them, by number: what a step gets that depends on these."""
+        """These steps and all steps in them, by number: the input of a step that depends on these."""
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.result_bytes)
         query, found = select(*columns).where(_s.graph_id == graph_id), dict[int, Row]()
         with self._db.reading() as conn:
@@ -179,7 +179,7 @@ class GraphReads(GraphPart):
         return [_given(found[number]) for number in sorted(found)]
 
     def context(self, graph_id: int, number: int | None) -> list[bytes]:
-        """The contexts that hold for a step, from the outermost graph inwards, each encoded."""
+        """The contexts of a step, from the outermost graph inwards, each encoded."""
         with self._db.reading() as conn:
             row = read_row(conn, graph, graph_id, [_g.graph_id, _g.context])
             found = list[Any]()
@@ -221,7 +221,7 @@ def _deps(row: Row) -> Sequence[int]:
 
 
 def _pages(numbers: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[int]]:
-    """The numbers in pages of so many bytes at most, or of one result that has more."""
+    """The numbers in pages of at most so many bytes, or of one larger result."""
     page, size = list[int](), 0
     for number in numbers:
         if page and (size + sizes[number] > PAGE_BYTES or len(page) == PAGE_STEPS):

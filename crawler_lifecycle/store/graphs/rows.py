@@ -44,13 +44,13 @@ def load_options(row: Row) -> GraphOptions:
 
 
 def whole_graph(row: Row) -> GraphRow:
-    """One graph. Raises ``RowUnreadable`` when its options are none."""
+    """One graph. Raises ``RowUnreadable`` when its options are invalid."""
     load_options(row)
     return graph_row(row)
 
 
 def graph_row(row: Row) -> GraphRow:
-    """One graph of many: options that cannot be are told in ``unreadable``."""
+    """One graph of many: invalid options are reported in ``unreadable``."""
     options, wrong = GraphOptions(), None
     try:
         options = load_options(row)
@@ -70,7 +70,7 @@ def graph_row(row: Row) -> GraphRow:
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
-#: What of a step does not change while it runs, with its default: as ``shape`` keeps it.
+#: Fields of a step that do not change while it runs, with their defaults: as ``shape`` keeps them.
 _SHAPE: Mapping[str, Any] = {
     **{one.name: one.default for one in fields(Step) if one.default is not MISSING},
     **{one.name: one.default for one in fields(StepSpec) if one.name in ("timeout_s", "backoff_s")},
@@ -86,7 +86,7 @@ MOVING = (
 )
 
 _c = graph_step.c
-#: What the engine is made of, in the order in which ``engine_steps`` reads it.
+#: The columns of the engine's rows, in the order of ``engine_steps``.
 ENGINE = [_c.number, _c.path, _c.kind, _c.parent, type_coerce(_c.shape, Text), *(_c[name] for name in MOVING)]
 
 
@@ -139,7 +139,7 @@ def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool =
 
 
 def _read(rows: Sequence[Sequence[Any]], steps: list[Step]) -> None:
-    """Go on with the steps of these rows. Raises whatever a row that cannot be leads to."""
+    """Continue with the steps of these rows. Raises the errors of an invalid row."""
     loads, size = json.loads, len(rows)
     for number, path, kind, parent, shape, state, attempt, tries, not_before, batch, *rest in rows[len(steps) :]:
         step = Step(number, path, _KINDS[kind], parent)
@@ -155,7 +155,7 @@ def _read(rows: Sequence[Sequence[Any]], steps: list[Step]) -> None:
 
 
 def _standing_still(rows: Sequence[Sequence[Any]], place: int, wrong: str) -> Step | None:
-    """A step that keeps its dependents, and what is in it, waiting; ``None`` when nobody knows where it belongs."""
+    """A step that keeps its dependents, and the steps in it, waiting; ``None`` when its position is unknown."""
     number, path, _, parent, shape, *moving = rows[place]
     inside = parent is None or (type(parent) is int and 0 <= parent < len(rows))
     if number != place or not isinstance(path, str) or not inside:
@@ -196,7 +196,7 @@ _SHAPE_TYPES: Mapping[str, type] = {
 
 
 def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], place: int) -> RowUnreadable:
-    """The error that says what is wrong with the row at this place."""
+    """The error of the row at this position."""
     names = ("number", "path", "kind", "parent", "shape", *MOVING)
     row: dict[Any, Any] = {"graph_id": graph_id, **dict(zip(names, rows[place], strict=True))}
     if row["number"] != place:
@@ -217,7 +217,7 @@ def step_row(row: Row, deps: Sequence[str]) -> StepRow:
 
 
 def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
-    """A step as whoever executes it needs it, for this execution."""
+    """A step with the fields for this execution."""
     shape = row["shape"] or {}
     shaped = {name: shape.get(name, _SHAPE[name]) for name in ("max_attempts", "backoff_s", "timeout_s", "graft")}
     more = {"kind": StepKind(row["kind"]), "deps": tuple(shape.get("deps", ()))}

@@ -24,10 +24,10 @@ ERRORS_MAX, ERROR_MAX = 20, 4000
 _FINAL = ", ".join(f"'{state.value}'" for state in StepState if state.final)
 #: States of a step whose execution has failed, or was lost.
 _FAILED = (StepState.RETRYABLE, StepState.DISCARDED, StepState.SUSPENDED, StepState.AVAILABLE)
-#: What is told of an execution that was lost.
+#: The text about an execution that was lost.
 LOST = "the worker that executed it ended, or was not heard of any more"
 
-#: What of each step is compared to see whether, and how, it changed.
+#: Columns of a step that are compared to find its changes.
 Before = Sequence[tuple[StepState, tuple[str, ...]]]
 
 
@@ -37,7 +37,7 @@ def states_of(graph: Graph) -> Before:
 
 
 def insert_steps(unit: GraphUnit, added: Sequence[tuple[Step, StepSpec]]) -> None:
-    """Insert new steps, as they stand now."""
+    """Insert new steps, in their present state."""
     rows = [new_row(step, spec, path_hash(step.path)) for step, spec in added]
     insert_mappings(unit.conn, graph_step, rows, graph_id=unit.id)
 
@@ -48,7 +48,7 @@ def path_hash(path: str) -> str:
 
 
 def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
-    """Write what has changed of the graph's steps, and insert the new ones."""
+    """Write the changes of the graph's steps, and insert the new ones."""
     changed = [graph.steps[number] for number in sorted(graph.changed) if number < len(before)]
     known = [step for step in changed if step.unreadable is None]
     for chunk in chunks([step.number for step in changed if step.unreadable is not None and step.batch is None]):
@@ -106,7 +106,7 @@ def with_error(errors: Sequence[Any] | None, attempt: int, at: str, error: str |
 
 
 def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
-    """Keep what these steps gave, in place of what they gave before; the size of each."""
+    """Replace the recorded results of these steps. Returns the size of each."""
     values = {number: encode(dict(record)) for number, record in records.items()}
     rows = [{"number": number, "part": 0, "data": b"".join(packed([value]))} for number, value in values.items()]
     delete_rows(unit.conn, graph_result.c.number, "PRIMARY", sorted(values), of={"graph_id": unit.id})

@@ -20,11 +20,11 @@ from crawler_lifecycle.store.columns import (
 graph = new_table(
     "graph",
     Column("graph_id", Key, primary_key=True, autoincrement=True),
-    # Who the graph is: a number comes again where a database was restored or made anew.
+    # The uid of the graph: a number is given out again after a restore of the database.
     Column("graph_uid", String(32), nullable=False),
     Column("graph_key", String(200), nullable=False),
     Column("name", Words(200)),
-    # Of the whole spec, so that a repeated start is known from another one.
+    # Of the whole spec, so that a repeated start is recognised.
     Column("fingerprint", String(64), nullable=False),
     Column("pages", Integer, nullable=False),
     Column("options", Json, nullable=False),
@@ -39,7 +39,7 @@ graph = new_table(
     # Owners from which it was taken: a late claim of theirs is refused.
     Column("former_owners", Json, nullable=False),
     Column("next_batch", BigInteger, nullable=False),
-    # What people asked for lately, with the answers: [[request id, answer], ...].
+    # The latest commands of people, with the answers: [[request id, answer], ...].
     Column("commands", Json, nullable=False),
     *stop_columns(),
     Column("tags", Json, nullable=False),
@@ -66,7 +66,7 @@ def _number() -> Column[int]:
 
 graph_page = new_table(
     "graph_page",
-    # What was sent of a draft, until it is made whole.
+    # The pages of a draft, until it is complete.
     _graph_id(),
     Column("page", Integer, primary_key=True, autoincrement=False),
     Column("data", Bytes, nullable=False),
@@ -75,14 +75,14 @@ graph_page = new_table(
 graph_step = new_table(
     "graph_step",
     _graph_id(),
-    # Its place in the order in which steps were added, from 0.
+    # Its position in the order in which steps were added, from 0.
     _number(),
     Column("path", Text, nullable=False),
     Column("path_hash", String(32), nullable=False),
     Column("kind", String(20), nullable=False),
-    # The number of the graph, or the grafter, that it is in.
+    # The number of the graph, or the grafting step, around it.
     Column("parent", Integer),
-    # All else that does not change while it runs, as far as it was said: what it depends on, what it may take.
+    # All other fields that do not change while it runs, if given: its dependencies, its options.
     Column("shape", Json),
     Column("job", Json, nullable=False),
     Column("state", String(20), nullable=False),
@@ -92,10 +92,10 @@ graph_step = new_table(
     Column("not_before", UtcTime),
     # The call that it was given to, while that has not answered.
     Column("batch", BigInteger),
-    # Which of its alternatives of resources it holds.
+    # Its present alternative of resources.
     Column("alternative", Integer),
-    # The run of a crawl, or the manager; the attempt of that whose end was taken in last; and the step's own attempt
-    # for which it was begun.
+    # The run of a crawl, or the manager; its attempt whose end was handled last; and the step's own attempt that began
+    # it.
     Column("run_id", BigInteger),
     Column("run_attempt", Integer, nullable=False),
     Column("begun_attempt", Integer, nullable=False),
@@ -104,7 +104,7 @@ graph_step = new_table(
     Column("reason", Long),
     Column("errors", Json),
     Column("result_bytes", BigInteger),
-    # The attempt that grafted, and what.
+    # The attempt that grafted, and the fingerprint of its graft.
     Column("graft_attempt", Integer),
     Column("graft_digest", String(64)),
     Column("started_at", UtcTime),
@@ -112,7 +112,7 @@ graph_step = new_table(
     UniqueConstraint("graph_id", "path_hash"),
     Index(None, "graph_id", "parent"),
     Index(None, "graph_id", "batch"),
-    # Counting reads this index and nothing else; so are crawls found that execute or end.
+    # Counting reads only this index; so does the search for executing or ending crawls.
     Index("ix_graph_step_states", "graph_id", "kind", "state", "ending"),
 )
 
@@ -129,7 +129,7 @@ graph_change = new_table(
 
 graph_result = new_table(
     "graph_result",
-    # What a step gave, compressed, in parts.
+    # The result of a step, compressed, in parts.
     _graph_id(),
     _number(),
     Column("part", Integer, primary_key=True, autoincrement=False),

@@ -1,4 +1,4 @@
-"""The unit of work of graphs: a write transaction on one locked graph, and what reads and writes ask in one."""
+"""The unit of work of graphs: a write transaction on one locked graph, and queries for reads and writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .tables import graph, graph_log, graph_step
 
 #: Kinds of steps that do something themselves.
 WORKING = [kind.value for kind in StepKind if kind is not StepKind.GRAPH]
-#: Kinds of steps that begin something that lives by itself.
+#: Kinds of steps that begin a run or a manager.
 BEGINNING = [StepKind.CRAWL.value, StepKind.MANAGER.value]
 BY_STATE = "FORCE INDEX (ix_graph_step_states)"
 PRIMARY = "FORCE INDEX (PRIMARY)"
@@ -40,8 +40,9 @@ def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, di
 
 
 def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
-    """The engine of a graph, out of all its steps (``engine_steps``); of one that was pruned it has none. Raises
-    ``RowUnreadable``."""
+    """The engine of a graph, built from all its steps (``engine_steps``); it is empty for a pruned graph. Raises
+    ``RowUnreadable``.
+    """
     graph_id = row["graph_id"]
     if row["pruned_at"] is not None:
         return Graph(load_options(row), [])
@@ -60,7 +61,7 @@ class GraphUnit(RowUnit):
     told = ("graph_id", "graph_uid", "name", "attempt", "state", "cause", "requested_by")
 
     counts: Mapping[StepState, int] | None = None
-    """Its steps by state, when they are known; else whoever needs them counts."""
+    """Its steps by state, when they are known; otherwise readers count them."""
 
     @property
     def state(self) -> GraphState:

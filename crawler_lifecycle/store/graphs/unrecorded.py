@@ -1,7 +1,7 @@
 """Runs and managers of steps that were cancelled before the step's row knew that they have begun.
 
-Whoever made one of these died before he could tell. It is known by the name that the step gives it, or as that of the
-attempt before, which went on.
+The worker that made one of these died before it could record it. It is found by the name that the step gives it, or as
+the run of the attempt before, which was resumed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .unit import BY_STATE
 _s = graph_step.c
 #: Steps that were cancelled and may still run.
 CANCELLED = and_(_s.state == StepState.CANCELLED.value, _s.ending)
-#: What the steps of a kind begin.
+#: The kind of run that the steps of a kind begin.
 RUNS = {StepKind.CRAWL: run_history.c.run_id, StepKind.MANAGER: manager.c.manager_id}
-#: Managers that are asked for at once by their names.
+#: The most managers that are searched at once by their names.
 _NAMES = 100
 
 

@@ -1,7 +1,7 @@
 """Cycles of managers: the facts with which one begins, and the decision with which it ends.
 
-Which runs ended is read from ``run_history``, whoever was or was not told of it. A decision is one transaction, and
-what it says is compared with the rows: a process that is out of control changes nothing, and one that is late neither.
+The ended runs are read from ``run_history``, not from signals. A decision is one transaction, and it is checked against
+the rows: a decision of a faulty or a late process changes nothing.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class ManagerDecisions(ManagerPart):
     """Part of ``ManagerStore`` between the beginning of a cycle and its end."""
 
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
-        """The facts that a cycle begins with; at most ``ends`` ended jobs, by the start of their runs. Jobs whose run a
-        person resumed hold a slot again."""
+        """The facts at the beginning of a cycle; at most ``ends`` ended jobs, by the start of their runs. Jobs whose
+        run a person resumed hold a slot again.
+        """
         with self._unit(fence.manager_id, fence) as unit:
             _reopen(unit)
             row, i = unit.row, manager_item.c
@@ -138,7 +139,7 @@ def _reopen(unit: ManagerUnit) -> int:
 
 
 def _adopt(unit: ManagerUnit) -> None:
-    """Runs that a person resumed and whose jobs were pruned get jobs again, which are like no other."""
+    """Runs that a person resumed and whose jobs were pruned get new jobs, which equal no other job."""
     r, i = run_history.c, manager_item.c
     alone = not_(select(i.item_id).where(i.run_id == r.run_id).exists())
     found = live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", r.attempt > 1, alone)
@@ -156,7 +157,7 @@ def _adopt(unit: ManagerUnit) -> None:
 
 
 def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
-    """Jobs whose run has ended, or can never be begun, and whose hooks did not run for that."""
+    """Jobs whose run has ended, or can never begin, and whose hooks did not run for this end."""
     r, i = run_history.c, manager_item.c
     over = and_(r.status.in_(OVER_RUNS), r.attempt > i.handled_attempt)
     never = and_(i.run_id.is_(None), i.error.is_not(None))
@@ -169,7 +170,7 @@ def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
 
 
 def _rows_of(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, Row]:
-    """These jobs of the manager, with their runs. Raises ``InvalidRequest`` for what is none, and for repetitions."""
+    """These jobs of the manager, with their runs. Raises ``InvalidRequest`` for unknown jobs, and for repetitions."""
     found: dict[int, Row] = {}
     i = manager_item.c
     for chunk in chunks(item_ids):
@@ -188,7 +189,7 @@ def _overtaken(unit: ManagerUnit, what: str) -> Overtaken:
 
 
 def _say(unit: ManagerUnit, decision: Decision) -> None:
-    """Write down what the class says of itself."""
+    """Record the attributes that the class reports."""
     row = unit.row
     flow_tags = list(dict.fromkeys([*row["flow_tags"], *decision.flow_tags]))
     unit.set(flow_tags=flow_tags, tags=sorted({*row["tags"], *flow_tags}), stats=decision.stats)
@@ -201,8 +202,9 @@ def _say(unit: ManagerUnit, decision: Decision) -> None:
 
 
 def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
-    """The hooks of these ends ran, each once for an attempt of its run; how many of the jobs keep their slot, because
-    a person has resumed their run."""
+    """Record that the hooks of these ends ran, each once for an attempt of its run. Returns how many of the jobs keep
+    their slot, because a person has resumed their run.
+    """
     rows = _rows_of(unit, [one.item_id for one in hooked])
     told = runs_of(unit.conn, list(rows.values()))
     alike: dict[tuple[int, str, JobState], list[int]] = defaultdict(list)
@@ -227,7 +229,7 @@ def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
 
 
 def hooks_failed(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, int]:
-    """One more try of the hooks of these ends, and how many there were now."""
+    """Record one more try of the hooks of these ends. Returns the number of tries."""
     tries = {item_id: row["hook_tries"] + 1 for item_id, row in _rows_of(unit, item_ids).items()}
     for item_id, number in tries.items():
         unit.conn.execute(update(manager_item).where(manager_item.c.item_id == item_id).values(hook_tries=number))
@@ -235,9 +237,9 @@ def hooks_failed(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, int]:
 
 
 def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple[Sequence[Picked], int]:
-    """The picks that may take a slot now, and how many fall away: the last ones.
+    """The picks that may take a slot now, and how many are dropped: the last ones.
 
-    ``resumed``: jobs that hold slots again, which the class could not count under its caps; it decides anew.
+    ``resumed``: jobs that hold slots again, which the class could not count; it decides again.
     """
     row = unit.row
     free = len(picked)
@@ -308,7 +310,7 @@ _PICK = (
 
 
 def _pick(unit: ManagerUnit, rows: Mapping[int, Row], picked: Sequence[Picked]) -> None:
-    """Waiting rows take slots. Those of added jobs were inserted with theirs."""
+    """Waiting rows take slots. Added jobs were inserted with theirs."""
     values = []
     for pick in picked:
         if pick.item_id < 0:

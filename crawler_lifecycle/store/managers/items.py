@@ -1,4 +1,4 @@
-"""Jobs of managers: how they come into the table, and how they get their runs."""
+"""Jobs of managers: their insertion, and the record of their runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ManagerItems(ManagerPart):
             unit.moved(None, JobState.BUFFERED, len(added) - skipped)
             unit.moved(None, JobState.SKIPPED, skipped)
             unit.count(yields=first_time, duplicates=duplicates)
-            # A long source has thousands of pages: what became of them is told with the next cycle.
+            # A long source has thousands of pages: their result is reported with the next cycle.
             unit.changed = False
             unit.set(exhausted=page.exhausted, source_error=page.error)
             unit.changed = unit.changed or skipped > 0
@@ -91,7 +91,7 @@ class ManagerItems(ManagerPart):
             outcome = "deploy_failed" if error is not None else None
             set_items(unit, [item_id], JobState.STARTED, run_id=run_id, error=error, outcome=outcome)
             unit.moved(JobState(row["state"]), JobState.STARTED, 1)
-            unit.changed = error is not None  # of the run itself its own events tell
+            unit.changed = error is not None  # the events of the run itself report it
 
 
 def set_items(unit: ManagerUnit, item_ids: Sequence[int], state: JobState, **values: Any) -> None:
@@ -132,7 +132,7 @@ def moment(seconds: float | None) -> datetime | None:
 
 
 def _unknown(unit: ManagerUnit, jobs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The first of each identity, without those that the manager has."""
+    """The first job of each identity, without those that the manager already has."""
     first: dict[str, Any] = {}
     for identity, job in jobs:
         first.setdefault(identity, job)

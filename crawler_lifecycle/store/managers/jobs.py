@@ -1,4 +1,4 @@
-"""Jobs of managers as Scrapy Cloud has them: with what is on record of their runs."""
+"""Jobs of managers in the form of Scrapy Cloud, with the records of their runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ManagerJobs(ManagerPart):
             row = read_row(conn, manager, manager_id)
             parent = manager_workflow_id(row["name"], row["flow_id"])
             prefix = f"manager/{row['name']}/"
-            # A flow id may hold anything, so the range is of code points: behind "/" comes "0".
+            # A flow id may contain any character, so the range is of code points: after "/" comes "0".
             of = (
                 and_(run_history.c.parent > prefix, run_history.c.parent < f"manager/{row['name']}0")
                 if all_flows
@@ -106,7 +106,7 @@ def _pages(
 def _page(
     conn: Connection, of: ColumnElement[bool], states: Collection[str], after: str | None, limit: int
 ) -> tuple[Sequence[Row], str | None]:
-    """One page, and the place behind it: ``live:<run>`` or ``ended:<time>:<run>``."""
+    """One page, and the position after it: ``live:<run>`` or ``ended:<time>:<run>``."""
     kind, at, run_id = _place(after)
     r = run_history.c
     statuses = [status.value for state in states if state != "finished" for status in _STATES[state]]
@@ -133,7 +133,7 @@ def _jobs(of: ColumnElement[bool]) -> Select[Any]:
 
 
 def _place(after: str | None) -> tuple[str, datetime | None, int]:
-    """The place where a page begins. Raises ``InvalidRequest`` for an ``after`` that no page told."""
+    """The position where a page begins. Raises ``InvalidRequest`` for an ``after`` that no page returned."""
     if after is None:
         return "live", None, 0
     kind, _, rest = after.partition(":")

@@ -1,4 +1,4 @@
-"""Managers: their rows from the reservation to the end, and what people do to them meanwhile."""
+"""Managers: their rows from the reservation to the end, and the commands of people."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
         """Insert the manager, or answer the row of the same name and flow id, and whether it is new.
 
-        A row that has ended takes over what is asked for now: its next attempt begins with that. Raises
-        ``DuplicateRequest`` when a live row was asked for differently (plan or options), or nothing may be resumed
-        (``fresh``).
+        An ended row takes over the new request: its next attempt begins with it. Raises ``DuplicateRequest`` when the
+        live row has another plan or other options, or nothing may be resumed (``fresh``).
         """
 
         def reserve(conn: Connection) -> tuple[ManagerRow, bool]:
@@ -68,7 +67,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             )
         if unit.status.terminal and not new.fresh:
             self._check_most(conn, manager, _IS_OPEN)
-            unit.set(**_asked(new), sealed=False)  # whoever starts it again has more to give
+            unit.set(**_asked(new), sealed=False)  # a repeated start may bring more items
             unit.write()
         return manager_row(unit.row), False
 
@@ -117,13 +116,14 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             return manager_row(unit.row)
 
     def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
-        """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
+        """Record the error of the class (``None``: none) and what the manager waits for."""
         with self._unit(fence.manager_id, fence) as unit:
             unit.set(error=error, waiting_for=waiting_for)
 
     def note_try(self, fence: ManagerFence, item_id: int | None = None) -> int:
-        """One more try that failed: of the hooks of this job's end, else of a cycle of the class; how many there were
-        in a row."""
+        """Record one more failed try: of the hooks of this job's end, else of a cycle. Returns the failures in a
+        row.
+        """
         with self._unit(fence.manager_id, fence) as unit:
             if item_id is not None:
                 return hooks_failed(unit, [item_id])[item_id]
@@ -131,7 +131,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             return int(unit.row["tries"])
 
     def keep_output(self, manager_id: int, text: str) -> None:
-        """Append what the class of a manager printed; the last ``OUTPUT_BYTES`` of all of it stay."""
+        """Append the output of a manager's class; only its last ``OUTPUT_BYTES`` are kept."""
         self._keep_output(manager_id, text)
 
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
@@ -152,7 +152,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         with self._unit(manager_id) as unit:
             if unit.status.terminal:
                 return manager_row(unit.row)
-            # Whoever asks again without leaving the runs wants them stopped.
+            # A repeated stop that does not leave the runs stops them.
             unit.set(leave_runs=leave if unit.stop is None else leave and unit.row["leave_runs"])
             unit.ask_to_stop(intent)
             unit.move(RunStatus.STOPPING)
@@ -179,7 +179,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     @staticmethod
     def _count_anew(unit: ManagerUnit) -> None:
-        """After a pruning, which leaves the counters as they were for people to read: what is there now."""
+        """After a pruning, which does not change the counters that people read: the number of remaining rows."""
         i = manager_item.c
         if unit.row["jobs_pruned_at"] is None:
             return
@@ -190,7 +190,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     @staticmethod
     def _drop_unstarted(unit: ManagerUnit) -> None:
-        """Forget what former code gave and nobody began: the source is read again, and gives it again or not."""
+        """Forget items of former code that nobody began: the source is read again, and may give them again."""
         i = manager_item.c
         for state in (JobState.BUFFERED, JobState.DELAYED):
             gone = delete(manager_item).where(i.manager_id == unit.manager_id, i.state == state.value)
@@ -198,7 +198,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     @staticmethod
     def _settle_starting(unit: ManagerUnit) -> None:
-        """Of jobs that were picked: those whose run exists have it; the others wait again, and keep their numbers."""
+        """For picked jobs: those whose run exists get it; the others wait again, and keep their numbers."""
         r = run_history.c
         rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)
         waits = {job_key(row): row["item_id"] for row in rows}

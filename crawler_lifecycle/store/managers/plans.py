@@ -19,8 +19,9 @@ class PlanStore(StorePart):
     """Plans that workers have registered."""
 
     def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
-        """These are what this worker serves, and nothing else. It ends the word of workers that were not heard for
-        ``HEARD_S``: about the same plans, and about what they could not use."""
+        """These are what this worker serves, and nothing else. It removes the reports of workers that were silent for
+        ``HEARD_S``: about the same plans, and about unusable ones.
+        """
         p, now = plan.c, self._clock()
         said = {one.plan: _said(one) for one in plans}
         with self._db.writing() as conn:
@@ -53,7 +54,7 @@ class PlanStore(StorePart):
         return next(iter(self._codes([row for row in rows if row["queue"] == queue])), None)
 
     def _codes(self, rows: Sequence[Row]) -> list[PlanRow]:
-        """The rows that hold of a plan in one pool. The newest first, so that a rollout changes them once."""
+        """The valid rows of a plan in one pool. The newest first, so that a rollout changes them once."""
         now, good, rest = self._clock(), dict[str, PlanRow](), list[PlanRow]()
         for row in sorted(rows, key=lambda row: (row["since"], row["worker"]), reverse=True):
             one = made(PlanRow, row)
@@ -74,5 +75,5 @@ def _differs(row: Row, said: Row) -> bool:
 
 
 def _passing(row: Row) -> bool:
-    """Tell whether the row counts only while a worker says it."""
+    """Return whether the row is valid only while a worker reports it."""
     return row["error"] is not None or row["kind"] == PLAN_READING

@@ -1,4 +1,4 @@
-"""Queries that reads and writes of managers share: their jobs, and what is on record of the runs of these jobs."""
+"""Queries for reads and writes of managers: their jobs, and the records of the runs of these jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def known(conn: Connection, manager_id: int, identities: Iterable[str]) -> set[s
 
 
 def with_run(*conditions: Any) -> Select[Any]:
-    """Jobs with what is recorded of their runs, as far as they have one."""
+    """Jobs with the records of their runs, if they have one."""
     r, i = run_history.c, manager_item.c
     facts = [r[name].label(f"run_{name}") for name in RUN_FACTS]
     joined = manager_item.outerjoin(run_history, r.run_id == i.run_id)
@@ -110,7 +110,7 @@ def _single(conn: Connection, run_ids: Sequence[int]) -> dict[int, tuple[list[To
 
 
 def _fatal(conn: Connection, run_ids: Sequence[int]) -> dict[int, list[ToldTask]]:
-    """Of these runs, which have many tasks, those that ended in a way that no retry can better."""
+    """The runs of these with many tasks whose end no retry can improve."""
     t, found = task_history.c, defaultdict[int, list[ToldTask]](list)
     for run_id in run_ids:
         query = select(t.outcome, t.exit_code).where(t.run_id == run_id, t.superseded_by.is_(None))

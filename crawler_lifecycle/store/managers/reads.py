@@ -1,4 +1,4 @@
-"""Queries of managers and their jobs. Counters stand in the manager's row, so nothing here counts jobs."""
+"""Queries of managers and their jobs. The counters are in the manager's row, so nothing here counts jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ManagerReads(ManagerPart):
         return next(iter(self._managers(select(manager).where(manager.c.manager_id == manager_id))), None)
 
     def find_manager(self, name: str | None, flow_id: str) -> ManagerRow | None:
-        """The manager of this flow; without a name the first one, whatever it is called."""
+        """The manager of this flow; without a name the first one of any name."""
         m = manager.c
         query = select(manager).where(m.flow_id == flow_id, *wanted((m.name, name)))
         return next(iter(self._managers(query.order_by(m.manager_id).limit(1))), None)
@@ -50,7 +50,7 @@ class ManagerReads(ManagerPart):
         return self._managers(query)
 
     def _managers(self, query: Select[Any]) -> list[ManagerRow]:
-        """The managers, with what became of jobs after their manager's end: no cycle writes that down any more."""
+        """The managers, with the results of jobs after their manager's end, which no cycle records any more."""
         rows = [manager_row(row) for row in self._rows(query)]
         over = [row for row in rows if row.status not in LIVE_RUNS and row.counts.by_state.get(JobState.STARTED)]
         if not over:

@@ -26,10 +26,10 @@ from .tables import manager_item
 _JOB = TypeAdapter(Job)
 _JOBS = TypeAdapter(list[Job])
 
-#: Columns of a run that say how a job's run stands; under names of their own beside the job's.
+#: Columns of a run that show the state of a job's run, under names that differ from the job's.
 RUN_FACTS = ("status", "attempt", "started_at", "outcome")
 
-#: Statistics that stand for the four counters of a crawler which told nothing else, in the order of ``Counters``.
+#: Statistics that replace missing counters of a crawler, in the order of ``Counters``.
 COUNTER_NAMES = {
     "pages": "response_received_count",
     "items": "item_scraped_count",
@@ -41,7 +41,7 @@ COUNTER_NAMES = {
 
 
 def manager_hash(new: NewManager) -> str:
-    """Fingerprint of what was asked for: a repeated start has the same."""
+    """Fingerprint of the request: a repeated start has the same."""
     return request_fingerprint(json.dumps([new.plan, dict(new.options)], sort_keys=True, ensure_ascii=True))
 
 
@@ -104,7 +104,7 @@ def live_row(row: Row) -> Live:
 
 
 def job_key(row: Row) -> str:
-    """The name of the job: its run, and before there is one the id of the request for it."""
+    """The name of the job: its run, or before that the id of the request for it."""
     if row["run_id"] is not None:
         return str(row["run_id"])
     return run_request_id(row["manager_id"], row["seq"], row["retry"])
@@ -148,7 +148,7 @@ def job_outcome(row: Row, told: ToldRun | None) -> str:
 
 
 def metadata_of(row: Row | None, told: ToldRun | None) -> dict[str, Any]:
-    """A job as Scrapy Cloud has it. ``row`` is that of the manager's job, ``None`` for any other run."""
+    """A job in the form of Scrapy Cloud. ``row`` is that of the manager's job, ``None`` for any other run."""
     job = None if row is None or row["params"] is None else load_job(row)
     if told is not None:
         spider, units = (job.spider, job.units) if job is not None else (None, None)
@@ -245,8 +245,9 @@ def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
 
 
 def listed_job(row: Row, *, over: bool = False) -> JobRow:
-    """One job of many: a job that cannot be is told in ``unreadable``. ``over``: its manager has ended, so it ended
-    with its run."""
+    """One job of many: an invalid one is reported in ``unreadable``. ``over``: its manager has ended, so it ended with
+    its run.
+    """
     if over and row["state"] == JobState.STARTED and row["run_status"] in (None, *OVER_RUNS):
         row = {**row, "state": JobState.ENDED.value, "outcome": row["outcome"] or row["run_outcome"]}
     job, wrong = None, None

@@ -7,19 +7,19 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, 
 from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, life_columns, new_table, stop_columns
 
-#: What a manager counts beside its jobs by state.
+#: A manager's counters in addition to its jobs by state.
 MANAGER_COUNTERS = ("yields", "duplicates", "scheduled", "retried", "good", "bad")
 
 manager = new_table(
     "manager",
     Column("manager_id", Key, primary_key=True, autoincrement=True),
-    # Who the manager is: a number comes again where a database was restored or made anew.
+    # The uid of the manager: a number is given out again after a restore of the database.
     Column("manager_uid", String(32), nullable=False),
     Column("name", String(63), nullable=False),
     Column("flow_id", String(120), nullable=False),
     Column("plan", String(200), nullable=False),
     Column("options", Json, nullable=False),
-    # Fingerprint of plan and options, so that a repeated start is known from another one.
+    # Fingerprint of plan and options, so that a repeated start is recognised.
     Column("request_hash", String(32), nullable=False),
     Column("status", String(20), nullable=False),
     Column("outcome", Words(200)),
@@ -29,7 +29,7 @@ manager = new_table(
     Column("owner_run_id", String(64)),
     # Owners from which it was taken: a late claim of theirs is refused.
     Column("former_owners", Json, nullable=False),
-    # Of the process that holds the class; whatever an older one writes is refused.
+    # The generation of the process that holds the class; writes of an older one are refused.
     Column("generation", Integer, nullable=False),
     Column("fingerprint", String(100)),
     Column("position", BigInteger, nullable=False),
@@ -56,7 +56,7 @@ manager = new_table(
     Column("error", Long),
     Column("requested_by", Words(255)),
     Column("parent", String(255)),
-    # Kept in the transaction of each change, so that nobody counts a million items to show a manager.
+    # Updated in the transaction of each change, so that nobody has to count a million items to show a manager.
     *(Column(f"jobs_{state.value}", BigInteger, nullable=False) for state in JobState),
     *(Column(name, BigInteger, nullable=False) for name in MANAGER_COUNTERS),
     # Its events up to this number may be gone, and its jobs, since then.
@@ -72,7 +72,7 @@ manager_item = new_table(
     "manager_item",
     Column("item_id", Key, primary_key=True, autoincrement=True),
     Column("manager_id", Key, ForeignKey("manager.manager_id"), nullable=False),
-    # Null for jobs that are made however often they are asked for.
+    # Null for jobs that are made at every request.
     Column("identity", String(64)),
     Column("position", BigInteger),
     Column("state", String(20), nullable=False),
@@ -88,14 +88,14 @@ manager_item = new_table(
     Column("run_id", BigInteger),
     # The last attempt of its run whose hooks ran; 0: none.
     Column("handled_attempt", Integer, nullable=False),
-    # How often hooks of it failed since some ran.
+    # Number of failures of its hooks since hooks last succeeded.
     Column("hook_tries", Integer, nullable=False),
     Column("outcome", Words(200)),
     Column("error", Long),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     UniqueConstraint("manager_id", "identity"),
-    # One run for each number and retry; those without a number do not count.
+    # One run for each number and retry; jobs without a number are not included.
     UniqueConstraint("manager_id", "seq", "retry"),
     Index(None, "manager_id", "state", "item_id"),
     Index(None, "run_id"),
@@ -121,7 +121,7 @@ manager_log = new_table(
 
 plan = new_table(
     "plan",
-    # The name of a class is compared as it is written, on every database.
+    # Names of classes are compared case-sensitively, on every database.
     Column("plan", String(200), primary_key=True),
     Column("kind", String(20), nullable=False),
     Column("name", Words(63)),

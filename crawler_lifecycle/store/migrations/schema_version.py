@@ -42,7 +42,7 @@ def head_version() -> str:
 
 @functools.cache
 def known_versions() -> tuple[str, ...]:
-    """The schema versions that this build knows, the oldest first; the last one is its own."""
+    """The schema versions that this build knows, oldest first; the last one is its own."""
     found = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
     return tuple(reversed(found))
 
@@ -52,13 +52,13 @@ class Schema:
     """The schema that a database has, and the builds that it still serves."""
 
     version: str | None
-    """``None`` when there is none yet."""
+    """``None`` when there is no schema yet."""
     works_from: str | None = None
-    """The oldest version whose builds still work on this one; ``None`` where the database does not tell."""
+    """The oldest version whose builds still work on this one; ``None`` where the database does not say."""
 
     @property
     def newer(self) -> bool:
-        """Tell whether a newer build must have made it, as this build does not know the version."""
+        """Return whether a newer build must have made it, as this build does not know the version."""
         return self.version is not None and self.version not in known_versions()
 
     @property
@@ -85,7 +85,7 @@ class Schema:
 def schema_of(connection: Connection) -> Schema:
     """The schema of the database."""
     found = Schema(MigrationContext.configure(connection).get_current_revision())
-    # Every version tells; only of those that we do not know we have to ask.
+    # Every version reports this; only for unknown ones we have to read it.
     if not found.newer or not inspect(connection).has_table(schema_compatibility.name):
         return found
     return Schema(found.version, connection.scalar(select(schema_compatibility.c.works_from)))
@@ -137,7 +137,7 @@ def upgrade(url: str) -> None:
 
 
 def _tell_works_from(connection: Connection) -> None:
-    """Write down which builds this schema still serves: what the strictest of its migrations says (``WORKS_FROM``)."""
+    """Record which builds still work on this schema: the strictest ``WORKS_FROM`` of its migrations."""
     versions = known_versions()
     scripts = ScriptDirectory.from_config(_config()).walk_revisions()
     told = [script.module.WORKS_FROM for script in scripts]

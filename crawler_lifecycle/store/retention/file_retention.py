@@ -36,8 +36,8 @@ class FileRetentionStore(RunPart):
     ) -> tuple[RetentionState, int]:
         """Give up the files of a run that is ``RetentionState.OLD``: from now on they are not read any more.
 
-        ``put_aside`` is then called while no resume and no export of the run can begin; what it raises is raised, and
-        nothing is given up. Return where the run stands, and the last attempt that is given up. Raises ``RunNotFound``.
+        ``put_aside`` is then called while no resume and no export of the run can begin; if it raises, nothing is given
+        up. Returns the state of the run, and the last attempt that is given up. Raises ``RunNotFound``.
         """
         with self._unit(run_id, of_deleted=True) as unit:
             (run,) = _kept(unit.conn, [run_id])

@@ -1,8 +1,8 @@
-"""Pruning: removes working rows of what ended long ago (``domain.retention`` says which).
+"""Pruning: removes working rows of runs, managers and graphs that ended long ago (``domain.retention`` has the rules).
 
-Each table is gone through by its primary key, so a call reads no more than one chunk, however large the database is and
-however much of it stays. What may go is removed in one short transaction for each chunk, which holds the runs, managers
-and graphs of its rows: one that is resumed meanwhile comes before it or after it, and before it nothing of it is gone.
+Each table is read by its primary key, so a call reads only one chunk, however large the database is. Each chunk is
+pruned in one short transaction, which locks the runs, managers and graphs of its rows: a resume comes before it or
+after it, and if before, nothing is removed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Leaving:
 
     key: Place
     owner: Ref | None
-    """Its run, manager or graph; ``None``: it belongs to nothing that there is."""
+    """Its run, manager or graph; ``None``: its owner does not exist."""
 
 
 @dataclass
@@ -81,12 +81,12 @@ class Chunk:
     """Deliveries that go with their events."""
     sent_stays: Counter[Stays] = field(default_factory=Counter)
     next: Place | None = None
-    """The place where to go on; ``None``: there are no more rows."""
+    """The position where to continue; ``None``: there are no more rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A kind of thing that has an end, and rows of its own that go long after that."""
+    """A kind of owner that has an end, and rows of its own that may be removed long after that."""
 
     id: Column[int]
     state: Column[str]
@@ -94,11 +94,11 @@ class Owner:
     over: frozenset[str]
     ended: Column[datetime]
     key: Column[Any] | None = None
-    """The column that subjects of its events name; ``None``: its events name it in a column, or it has none."""
+    """The column by which subjects of its events name it; ``None``: a column of the event names it, or it has none."""
     subject: str = ""
-    """The begin of these subjects."""
+    """The prefix of these subjects."""
     mark: str | None = None
-    """The column that tells when rows of it were removed."""
+    """The column that records when rows of it were removed."""
 
     @property
     def table(self) -> Table:
@@ -112,7 +112,7 @@ class Owner:
         return [self.id.label("its_id"), self.state.label("its_state"), self.ended.label("its_end"), changed]
 
     def stays(self, row: Row, before: datetime) -> Stays | None:
-        """The reason why nothing of it may go, if there is one; ``row`` has the columns of ``facts``."""
+        """The reason why its rows stay, if there is one; ``row`` has the columns of ``facts``."""
         return stays(row["its_state"], self.words, self.over, (row["its_end"], row["its_change"]), before)
 
 
@@ -180,19 +180,19 @@ class Source:
     columns: Sequence[ColumnElement[Any]] = ()
     """The columns that decide beside the owner."""
     rule: Callable[[Row, Stays | None, datetime], Stays | None] = _as_owner
-    """The reason why a row stays, from the row itself and from the reason why what belongs to its owner stays."""
+    """The reason why a row stays, by the row itself and by the reason of its owner."""
     still: Callable[[datetime], Sequence[ColumnElement[bool]]] | None = None
-    """The conditions that a row must meet once more when it is removed: others write it without its owner."""
+    """Conditions that a row must still meet when it is removed: others write it without locking its owner."""
     marks: bool = True
-    """True when its owner tells that rows of it were removed."""
+    """True when its owner records that rows of it were removed."""
 
     @property
     def keys(self) -> tuple[Column[Any], ...]:
-        """As many columns of the key as a place tells. All parts of a graph's result go with the first."""
+        """The number of key columns of a position. All parts of a graph's result are removed with the first."""
         return tuple(self.table.primary_key)[:2]
 
     def rows(self, conn: Connection, after: Place) -> Sequence[Row]:
-        """The rows of the next chunk. The table comes first, whatever the optimizer would like."""
+        """The rows of the next chunk. The table is read first, whatever the optimizer prefers."""
         (first, *more), owner = self.keys, OWNERS.get(self.owner or "")
         # Spelled so that every database begins to read at the place.
         behind = [first >= after[0], (first > after[0]) | (more[0] > after[1])] if more else [first > after[0]]
@@ -216,7 +216,7 @@ class Source:
         return self.told(rows, whys, refs)
 
     def told(self, rows: Sequence[Row], whys: Sequence[Stays | None], refs: Sequence[Ref | None]) -> Chunk:
-        """The chunk of these rows: why each stays, and what it belongs to."""
+        """The reason why each row of this chunk stays, and its owner."""
         places = [(row[self.keys[0]], row[self.keys[1]] if len(self.keys) > 1 else 0) for row in rows]
         chunk = Chunk(next=places[-1] if len(rows) == CHUNK else None)
         for place, why, ref in zip(places, whys, refs, strict=True):
@@ -227,7 +227,7 @@ class Source:
         return chunk
 
     def delete(self, conn: Connection, keys: Sequence[Place]) -> int:
-        """Delete the rows of these keys; how many there were."""
+        """Delete the rows of these keys. Returns how many there were."""
         first, *more = self.keys
         if not more:
             return delete_rows(conn, first, "PRIMARY", [key[0] for key in keys])
@@ -244,7 +244,7 @@ def _sources() -> Mapping[str, Source]:
             outbox_event,
             "run",
             columns=(event.run_id, event.subject, event.event_key, event.type, event.created_at),
-            still=lambda before: (),  # whoever writes down a try holds the event: it is done, or it will find none
+            still=lambda before: (),  # a concurrent delivery locks the event: it has finished, or will find none
         ),
         Source(task_log, "run"),
         Source(task_stats, "run", marks=False),
@@ -254,7 +254,7 @@ def _sources() -> Mapping[str, Source]:
             schedule_due,
             columns=(line.decision, line.target_id, line.decided_at, status_column()),
             rule=_due,
-            still=lambda before: (line.decided_at < before,),  # a person may have asked for it meanwhile
+            still=lambda before: (line.decided_at < before,),  # a person may have requested it meanwhile
         ),
         Source(manager_item, "manager"),
         Source(manager_addition, "manager"),
@@ -274,12 +274,12 @@ def _sources() -> Mapping[str, Source]:
     return MappingProxyType({source.table.name: source for source in sources})
 
 
-#: In the order in which they are gone through.
+#: In the order in which they are pruned.
 SOURCES = _sources()
 
 
 class Pruner:
-    """Goes through the tables and removes what may go. ``tables`` are those that have chunks of their own."""
+    """Reads the tables and removes rows that may be removed. ``tables``: those that have chunks of their own."""
 
     tables = tuple(SOURCES)
 
@@ -299,12 +299,14 @@ class Pruner:
             return SOURCES[table].chunk(conn, before, after)
 
     def remove(self, table: str, leaving: Sequence[Leaving], before: datetime) -> dict[str, int]:
-        """Remove those that still may go, in one transaction; how many went, by table. Again: none."""
+        """Remove the rows that may still be removed, in one transaction. Returns how many, by table. A second call
+        removes none.
+        """
         if not leaving:
             return {}
         source, gone = SOURCES[table], dict[str, int]()
         with self._db.writing() as conn:
-            # First, as in every transaction of ours: two of them never wait for each other.
+            # Locked first, as in every transaction of ours: so two of them never wait for each other.
             attempts = _held(conn, leaving, before)
             mine = [(one.key, one.owner) for one in leaving if one.owner is None or one.owner in attempts]
             if mine and source.still is not None:
@@ -425,9 +427,9 @@ def _sent(conn: Connection, seqs: Sequence[int]) -> tuple[Counter[int], set[int]
 def _owners_of(
     conn: Connection, subjects: Collection[str], before: datetime
 ) -> dict[str, tuple[Ref | None, Stays | None]]:
-    """The manager or graph that each subject names, and why what is its stays.
+    """The manager or graph of each subject, and the reason why its rows stay.
 
-    News of schedules and webhooks, which have no end, go by their own age.
+    Events of schedules and webhooks, which have no end, are removed by their own age.
     """
     found: dict[str, tuple[Ref | None, Stays | None]] = dict.fromkeys(subjects, (None, None))
     for name, owner in OWNERS.items():

@@ -15,9 +15,9 @@ from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime
 from crawler_lifecycle.store.runs.tables import run_history, task_history
 
-#: Numbers of tasks that are left out at the most, whatever is missing.
+#: The most task numbers that are skipped, however many rows are missing.
 TASK_GAP_MAX = 10**9
-#: What no row of these tables may be without.
+#: Values of columns that must not be null in these tables.
 _REAL = {
     "run_history": {"attempt": 1, "status": RunStatus.INITIALIZING, "stage": Stage.INITIATION, "trigger": Trigger.API},
     "task_history": {"attempt": 1, "status": TaskStatus.QUEUED},
@@ -33,10 +33,10 @@ class RunNumberStore(StorePart):
             return _newest(conn, run_history.c.run_id)
 
     def begin_run_ids_above(self, run_id: int) -> bool:
-        """From now on new runs get higher numbers than this one; whether they would not have. Numbers never go back.
+        """Make new runs get higher numbers than this one.
 
-        A database from which rows are missing (restored, made anew) is without their tasks too: new tasks leave out as
-        many numbers as the missing runs may have used.
+        Returns whether this changed anything. Numbers never go back. A database with missing rows (restored, or created
+        again) lacks their tasks too: new tasks skip as many numbers as the missing runs may have used.
 
         A row is written under the number and removed in the same transaction: that moves the counter on every database,
         needs no right to change the schema, and reaches replicas. Nobody else ever sees the row.
@@ -72,7 +72,7 @@ def _insert(conn: Connection, table: Table, now: datetime, **values: Any) -> int
 
 
 def _blank(column: Column[Any], now: datetime) -> object:
-    """The value for this column in a row that nobody ever sees."""
+    """The value of this column in a row that nobody ever sees."""
     if isinstance(column.type, UtcTime):
         return now
     if isinstance(column.type, Boolean):

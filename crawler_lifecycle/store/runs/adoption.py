@@ -28,10 +28,10 @@ class AdoptionStore(RunPart):
     """Runs that the database has lost and that still execute."""
 
     def adopt_run(self, lost: LostRun) -> RunRow:
-        """Insert a run again that no row knows, under its number and uid, with its tasks as what is to be looked for.
+        """Insert a run without a row again, with its number and uid, and with its tasks for the next look to find.
 
-        A task that left nothing behind is LOST. Again: the row that is there. Raises ``NotInThisState`` when the number
-        of the run, or of one of its tasks, is given to another one by now.
+        A task without any trace is LOST. A second call returns the existing row. Raises ``NotInThisState`` when the
+        number of the run, or of one of its tasks, is given to another one by now.
         """
         r, number = run_history.c, lost.run.run_id
         with self._db.writing() as conn:
@@ -56,7 +56,7 @@ class AdoptionStore(RunPart):
         return run_row(unit.run)
 
     def _complete(self, conn: Connection, lost: LostRun) -> RunRow:
-        """Add the tasks that the row, which is older than they are, does not know."""
+        """Add the tasks that are newer than the row."""
         t, run = task_history.c, read_run(conn, lost.run.run_id, lock=True)
         known = set(conn.execute(select(t.task_index).where(t.run_id == lost.run.run_id)).scalars())
         more = [one for one in lost.tasks if one.index not in known and one.attempt <= run["attempt"]]
@@ -113,7 +113,7 @@ def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
 def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
     request_id, r = lost.request_id, run_history.c
     if conn.execute(select(r.run_id).where(r.request_id == request_id)).scalar_one_or_none() is not None:
-        # Whoever asked for it asked again after the restore, and got another run.
+        # The request was repeated after the restore, and got another run.
         request_id = f"{request_id[: REQUEST_ID_MAX - 9]}/{lost.run.uid[:8]}"
     stop = lost.stop
     status = RunStatus.PROCESSING if stop is None else RunStatus.STOPPING
@@ -136,7 +136,7 @@ def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
 
 
 def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:
-    """Deployed for certain; what it does, or how it ended, the next look says."""
+    """Surely deployed; the next look reports its state or its end."""
     return {
         "task_id": one.task_id,
         "run_id": lost.run.run_id,

@@ -1,4 +1,4 @@
-"""Completion and resumption: the verdict, new rows for what is to run again, events and exports."""
+"""Completion and resumption: the verdict, new rows for tasks that run again, events and exports."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
 
 
 def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
-    """The verdict of a run that did not start in time names what it waited for, which is on record until then."""
+    """The verdict of a run that did not start in time names the reason of its wait, which is recorded until then."""
     waited = unit.run["waiting_for"]
     if verdict.outcome != "start_timeout" or waited in (None, WAITING_FOR_START):
         return verdict
@@ -117,8 +117,7 @@ class CompletionStore(RunPart):
                 cluster_time=last_end,
                 outcome=verdict.outcome,
                 cause=verdict.cause,
-                # The run was over when its last task was, however late that was found; a clock ahead of ours is not
-                # believed.
+                # The run ended with its last task, however late that was found; a clock ahead of ours is corrected.
                 ended_at=min(last_end, unit.now) if last_end else unit.now,
                 stage=Stage.COMPLETION.value,
                 waiting_for=None,
@@ -139,7 +138,7 @@ class CompletionStore(RunPart):
 
 
 def _check_judged(unit: Unit) -> None:
-    """Raise ``RowUnreadable`` when the terminal status is not ours: with each verdict of ours comes its event."""
+    """Raise ``RowUnreadable`` when the terminal status is not ours: each verdict of ours has an event."""
     key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
     if unit.conn.execute(select(outbox_event.c.seq).where(outbox_event.c.event_key == key)).one_or_none() is None:
         cure = f"no verdict of attempt {unit.attempt} set it: set it back to PROCESSING, and the run is judged at once"
@@ -166,7 +165,7 @@ def _check_complete(unit: Unit, counts: TaskCounts) -> None:
 
 
 def _tasks_made(unit: Unit) -> int:
-    """The number of tasks that the run was given, by the record of its beginning and of what was added later."""
+    """The number of the run's tasks, by the record of its beginning and of later additions."""
     s, a = status_transition.c, task_addition.c
     query = select(status_transition).where(s.run_id == unit.run_id).order_by(s.seq).limit(1)
     first = unit.conn.execute(query).mappings().one_or_none()
@@ -177,7 +176,7 @@ def _tasks_made(unit: Unit) -> int:
 
 
 def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
-    """The facts that data pipelines are told about an ended run."""
+    """The facts about an ended run for data pipelines."""
     names = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent", "status", "outcome", "cause")
     return {
         **facts(unit.run, *names),
@@ -188,7 +187,7 @@ def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
 
 
 class ExportStore(RunPart):
-    """Exports, and how they stand."""
+    """Exports, and their state."""
 
     def begin_export(self, fence: Fence) -> int:
         """An export of the fence's attempt reads files from now on; the last attempt whose files are given up, or 0."""
@@ -202,10 +201,10 @@ class ExportStore(RunPart):
             return unit.conn.execute(gone).scalar_one() or 0
 
     def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
-        """Write down how the export of the fence's attempt stands.
+        """Record the state of the export of the fence's attempt.
 
-        What was stored stays on record with its address: a later try that fails adds its error and nothing else.
-        An attempt that was resumed meanwhile may still say how its own export went: nobody else will.
+        A stored archive stays recorded with its address: a later failed try only adds its error. A resumed attempt may
+        still record the result of its own export: nobody else will.
         """
         x = export_record.c
         with self._unit(fence.run_id) as unit:

@@ -1,4 +1,4 @@
-"""The ledger: corrections that no look writes, and what readers want to know of all of them.
+"""The ledger: corrections that no look writes, and queries about all corrections.
 
 Rows of ``correction`` are inserted here and, out of what looks have found, in ``bulk.py``. Nothing updates or deletes
 them, nor those of ``status_transition``: a test reads every statement that the store sends, and the database's user
@@ -161,7 +161,7 @@ def _values(unit: Unit, one: Correction, tasks: Mapping[int, Row]) -> dict[str, 
 
 
 def _on_record_since(unit: Unit, one: Correction, attempt: int, task: Row | None) -> datetime | None:
-    """The time when the status that was believed came on record; ``None`` when it is no status of this row."""
+    """The time when the believed status was recorded; ``None`` when it is no status of this row."""
     if task is not None and task["status"] == one.believed:
         return task["status_since"]  # type: ignore[no-any-return]
     s = status_transition.c

@@ -104,12 +104,12 @@ class DeploymentStore(RunPart):
                 unit.update_run(waiting_for=names.WAITING_FOR_START if starting else None)
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
-            # A task that was offered again since then may be on its way: only that call's answer says that it is not.
+            # A task that was offered again since then may be on its way: only the answer to that call decides.
             again = {row.task_id for row in rows if until is not None and row.offered_until != until}
             put_off = [(task_id, a) for task_id, a in mine if a.state == "deferred" and task_id not in again]
             deferred = [{"task_id": task_id, "reason": answer.reason} for task_id, answer in put_off]
             update_tasks(unit, deferred, replace=("reason",), nulls=("offered_until",))
-            # It was not there just now. What an earlier call without an answer began may come until that one is void.
+            # It did not exist just now. An unanswered earlier call may still create it until that call expires.
             coming = {task.task_id: task.offered_until for task in offered if task.offered_until is not None}
             _set_back(unit, {i: end for i, _ in put_off if (end := coming.get(i)) is not None and end >= unit.now})
             return unit.counts()
@@ -119,11 +119,11 @@ class DeploymentStore(RunPart):
     ) -> TaskCounts:
         """QUEUED tasks become FAILED / ``deploy_failed`` with this reason, unless an earlier call may have made them.
 
-        ``offered`` and ``until`` are the offer that was refused as a whole: it brought nothing. An earlier call without
-        an answer may have created what no refusal of a later one takes back. A task that it offered stays QUEUED and is
-        offered by that call only, until a look from after the end of that call did not see the task.
+        ``offered`` and ``until`` are the offer that was refused as a whole: it created nothing. An earlier call without
+        an answer may have created tasks, which a later refusal does not remove. A task that it offered stays QUEUED and
+        is offered by that call only, until a look from after the end of that call did not see the task.
 
-        Again: nothing is left to refuse or to set back.
+        A second call changes nothing.
         """
         with self._unit(fence.run_id, fence) as unit:
             t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
@@ -193,7 +193,7 @@ class DeploymentStore(RunPart):
             return unit.counts()
 
     def places(self, run_id: int) -> list[str]:
-        """The places on the cluster where tasks of the run live or may come to life, as far as they are on record."""
+        """The namespaces in which tasks of the run live or may appear, as far as they are recorded."""
         t = task_history.c
         alive = or_(t.status.in_(ACTIVE), and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None)))
         query = current_tasks(run_id, t.cluster_place).where(alive, t.cluster_place.is_not(None)).distinct()
@@ -205,7 +205,7 @@ class DeploymentStore(RunPart):
 
 
 def _queued(unit: Unit, row: Row) -> QueuedTask:
-    # The offer of a former attempt is void by now, and what it brought has another name.
+    # The offer of a former attempt has expired, and its tasks have other names.
     before = row["offered_until"] if row["attempt"] == unit.attempt else None
     return QueuedTask(row["task_id"], row["task_index"], row["args"], before)
 
@@ -258,7 +258,7 @@ def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
 
 
 def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
-    """As many of the first rows as one call can carry, and one in any case: what is not sent must not be offered."""
+    """As many of the first rows as one call can carry, and at least one: a row that is not sent must not be offered."""
     size = 0
     for place, row in enumerate(rows):
         size += len(json.dumps(row["args"], default=str))
@@ -268,7 +268,7 @@ def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _within(unit: Unit, rows: Sequence[Row], max_parallel: int) -> Sequence[Row]:
-    """As many of the first rows as fit beside what is active or may become so by a call on its way."""
+    """As many of the first rows as fit beside tasks that are active or may become active by a pending call."""
     t = task_history.c
     counts = unit.counts()
     on_their_way = unit.conn.execute(

@@ -77,7 +77,7 @@ class InitiationStore(RunPart):
     def reserve_run(
         self, request: RunRequest, request_id: str, task_args: Sequence[Mapping[str, str]] | None = None
     ) -> tuple[RunRow, bool]:
-        """Insert the run and all its task rows (QUEUED), without an owner; the row, and whether it is new.
+        """Insert the run and all its task rows (QUEUED), without an owner. Returns the row, and whether it is new.
 
         ``task_args`` are the tasks' own arguments (default: those of ``request.tasks``, or one task).
         The same ``request_id`` again answers the stored row; another request under it raises ``DuplicateRequest``.
@@ -199,7 +199,7 @@ class InitiationStore(RunPart):
     def _claim(
         unit: Unit, request: RunRequest, owner: Owner, known_closed: tuple[int, Owner] | None, repair: bool
     ) -> Owner | None:
-        """Claim the run, or name the former owner about whom must be asked first."""
+        """Claim the run, or return the former owner that must be checked first."""
         run = unit.run
         if request.crawler is not None and request.crawler != run["crawler"]:
             raise InvalidRequest(
@@ -257,8 +257,8 @@ def _check_rerun(unit: Unit, request: RunRequest) -> None:
 def _check_never_lost(unit: Unit, owner: Owner) -> None:
     """Raise ``Fenced`` for a workflow from which the run was taken.
 
-    Its claim is a try that went on after it was given up for dead: nobody waits for it, and the run would be left with
-    an owner that is closed.
+    Its claim is a late try of a workflow that was considered dead: nobody waits for it, and the run would get a closed
+    owner.
     """
     p = history_property.c
     query = select(p.attempt).where(
@@ -312,7 +312,7 @@ def _next_attempt(
     one of this attempt, and the former owner may write no more.
     """
     run, before = unit.run, unit.status
-    # Each attempt is lost once, as its number is raised here.
+    # Each attempt counts as lost once, as its number is raised here.
     lost = {"attempt": unit.attempt, "name": PROPERTY_FORMER_OWNER, "value": run["owner_run_id"]}
     unit.conn.execute(insert(history_property).values(run_id=unit.run_id, **lost))
     values: dict[str, Any] = {
@@ -327,7 +327,7 @@ def _next_attempt(
         "waiting_for": None,
         "look_error": None,
         "look_error_since": None,
-        # Another workflow orders the looks from here on, perhaps of another server.
+        # From here on another workflow orders the looks, perhaps on another server.
         "look_ordered_at": None,
         # The clock of the stall rule starts again: nobody looked while the run had no owner.
         "last_progress_at": unit.now if run["last_progress_at"] else None,
@@ -344,11 +344,11 @@ def _next_attempt(
             "ended_at": None,
         }
     elif repair:
-        # What the lost workflow had begun goes on: tasks that it had queued again are not queued a second time.
+        # The lost workflow's work continues: tasks that it had queued again are not queued a second time.
         if run["requeued_attempt"] == unit.attempt:
             values["requeued_attempt"] = unit.attempt + 1
     else:
-        # An attempt that was lost before it queued the ended tasks again leaves that to this one.
+        # If an attempt was lost before it queued the ended tasks again, this one does it.
         values["claim_rerun"] = run["claim_rerun"] and run["requeued_attempt"] != run["attempt"]
     stopped = stop_of(run) is not None and not before.terminal
     after = RunStatus.STOPPING if stopped else RunStatus.INITIALIZING
@@ -356,5 +356,5 @@ def _next_attempt(
     if before is not after:
         source = "sweep" if repair else "resume"
         unit.note_transition(before.value, after, source, {"attempt": unit.attempt, "owner": workflow_id})
-    # What the former owner found and did not apply, the first look of this attempt finds again.
+    # Findings of the former owner that were not applied are found again by the first look of this attempt.
     forget_staged(unit)

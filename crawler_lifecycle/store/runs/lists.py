@@ -32,9 +32,9 @@ CLOCK_SLACK = timedelta(hours=1)
 """The most by which the clocks of two hosts that create runs may differ before a filter by time leaves a run out."""
 
 ATTENTION = timedelta(days=30)
-"""The greatest age, since its creation, of a run that still needs attention, where nobody says another. What failed
-earlier and nobody has dealt with, nobody will; and each failed run that was followed costs a page two looks into
-indexes."""
+"""The greatest age, since its creation, of a run that still needs attention, where nobody says another. Older failures
+are ignored, because nobody will handle them; and each failed run with a successor costs a page two index lookups.
+"""
 
 
 _OTHER_ORDER = ("created_at", "parent_ended_at_run_id", "parent_attempt_run_id")
@@ -71,7 +71,7 @@ def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[R
 
 
 def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequence[Row]:
-    """The newest runs of each crawler, without what was asked for: newest first."""
+    """The newest runs of each crawler, without the requests: newest first."""
     if not crawlers:
         return []
     r = run_history.c
@@ -99,7 +99,8 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
     r = run_history.c
     query = select(r.run_id).order_by(r.run_id.desc())
     if filters.tags:
-        # The runs of a tag come out of its own index in the order of the id; of several tags they are looked up in it.
+        # The runs of a tag are read from its own index in the order of the id; for several tags they are looked up in
+        # it.
         first, *others = dict.fromkeys(map(tag_key, filters.tags))
         tagged = run_tag.c
         query = select(tagged.run_id).join(run_history, r.run_id == tagged.run_id).order_by(tagged.run_id.desc())

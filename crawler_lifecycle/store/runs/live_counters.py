@@ -28,10 +28,10 @@ class LiveCounterStore(RunPart):
     def record_counts(self, run: RunRef, counted: Sequence[Counted]) -> int:
         """Raise counters of the run's live tasks, between looks; how many tasks. ``counted`` is of that run.
 
-        Nobody owns this: whoever reads a counter may write it. So it only ever raises one, of the very task (uid of
-        the run, index, attempt) while that lives, and moves ``last_progress_at``. It leaves everything else as it is,
-        also what belongs to looks, and ``updated_at``: that this does not move says that nobody works for the run. It
-        makes no event. Raises ``RunNotFound``.
+        Every reader of counters may write them without a fence. So it only ever raises a counter, of the very task (uid
+        of the run, index, attempt) while that lives, and moves ``last_progress_at``. It leaves everything else as it
+        is, also what belongs to looks, and ``updated_at``: that this does not move says that nobody works for the run.
+        It makes no event. Raises ``RunNotFound``.
         """
         wanted = {(one.index, one.attempt): one for one in counted}
         with self._unit(run.run_id) as unit:
@@ -51,7 +51,7 @@ class LiveCounterStore(RunPart):
 
 
 def count_sums(unit: Unit) -> dict[str, int | None]:
-    """The run's counters: sums over tasks that are not superseded, unknown as long as no task told any."""
+    """The run's counters: sums over tasks that are not superseded; unknown as long as no task has reported any."""
     t = task_history.c
     sums = (func.sum(t[name]).label(name) for name in COUNTERS)
     row = unit.conn.execute(current_tasks(unit.run_id, *sums)).one()
@@ -71,17 +71,17 @@ def grown(known: Any, told: int | None) -> Any:
 
 
 def _raised(task: Row, told: Counted, now: datetime) -> dict[str, Any] | None:
-    """The columns of a task after this reading; ``None`` when no counter is another one."""
+    """The columns of a task after this reading; ``None`` when no counter has changed."""
     new = {name: grown(task[name], getattr(told.counters, name)) for name in COUNTERS}
     if all(task[name] == value for name, value in new.items()):
         return None
-    # The crawler's own word says when; nobody has counted in the future. That it counts at all is no progress yet.
+    # The crawler itself reports the time; a time in the future is not accepted. A first report is no progress yet.
     at = min(told.at or now, now) if moved(task, new) else task["last_progress_at"]
     return {"task_id": task["task_id"], **new, "last_progress_at": at}
 
 
 def moved(before: Row, after: Mapping[str, Any]) -> bool:
-    """Tell whether any counter is above zero and differs from before."""
+    """Return whether any counter is above zero and differs from before."""
     return any(after[name] and after[name] != before[name] for name in COUNTERS)
 
 

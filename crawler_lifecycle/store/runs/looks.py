@@ -1,4 +1,4 @@
-"""Looks: what was found, staged until it is applied, and the counters that need no staging."""
+"""Looks: findings, which are staged until they are applied, and counters, which need no staging."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 _MS = timedelta(milliseconds=1)
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
-#: What is staged of a task.
+#: The staged parts of a task.
 _PARTS = ("finding", "details")
 _ALIVE = [status.value for status in ALIVE]
-#: What one look may tell about a task without changing its status.
+#: Columns of a task that a look may change without a change of its status.
 _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
 _OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "fields", "resumed", "resume_note")
 
@@ -45,7 +45,7 @@ class LookStore(RunPart):
     """Looks: their findings are staged, and then applied in one transaction."""
 
     def found_state(self, fence: Fence) -> FoundState:
-        """The unsettled tasks of the run and what is needed to judge a look."""
+        """The unsettled tasks of the run with the data to judge a look."""
         with self._db.reading() as conn:
             run = read_run(conn, fence.run_id, owned=True)
             check_fence(run, fence)
@@ -117,9 +117,9 @@ class LookStore(RunPart):
             return _report(unit)
 
     def record_look_error(self, fence: Fence, error: str, ordered_at: datetime | None = None) -> None:
-        """Write down why the last look failed, and since when looks do, until one succeeds.
+        """Record why the last look failed, and since when looks fail, until one succeeds.
 
-        Nothing when a look that was ordered later is on record: this one was given up, and is not the last one.
+        Writes nothing when a look that was ordered later is recorded: this one was given up, and is not the last one.
         """
         with self._unit(fence.run_id, fence) as unit:
             if not unit.status.terminal and not _is_overtaken(unit, ordered_at):
@@ -171,7 +171,7 @@ class LookStore(RunPart):
                         delete_rows(unit.conn, table.c.task_id, "PRIMARY", [row["task_id"] for row in told])
                         unit.conn.execute(insert(table), told)
                 total += len(rows)
-            if total:  # no look may come after this one to count anew
+            if total:  # a later look must not count them again
                 unit.update_run(**count_sums(unit))
             return total
 
@@ -202,7 +202,7 @@ class LookStore(RunPart):
 
 
 def _check_order(unit: Unit, ordered_at: datetime | None) -> None:
-    """Refuse a look that was ordered before the one on record: it would take back what is known by now."""
+    """Refuse a look that was ordered before the recorded one: it would undo newer findings."""
     if _is_overtaken(unit, ordered_at):
         text = (
             f"A look at run {unit.run_id}, attempt {unit.attempt}, that was ordered at {ordered_at} may no longer "
@@ -233,7 +233,7 @@ def _report(unit: Unit) -> LookReport:
 
 
 def _moved_between(run: Row) -> bool:
-    """Tell whether counters moved after the last look on record: whoever read them between looks wrote them since."""
+    """Return whether counters changed after the last recorded look: they were written between looks."""
     progress, looked = run["last_progress_at"], run["verified_at"]
     return progress is not None and looked is not None and bool(progress > looked)
 
@@ -276,7 +276,7 @@ def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
 
 
 def _laid_over(earlier: Any, later: Any) -> Any:
-    """The later part, with the log and the statistics of the earlier one where it has none of its own."""
+    """The later part, with the log and the statistics of the earlier one where it has none."""
     if not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
         return later
     kept = (name for name in ("log_tail", "statistics") if earlier.get(name) and not later.get(name))
@@ -284,7 +284,7 @@ def _laid_over(earlier: Any, later: Any) -> Any:
 
 
 def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
-    """The rows that are staged for the run, in chunks: log tails of many tasks need not be in memory at once."""
+    """The staged rows of the run, in chunks, so that the log tails of many tasks are not in memory at once."""
     o, last = task_observation.c, -1
     while True:
         query = select(task_observation).where(o.run_id == unit.run_id, o.task_index > last)
@@ -297,20 +297,22 @@ def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
 
 
 def _vouched_at(task: Row, run: Row) -> datetime | None:
-    """The time when a look last saw the task as it is recorded: the last look, unless the task was gone then."""
+    """The time when a look last saw the task in its recorded status: the last look, unless the task was missing
+    then.
+    """
     vouched: datetime | None = task["absent_since"] or run["verified_at"]
     return vouched
 
 
 def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
-    """The columns of a task after this observation, or ``None`` when they are what they were."""
+    """The columns of a task after this observation, or ``None`` when they are unchanged."""
     ours = task["cluster_uid"] is None or seen.uid is None or seen.uid == task["cluster_uid"]
     if seen.phase is Phase.ABSENT:
         return _missed(task, seen, now, run)
     if seen.phase not in _SEEN or not ours:
         return None
     counted = {name: getattr(seen.counters, name) for name in COUNTERS}
-    # Somebody may have counted on while the look was under way; the last word is that of the end.
+    # The counters may have been raised during the look; the last values are those of the end.
     later = grown if seen.phase is Phase.EXECUTING else _told
     new: dict[str, Any] = {name: later(task[name], value) for name, value in counted.items()}
     peaks = [peak for peak in (task["peak_memory"], seen.peak_memory) if peak is not None]
@@ -338,7 +340,7 @@ def _told(known: Any, told: int | None) -> Any:
 
 
 def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
-    """The columns of a task that was deployed and is not to be found: since when, and what is said about it."""
+    """The columns of a deployed task that was not found: since when, and the text about it."""
     if not (task["ever_seen"] or task["cluster_uid"]):
         return None
     same = {name: task[name] for name in _OBSERVED_ALL}
@@ -356,10 +358,10 @@ def _short(details: Details) -> Details:
 
 
 def _detail(row: Row) -> dict[str, Any]:
-    """The columns that one staged row proves; ``None`` where it says nothing."""
+    """The columns that one staged row proves; ``None`` where it proves nothing."""
     finding = load_finding(row) if row["finding"] else None
     foreign = finding is not None and _foreign(finding)
-    # Node, counters, exit code and log of another object under our name say nothing about our task.
+    # Node, counters, exit code and log of another object of the same name say nothing about our task.
     seen = finding.observation if finding and not foreign else None
     details = load_details(row) if row["details"] and not foreign else None
     end = seen.end if seen else None

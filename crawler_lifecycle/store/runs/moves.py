@@ -53,7 +53,7 @@ class Move:
     cause: str | None = None
     correction: str | None = None
     vouched_at: datetime | None = None
-    """The last moment at which a look saw that what was believed was true; ``None`` when none ever did."""
+    """The last time at which a look saw that the recorded status was true; ``None`` when none ever did."""
     evidence: Mapping[str, Any] | JsonText = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
 
@@ -129,8 +129,8 @@ _LAG = {
     "mysql": "GREATEST(0, ROUND(TIMESTAMPDIFF(MICROSECOND, {}, :now) / 1000))",
     "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday({})) * 86400000) AS INTEGER))",
 }
-#: From when what was believed was untrue, at the earliest: as ``ledger.untrue_since``, and where the cluster gives no
-#: time, since a look last saw that it was true.
+#: The earliest time from which the recorded status was untrue: as ``ledger.untrue_since``, and without a time of the
+#: cluster, since a look last saw that it was true.
 _UNTRUE = {
     "mysql": "GREATEST(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
     "sqlite": "MAX(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
@@ -139,9 +139,9 @@ _UNTRUE = {
 
 @functools.cache
 def _tell(dialect: str, work: str, table: str) -> TextClause:
-    """The INSERT of what is about to change.
+    """The INSERT of the coming changes.
 
-    Another program may write these rows too, so they are locked: what is told here is what the update finds.
+    Other programs may write these rows too, so they are locked: the update finds the values that are reported here.
     """
     columns, also = (_TRANSITION, "") if table == "status_transition" else (_CORRECTION, " AND w.correction <> ''")
     if work == "task_finding":
@@ -174,7 +174,7 @@ def _apply(
 
 
 def forget_staged(unit: Unit) -> None:
-    """Delete what looks have staged for the run."""
+    """Delete the staged findings of the run."""
     delete_rows(unit.conn, task_observation.c.run_id, "ix_task_observation_run_id_task_index", [unit.run_id])
     delete_rows(unit.conn, task_finding.c.run_id, "PRIMARY", [unit.run_id])
 
@@ -233,9 +233,9 @@ def _tell_all(unit: Unit, work: str, source: str) -> int:
 
 @contextmanager
 def _remembered(unit: Unit) -> Iterator[None]:
-    """Keep what is told of the run's tasks in here for whoever is to hear of it after the commit, and for an event."""
+    """Keep the additions of the run's tasks to the ledger for the listener after the commit, and for an event."""
     s, c, t = status_transition.c, correction.c, task_history.c
-    # Nobody else appends any while the run's row is locked.
+    # Nobody else appends while the run's row is locked.
     seq = unit.conn.execute(select(func.max(s.seq)).where(s.run_id == unit.run_id)).scalar_one() or 0
     last = unit.conn.execute(select(func.max(c.id)).where(c.run_id == unit.run_id)).scalar_one() or 0
     yield
@@ -275,7 +275,7 @@ def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> Non
 
 
 def _still(move: Move, earlier: Row | None) -> Move:
-    """The move with what an earlier look, which found the same, knew of its lateness."""
+    """The move with the lateness of an earlier look that found the same."""
     if earlier is None or earlier["status"] != move.after:
         return move
     moments = [moment for moment in (earlier["vouched_at"], move.vouched_at) if moment is not None]

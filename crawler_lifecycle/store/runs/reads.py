@@ -24,18 +24,18 @@ from .unit import RunPart, current_tasks, missing
 _FIXED = ("request", "request_id", "crawler", "trigger", "multi", "flow_id", "parent", "created_at")
 _SHOWN = {*RunRow.__dataclass_fields__, *(c.name for c in run_history.c if c.name.startswith("stop_"))}
 _MOVING = [column for column in run_history.c if column.name in _SHOWN and column.name not in _FIXED]
-#: What is in both under the same name, so that most rows are known to be the same without making anything of them.
+#: Columns of both under the same name: most rows are compared by them without building an object.
 _PLAIN = [column.name for column in _MOVING if column.name in RunRow.__dataclass_fields__]
 _plain = attrgetter(*_PLAIN)
-#: Different notes on resumption that are told of one run.
+#: The most different notes about resumption that are shown for one run.
 _NOTES_MAX = 10
 
 
 class RunReader(RunPart):
-    """Runs, and what is on record beside them. All raise only ``StoreUnavailable`` and ``RowUnreadable``."""
+    """Runs, and their other records. All methods raise only ``StoreUnavailable`` and ``RowUnreadable``."""
 
     def get_run(self, run_id: int) -> RunRow | None:
-        if not 0 < run_id <= ID_MAX:  # no row has it, and SQLite's driver does not even take a larger one
+        if not 0 < run_id <= ID_MAX:  # no row has this number, and SQLite's driver does not accept larger ones
             return None
         rows = self._rows(select(run_history).where(run_history.c.run_id == run_id))
         return whole_run(rows[0]) if rows else None
@@ -107,7 +107,7 @@ class RunReader(RunPart):
             raise ValueError(f"{len(before)} rows are compared at once; give at most {ROWS_MAX}")
         if not before:
             return []
-        # Among few runs a server may else read them all.
+        # With few runs a server may otherwise read all of them.
         query = select(*_MOVING).where(run_history.c.run_id.in_(sorted(before)))
         rows = self._rows(query.with_hint(run_history, "FORCE INDEX (PRIMARY)", "mysql"))
         return [now for row in rows if (now := _changed(before[row["run_id"]], row)) is not None]
@@ -141,7 +141,7 @@ class RunReader(RunPart):
 
 
 def _changed(before: RunRow, row: Row) -> RunRow | None:
-    """The row as it is now; ``None`` when that is what it was, or the number is another run's by now."""
+    """The present row; ``None`` when it is unchanged, or another run has the number now."""
     same = _plain(before) == tuple(map(row.__getitem__, _PLAIN))
     if row["run_uid"] != before.run_uid or (same and before.stop == stop_of(row)):
         return None
@@ -150,10 +150,10 @@ def _changed(before: RunRow, row: Row) -> RunRow | None:
 
 
 class SweepStore(StorePart):
-    """Runs that were accepted, or told to stop, and have no workflow that knows."""
+    """Runs that were accepted, or got a stop, and whose workflow does not know it."""
 
     def unowned_runs(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
-        """Runs that were reserved or resumed and not claimed: they were accepted, so somebody must start them."""
+        """Runs that were reserved or resumed but not claimed: they were accepted, so they must be started."""
         r = run_history.c
         query = (
             select(run_history)

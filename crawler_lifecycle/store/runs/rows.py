@@ -44,7 +44,7 @@ def stored_request(request: RunRequest, request_id: str) -> dict[str, Any]:
 
 
 def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
-    """Fingerprint of everything asked for, however the tasks came and whatever id the request has."""
+    """Fingerprint of the whole request, in whatever form the tasks came and whatever id the request has."""
     content = {
         **canonical(request),
         "request_id": None,
@@ -54,7 +54,7 @@ def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | N
 
 
 def work_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
-    """Fingerprint of what is crawled: the same whoever asks, when, why, and with which limits."""
+    """Fingerprint of the work: independent of who asked, when, why, and with which limits."""
     tasks = None if task_args is None else list(map(dict, task_args))
     content = [request.crawler, request.args, request.settings, tasks]
     return request_fingerprint(json.dumps(content, sort_keys=True, ensure_ascii=True))
@@ -120,7 +120,7 @@ def load_details(row: Row) -> Details:
 
 
 def compact(value: Any) -> Any:
-    """JSON without what is empty, its texts cut."""
+    """JSON without empty fields, its texts cut."""
     if isinstance(value, dict):
         kept = {name: compact(item) for name, item in value.items()}
         return {name: item for name, item in kept.items() if item is not None and item != {}}
@@ -144,14 +144,14 @@ def evidence(observation: Observation) -> JsonText:
 
 
 def whole_run(run: Row) -> RunRow:
-    """One run for a reader. Raises ``RowUnreadable`` when its request is none."""
+    """One run for a reader. Raises ``RowUnreadable`` when its request is invalid."""
     load_request(run)
     return run_row(run)
 
 
 def run_row(run: Row) -> RunRow:
     """One run."""
-    # A later attempt counts on from what the earlier ones had, in a time that is not on record.
+    # A later attempt continues the counters of the earlier ones, whose time is not recorded.
     pace = _pace(run) if run["attempt"] == 1 else None
     fields = Coverage.of(run["fields"])
     return made(RunRow, run, status=RunStatus(run["status"]), stop=stop_of(run), pages_per_minute=pace, fields=fields)

@@ -1,4 +1,4 @@
-"""Stops: the intent, and what it does to tasks that are not on the cluster yet."""
+"""Stops: the intent, and its effect on tasks that are not on the cluster yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .rows import run_row, task_state
 from .tables import cancellation_log, task_history
 from .unit import RunPart, Unit, check_fence, current_tasks, read_run
 
-#: What a plain stop still has to ask.
+#: Statuses of tasks that a plain stop still has to ask.
 _UNASKED = (TaskStatus.PENDING, TaskStatus.RUNNING)
 #: Queued tasks that are cancelled in one transaction, in seconds even by a slow database.
 CANCEL_PAGE = 5_000
@@ -42,11 +42,11 @@ class StopStore(RunPart):
         before = unit.stop
         unit.update_run(**stop_values(stop if before is None else before.merged(stop)))
         if fence is None and unit.stop != before:
-            # It came past the workflow, which therefore has to hear of it (again).
+            # It was recorded without the workflow, which therefore has to be notified (again).
             unit.update_run(stop_acted_at=None)
         if stop.limit is None and request_id is not None:
             c = cancellation_log.c
-            # An attempt that takes the run over is told of the stop under the same id.
+            # An attempt that takes the run over is notified of the stop with the same id.
             key = (c.run_id == unit.run_id, _of_this_intent(unit), c.request_id == request_id)
             if unit.conn.execute(select(c.id).where(*key).limit(1)).one_or_none() is None:
                 _log(unit, stop, request_id)
@@ -123,7 +123,7 @@ class StopStore(RunPart):
             move_tasks(unit, moves, "stop")
 
     def last_asked(self, run_id: int) -> datetime | None:
-        """The time when the last of the tasks that are STOPPING was asked to end."""
+        """The time when the last of the STOPPING tasks was asked to end."""
         t = task_history.c
         query = current_tasks(run_id, func.max(t.status_since)).where(t.status == TaskStatus.STOPPING)
         with self._db.reading() as conn:
@@ -131,7 +131,9 @@ class StopStore(RunPart):
             return found
 
     def acted_on_stop(self, fence: Fence, at: datetime) -> None:
-        """Fill ``acted_at`` of the intent's cancellation log rows without one, also of those of an earlier attempt."""
+        """Set ``acted_at`` where it is missing in the cancellation log of the intent, also for rows of an earlier
+        attempt.
+        """
         with self._unit(fence.run_id, fence) as unit:
             note_acted(unit, at)
 

@@ -33,12 +33,12 @@ def _counters() -> list[Column[int]]:
 run_history = new_table(
     "run_history",
     Column("run_id", Key, primary_key=True, autoincrement=True),
-    # Who the run is: a number comes again where a database was restored or made anew.
+    # The uid of the run: a number is given out again after a restore of the database.
     Column("run_uid", String(32), nullable=False),
     Column("request_id", String(120), nullable=False),
     Column("request_hash", String(32), nullable=False),
-    # Fingerprint of what is crawled, whoever asked for it and when; and the schedule whose due time asked for it. By
-    # these a failed run is known to be followed by a good one.
+    # Fingerprint of the work, without who asked and when; and the schedule whose due time requested it. By these a
+    # later success of a failed run is found.
     Column("work_hash", String(32)),
     Column("schedule", String(80)),
     Column("crawler", String(63), nullable=False),
@@ -103,7 +103,7 @@ run_history = new_table(
     Index(None, "work_hash", "status", "run_id"),
     Index(None, "schedule", "status", "run_id"),
     Index(None, "created_at"),
-    # What ended lately is what audits compare.
+    # Audits compare the runs that ended lately.
     Index(None, "ended_at", "run_id"),
     # Only live runs have a next look; those without one are read by the last change of their rows.
     Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
@@ -165,7 +165,8 @@ task_history = new_table(
     Column("ever_seen", Boolean, nullable=False),
     # Since when looks no longer find it although one had seen it, which proves nothing yet.
     Column("absent_since", UtcTime),
-    # When the first of the looks in a row was made that could not find it: with a second one, much later, it is proved.
+    # The time of the first of the looks in a row that could not find it: a second one, much later, proves that it is
+    # gone.
     Column("missed_at", UtcTime),
     Column("last_progress_at", UtcTime),
     Column("deployed_at", UtcTime),
@@ -203,7 +204,7 @@ task_observation = new_table(
 
 task_finding = new_table(
     "task_finding",
-    # What the staged findings will change, ready for one UPDATE (see moves.py): the columns that it shares with
+    # The changes of the staged findings, ready for one UPDATE (see moves.py): the columns that it shares with
     # task_history have the same names and types.
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
     Column("task_id", BigInteger, primary_key=True, autoincrement=False),
@@ -244,7 +245,7 @@ task_log = new_table(
 
 task_stats = new_table(
     "task_stats",
-    # What a crawler counted by itself, told at its end: name -> number.
+    # The crawler's own numbers, reported at its end: name -> number.
     Column("task_id", Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
     Column("stats", Json, nullable=False),
 )
@@ -282,7 +283,7 @@ correction = new_table(
     Column("created_at", UtcTime, nullable=False),
     Index(None, "run_id", "id"),
     Index(None, "kind", "id"),
-    # The summary of a week reads this index and nothing else.
+    # The summary of a week reads only this index.
     Index("ix_correction_summary", "created_at", "kind", "lag_ms"),
 )
 

@@ -22,7 +22,7 @@ from .unit import BY_RUN, count_tasks, current_tasks
 
 #: Names of statistics that are summed over the tasks of a run.
 NAMES_MAX = 1000
-#: PENDING tasks of a run of which the first reason is told.
+#: The most PENDING tasks of a run among which the first reason is searched.
 _REASONS = 5
 _BY_ID = "FORCE INDEX (ix_task_history_run_id_task_id)"
 
@@ -48,12 +48,12 @@ class TaskReader(StorePart):
             if len(among) > ROWS_MAX:
                 raise ValueError(f"{len(among)} tasks are asked for at once; give at most {ROWS_MAX}")
             query = query.where(t.task_id.in_(sorted(among)))
-        # MySQL may else take the index of current tasks and sort all of a large run.
+        # MySQL may otherwise use the index of current tasks and sort all tasks of a large run.
         page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
         return [task_row(row) for row in self._rows(page)] if among is None or among else []
 
     def drawn_tasks(self, run_id: int, limit: int) -> list[DrawnTask]:
-        """The first tasks by id that are not superseded, in short: for so many that their whole rows take long."""
+        """The first tasks by id that are not superseded, in a short form: whole rows of so many would take long."""
         t = task_history.c
         query = select(*(t[name] for name in DrawnTask._fields)).where(t.run_id == run_id, t.superseded_by.is_(None))
         page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
@@ -121,7 +121,7 @@ class TaskReader(StorePart):
         return {row["task_id"]: row["task_index"] for row in self._rows(query)} if task_ids else {}
 
     def recorded_tasks(self, keys: Collection[tuple[int, int, int]]) -> list[RecordedTask]:
-        """The rows of these tasks (run, index, attempt), those that there are."""
+        """The existing rows of these tasks (run, index, attempt)."""
         t, wanted = task_history.c, set(keys)
         runs: dict[int, set[int]] = {}
         for run_id, index, _ in wanted:

@@ -48,7 +48,7 @@ def current_tasks(run_id: int | BindParameter[int], *columns: Any) -> Select[Any
     return query.with_hint(task_history, BY_RUN, "mysql")
 
 
-#: Asked after every change and every look: building it anew would take longer than the answer.
+#: Executed after every change and every look: building it each time would take longer than the query.
 _COUNT = current_tasks(bindparam("run_id"), task_history.c.status, func.count()).group_by(task_history.c.status)
 
 
@@ -82,7 +82,7 @@ def check_fence(run: Row, fence: Fence) -> None:
         f"attempt {fence.attempt} of owner {fence.owner_run_id} may no longer write"
     )
     if same_attempt or same_owner:
-        # A takeover changes both. A manual edit changed one: the writer goes on once that is mended.
+        # A takeover changes both. A manual edit changed one: the writer continues once that is repaired.
         column, value = ("owner_run_id", fence.owner_run_id) if same_attempt else ("attempt", fence.attempt)
         fault = Fault(column, run[column], f"no takeover wrote it: set it back to {value!r}")
         raise RowEdited(f"{text}. {where(run_history, run)}: {fault}")
@@ -120,9 +120,9 @@ def checked_counts(conn: Connection, run: Row) -> TaskCounts:
 
 @dataclass
 class Unit:
-    """A write transaction on a run whose row is locked, so that no other writer of ours is in between.
+    """A write transaction on a run with a locked row, so that no other writer of ours comes between.
 
-    ``run`` is the row as it will be committed. ``changed`` asks for one ``run.changed`` event at the end.
+    ``run`` is the row that will be committed. ``changed`` requests one ``run.changed`` event at the end.
     """
 
     conn: Connection
@@ -130,11 +130,11 @@ class Unit:
     now: datetime
     changed: bool = False
     told: Told | None = None
-    """The function that hears, after the commit, what was added to the ledger."""
+    """The function that is called, after the commit, with the additions to the ledger."""
     told_changes: list[TaskChanged] = field(default_factory=list)
     told_corrections: list[Corrected] = field(default_factory=list)
     corrections: list[CorrectionRow] = field(default_factory=list)
-    """The corrections that were written, for the event that tells of them."""
+    """The written corrections, for the event about them."""
 
     @property
     def run_id(self) -> int:
@@ -160,7 +160,7 @@ class Unit:
         return count_tasks(self.conn, self.run_id)
 
     def update_run(self, **values: Any) -> None:
-        """Write those values that differ; nothing at all when none does."""
+        """Write the values that differ; nothing at all when none does."""
         new = {name: value for name, value in values.items() if self.run[name] != value}
         if not new:
             return
@@ -171,7 +171,9 @@ class Unit:
         self.run.update(new)
 
     def _waiting_since(self, wait: str | None) -> datetime | None:
-        """Since when the run waits for this. What stands before the colon says for what; the rest may change."""
+        """The time since which the run waits for this. The text before the colon names the reason; the rest may
+        change.
+        """
         before = self.run["waiting_for"]
         if wait is None:
             return None
@@ -186,7 +188,7 @@ class Unit:
         cluster_time: datetime | None = None,
         **values: Any,
     ) -> bool:
-        """Change the run's status, forwards only, with its transition; whether it changed."""
+        """Change the run's status, forwards only, with its transition. Returns whether it changed."""
         if not run_may_become(self.status, status):
             return False
         self.note_transition(self.run["status"], status, source, evidence, cluster_time)
@@ -218,7 +220,7 @@ class Unit:
         self.changed = True
 
     def announce(self) -> None:
-        """The event that tells what the run looks like now."""
+        """The event with the present state of the run."""
         names = ("run_id", "attempt", "crawler", "trigger", "status", "stage", "outcome", "pages", "items", "errors")
         tasks = dict(self.counts().by_status)
         body = facts(self.run, *names) | {"tasks": tasks}
@@ -298,7 +300,7 @@ class RunPart(StorePart):
         self._tell(unit)
 
     def _tell(self, unit: Unit) -> None:
-        """Say what is committed now, and how much later that is than the time which the rows give."""
+        """Report the committed changes, and their lateness against the times in the rows."""
         if self._told is None or not (unit.told_changes or unit.told_corrections):
             return
         took = self._clock() - unit.now

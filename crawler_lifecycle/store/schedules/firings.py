@@ -27,7 +27,7 @@ from .tables import schedule, schedule_due
 
 BEGINS = [one.value for one in Decision if one.begins]
 _s, _d = schedule.c, schedule_due.c
-#: How each kind of target stands: its table, its key, its state; the states after an end, and those that are good.
+#: The state of each kind of target: its table, its key, its state column; the states after an end, and the good ones.
 _TARGETS: Mapping[TargetKind, tuple[Any, Any, Any]] = {
     TargetKind.RUN: (run_history, run_history.c.run_id, run_history.c.status),
     TargetKind.MANAGER: (manager, manager.c.manager_id, manager.c.status),
@@ -37,7 +37,7 @@ OVER = {one.value for one in RunStatus if one.terminal} | {one.value for one in 
 GOOD = {RunStatus.COMPLETED.value, GraphState.COMPLETED.value}
 DELETED = "its schedule was deleted before it began"
 UNFIRED = "Temporal did not fire; Backfill begins it (crawlctl schedule backfill)"
-#: Firings of one statement, and of one transaction where a worker looks back.
+#: The most firings in one statement, and in one transaction of a worker that checks past due times.
 _NOTED_MAX = 1000
 _EVENTS = {
     Decision.MISSED: EVENT_SCHEDULE_MISSED,
@@ -69,7 +69,7 @@ def new_row(
 
 
 def written(conn: Connection, row: Row, values: Mapping[str, Any], before: Row | None) -> DueRow:
-    """The firing with these values: a new one, or ``before`` with another end."""
+    """The firing with these values: a new one, or ``before`` with a new end."""
     if before is not None:
         conn.execute(update(schedule_due).where(_d.due_id == before["due_id"]).values(**values))
     else:
@@ -80,9 +80,9 @@ def written(conn: Connection, row: Row, values: Mapping[str, Any], before: Row |
 
 
 def note_all(conn: Connection, row: dict[Any, Any], now: datetime) -> list[Row]:
-    """Give all due times up to now a firing, before what is due changes; what is to be told."""
+    """Give all due times up to now a firing, before the definition changes. Returns the firings to report."""
     told, more = list[Row](), True
-    with suppress(RowUnreadable):  # what nobody can read was never due, and is about to be given anew or to go
+    with suppress(RowUnreadable):  # an unreadable definition was never due, and is about to be replaced or removed
         while more:
             noted, tell = note(conn, row, now, now)
             told, more = told + tell, noted.more
@@ -90,8 +90,9 @@ def note_all(conn: Connection, row: dict[Any, Any], now: datetime) -> list[Row]:
 
 
 def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
-    """Have what waits come to nothing, as its schedule is deleted: one that is made anew under its name is another
-    one. Not what a person asked for. What is to be told."""
+    """Cancel waiting firings, as their schedule is deleted: a later schedule of the same name is another one. Firings
+    that a person requested stay. Returns the firings to report.
+    """
     mine = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED.value, _d.target_id.is_(None))
     queued = conn.execute(select(schedule_due).where(*mine).order_by(_d.due_at)).mappings().all()
     firings = {firing["due_id"]: firing for firing in queued if firing["asked_by"] is None}
@@ -101,7 +102,7 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
     conn.execute(update(schedule_due).where(*mine, _d.asked_by.is_(None)).values(**failed))
     for firing in queued:
         after = firing["after_id"]
-        while after in firings:  # what a person asked for waits for what was before
+        while after in firings:  # a requested firing waits for the one before
             after = firings[after]["after_id"]
         if firing["due_id"] not in firings and after != firing["after_id"]:
             conn.execute(update(schedule_due).where(_d.due_id == firing["due_id"]).values(after_id=after))
@@ -109,7 +110,7 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
 
 
 def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) -> tuple[Noted, list[Row]]:
-    """Write a firing for each due time from the last check on, up to ``until``, that has none; some at once."""
+    """Write a firing for each due time from the last check on, up to ``until``, that has none; several at once."""
     unfired, last = unfired_times(conn, row, until)
     paused_at, firings = row["paused_at"], []
     for due_at in unfired:
@@ -139,7 +140,7 @@ def unfired_times(conn: Connection, row: Row, until: datetime) -> tuple[list[dat
 
 
 def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
-    """The event that tells of these firings, which have one decision; empty where nobody is told of it."""
+    """The event about these firings, which have the same decision; empty where nobody is notified of it."""
     first, last, decision = firings[0], firings[-1], Decision(firings[0]["decision"])
     if decision not in _EVENTS:
         return {}
@@ -152,7 +153,7 @@ def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
     body |= {"name": row["name"], "count": len(firings), "kind": kind.value, "crawler": crawler}
     return {
         "subject": schedule_subject(row["name"]),
-        # A due time is who it is, in this database and every other.
+        # A due time is its own identity, in this database and every other.
         "subject_uid": f"{first['due_at'].astimezone(UTC):%Y%m%dT%H%M%SZ}",
         "run_id": None,
         "attempt": row["revision"],
@@ -171,7 +172,7 @@ def append_events(conn: Connection, events: Sequence[Row]) -> None:
 
 
 def check_seen(conn: Connection, schedule_id: int, seen: datetime) -> None:
-    """Raise ``NotInThisState`` when a person asked for a due time behind ``seen``."""
+    """Raise ``NotInThisState`` when a person requested a due time after ``seen``."""
     mine = (_d.schedule_id == schedule_id, _d.due_at > seen, _d.asked_by.is_not(None))
     found = conn.execute(select(_d.due_at, _d.asked_by).where(*mine).order_by(_d.due_at.desc()).limit(1)).one_or_none()
     if found is not None:
@@ -180,7 +181,7 @@ def check_seen(conn: Connection, schedule_id: int, seen: datetime) -> None:
 
 
 def find(conn: Connection, *which: ColumnElement[bool]) -> dict[Any, Any] | None:
-    """The one firing that is so; ``None``: there is none."""
+    """The one firing with these conditions; ``None``: there is none."""
     row = conn.execute(select(schedule_due).where(*which)).mappings().one_or_none()
     return None if row is None else dict(row)
 
@@ -191,7 +192,7 @@ def at(conn: Connection, row: Row, due_at: datetime) -> dict[Any, Any] | None:
 
 
 def take(conn: Connection, firing: Mapping[Any, Any], request_key: str) -> None:
-    """Have this firing be the one that a request asked for. Raises ``NotInThisState`` when another one did."""
+    """Make this firing the one that a request asked for. Raises ``NotInThisState`` when another request did."""
     if firing["request_key"] is not None:
         at = due_text(firing["due_at"])
         raise NotInThisState(f"Another request had it be due at {at}; send this again a second later")
@@ -199,7 +200,7 @@ def take(conn: Connection, firing: Mapping[Any, Any], request_key: str) -> None:
 
 
 def previous(conn: Connection, schedule_id: int) -> Row | None:
-    """The firing that was decided last of those that begin something."""
+    """The last decided firing of those that begin a target."""
     found: list[Row] = []
     for decision in BEGINS:  # each for itself, by the index
         mine = select(schedule_due).where(_d.schedule_id == schedule_id, _d.decision == decision)
@@ -209,19 +210,19 @@ def previous(conn: Connection, schedule_id: int) -> Row | None:
 
 
 def decided_after(previous: Row | None, now: datetime) -> datetime:
-    """The time when a firing is decided: after the one before, whatever the clocks of two workers say."""
+    """The time of a firing's decision: after the one before, whatever the clocks of two workers say."""
     return now if previous is None else max(now, previous["decided_at"] + timedelta(microseconds=1))
 
 
 def target_status(conn: Connection, firing: Row) -> str | None:
-    """The status of a firing's target; ``None``: it is not there any more."""
+    """The status of a firing's target; ``None``: it does not exist any more."""
     _, key, state = _TARGETS[TargetKind(firing["target_kind"])]
     found: str | None = conn.execute(select(state).where(key == firing["target_id"])).scalar_one_or_none()
     return found
 
 
 def is_live(conn: Connection, firing: Row) -> bool:
-    """Tell whether the target of a firing has no verdict yet. A target that is still to be begun has none."""
+    """Return whether the target of a firing has no verdict yet. A target that is still to be begun has none."""
     if not Decision(firing["decision"]).begins:
         return False
     if firing["target_id"] is None:
@@ -243,11 +244,11 @@ def status_column() -> Any:
 
 
 def target_of(firing: Row) -> TargetRef | None:
-    """The target that the firing began; ``None``: nothing yet."""
+    """The target that the firing began; ``None``: none yet."""
     return None if firing["target_id"] is None else TargetRef(TargetKind(firing["target_kind"]), firing["target_id"])
 
 
 def due_row(firing: Row, name: str) -> DueRow:
-    """The firing as the port tells it."""
+    """The firing in the form of the port."""
     more = {"decision": Decision(firing["decision"]), "target": target_of(firing), "status": firing.get("status")}
     return made(DueRow, firing, name=name, **more)

@@ -1,4 +1,4 @@
-"""Schedules: their definitions, and what is decided of their due times."""
+"""Schedules: their definitions, and the decisions about their due times."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from .tables import schedule, schedule_due
 _s, _d = schedule.c, schedule_due.c
 #: Of a schedule that has most of the firings MySQL reads and sorts all of them otherwise.
 _BY_DUE = "FORCE INDEX (uq_schedule_due_schedule_id_due_at)"
-#: How far a clock may be behind Temporal's: what lies further ahead is not due yet.
+#: Seconds by which a clock may be behind Temporal's: a time further ahead is not due yet.
 _AHEAD = timedelta(hours=1)
 
 
 class ScheduleStore(StorePart):
-    """Schedules, and what became of each due time. A schedule's row is locked first."""
+    """Schedules and their firings. A schedule's row is locked first."""
 
     # --- definitions ---
 
@@ -65,7 +65,7 @@ class ScheduleStore(StorePart):
         else:
             new |= {"revision": found["revision"] + 1, "ended_at": None, "deleted_at": None, "checked_until": now}
             if found["deleted_at"] is None:
-                # What was due until now was due by the definition of until now.
+                # Due times until now belong to the former definition.
                 tell = firings.note_all(conn, found, now)
             else:
                 new |= {"paused_at": None, "pause_reason": None, "told": None}
@@ -76,7 +76,7 @@ class ScheduleStore(StorePart):
         return made(ScheduleRow, row), True
 
     def pause_schedule(self, name: str, reason: str | None, at: datetime | None = None) -> ScheduleRow:
-        """Pause it for this reason, or (``None``) let it go on. ``at``: since when. Raises ``RunNotFound``."""
+        """Pause it for this reason, or (``None``) resume it. ``at``: the time of the change. Raises ``RunNotFound``."""
         with self._db.writing() as conn:
             row = needed_row(conn, schedule, name)
             if (row["paused_at"] is None) == (reason is None):
@@ -107,7 +107,7 @@ class ScheduleStore(StorePart):
     def told_schedule(
         self, schedule_id: int, told: int | None, *, trouble: str | None, ended_at: datetime | None
     ) -> None:
-        """Write down which revision Temporal has, what is wrong, and since when it has no further due times."""
+        """Record the revision in Temporal, its error, and since when it has no further due times."""
         values = {"told": told, "trouble": trouble, "ended_at": ended_at}
         with self._db.writing() as conn:
             conn.execute(update(schedule).where(_s.schedule_id == schedule_id).values(**values))
@@ -151,7 +151,7 @@ class ScheduleStore(StorePart):
                 return firings.due_row(before, name)
             spec, now = firings.spec_of(row), self._clock()
             asked = before is None and not spec.is_due(due_at)
-            # At no time of this definition Temporal fires by itself: a person had it do so there.
+            # Temporal never fires at this time by itself: a person triggered it there.
             if asked and (revision != row["revision"] or spec.fires(due_at)):
                 return None
             if due_at > now + _AHEAD:
@@ -179,7 +179,7 @@ class ScheduleStore(StorePart):
             return firing
 
     def _failing(self, conn: Connection, row: Row, spec: ScheduleSpec) -> str | None:
-        """Pause a schedule whose targets fail one after the other; why."""
+        """Pause a schedule whose targets fail one after the other. Returns the reason."""
         if spec.pause_after_failures is None:
             return None
         failed: list[bool] = []
@@ -202,7 +202,7 @@ class ScheduleStore(StorePart):
         return why
 
     def asked_due(self, name: str, request_key: str) -> DueRow | None:
-        """The firing that this request asked for, if there is one. Raises ``InvalidRequest``."""
+        """The firing that this request asked for, if it exists. Raises ``InvalidRequest``."""
         check_request_id(request_key)
         query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
         rows = self._rows(query.where(_s.name == name, _d.request_key == request_key))
@@ -229,7 +229,7 @@ class ScheduleStore(StorePart):
             row, now, told = needed_row(conn, schedule, name), self._clock(), list[DueRow]()
             of_request = (_d.schedule_id == row["schedule_id"], _d.request_key == request_key)
             if request_key is not None and (before := firings.find(conn, *of_request)) is not None:
-                return [firings.due_row(before, name)]  # whatever was asked for since
+                return [firings.due_row(before, name)]  # whatever was requested since
             if seen is not None:
                 firings.check_seen(conn, row["schedule_id"], seen)
             spec, previous = firings.spec_of(row), firings.previous(conn, row["schedule_id"])
@@ -240,7 +240,7 @@ class ScheduleStore(StorePart):
                 if firing is not None and Decision(firing["decision"]).begins:
                     told.append(firings.due_row(firing, name))
                     continue
-                # What a person asks for is never left out: it waits, unless the schedule allows it beside the others.
+                # A requested firing is never skipped: it waits, unless the schedule allows it beside the others.
                 live = previous is not None and firings.is_live(conn, previous)
                 overlap = Circumstances(0, 0, spec.overlap, live, asked=True)
                 decision = decide(overlap)[0]
@@ -294,7 +294,7 @@ class ScheduleStore(StorePart):
             return PreviousTarget(firing["due_id"], firings.is_live(conn, firing), firings.target_of(firing))
 
     def give_way(self, due_id: int) -> bool:
-        """Tell whether a queued firing gives way: it would be stopped at once for a later one. It is written down.
+        """Return whether a queued firing gives way: it would be stopped at once for a later one. It is written down.
 
         It then begins nothing, and firings that wait for it wait for what it waited for.
         """
@@ -339,7 +339,7 @@ class ScheduleStore(StorePart):
                 firings.append_events(conn, [firings.event_of(row, [firing], self._clock())])
 
     def due_to_begin(self, until: datetime, after_id: int = 0, limit: int = 100) -> list[DueRow]:
-        """Firings behind ``after_id`` decided before ``until`` whose target is still to be begun, by their id."""
+        """Firings after ``after_id``, decided before ``until``, whose target is still to be begun, by their id."""
         found: list[Row] = []
         for decision in firings.BEGINS:  # each for itself, by the index
             query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
@@ -351,7 +351,7 @@ class ScheduleStore(StorePart):
     def list_due(
         self, schedule_id: int, before: datetime | None = None, limit: int = 100, decision: Decision | None = None
     ) -> list[DueRow]:
-        """Its due times, the latest first, with the status of what they began."""
+        """Its due times, the latest first, with the status of their targets."""
         query = select(schedule_due, _s.name, firings.status_column()).with_hint(schedule_due, _BY_DUE, "mysql")
         query = query.join(schedule, _s.schedule_id == _d.schedule_id).where(_d.schedule_id == schedule_id)
         if before is not None:

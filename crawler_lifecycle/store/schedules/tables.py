@@ -33,8 +33,8 @@ schedule = new_table(
 
 schedule_due = new_table(
     "schedule_due",
-    # One row for each due time. Nothing but the end of a row is ever written again: what it began, and where that was
-    # nothing, that a person had it begin after all.
+    # One row for each due time. Only its end is changed later: its target, and, where it had none, that a person
+    # requested it after all.
     Column("due_id", Key, primary_key=True, autoincrement=True),
     Column("schedule_id", Key, ForeignKey("schedule.schedule_id"), nullable=False),
     # Of the definition by which it was decided.
@@ -56,6 +56,6 @@ schedule_due = new_table(
     UniqueConstraint("schedule_id", "due_at"),
     UniqueConstraint("schedule_id", "request_key"),
     Index(None, "schedule_id", "decision", "decided_at"),
-    # What is still to be begun.
+    # Firings whose target is still to be begun.
     Index(None, "decision", "target_id", "due_id"),
 )

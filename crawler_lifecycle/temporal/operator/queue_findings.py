@@ -1,4 +1,4 @@
-"""Tell whether somebody works on a task queue, in words, and what to start where nobody does."""
+"""Reports whether a task queue has workers, in words, and what to start where it has none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crawler_lifecycle.domain import names
 
 from .task_queues import POLLED_S, Queue, Version
 
-#: Work that waited longer than this was forgotten by somebody.
+#: Seconds after which waiting work counts as forgotten.
 BACKLOG_AGE_S = 60.0
 _PLANS = "crawlctl worker plans, with your modules in LIFECYCLE_PLANS__MODULES; "
 _PLANS += "not needed where nobody has code of their own"
@@ -37,8 +37,9 @@ class QueueFinding:
 
 
 def judged(queue: Queue, role: str, unreachable: str) -> QueueFinding:
-    """Tell whether somebody works on the queue. ``role`` is that of the workers that serve it, ``unreachable`` the cure
-    where the server does not describe it."""
+    """Return whether somebody works on the queue. ``role`` is that of the workers that serve it, ``unreachable`` the
+    cure where the server does not describe it.
+    """
     what = f"{queue.name} ({queue.kind})"
     if queue.problem is not None:
         return QueueFinding("bad", f"{what} cannot be described: {queue.problem}", unreachable)
@@ -69,7 +70,7 @@ def _nobody(queue: Queue, role: str, what: str, waiting: str, gone: float | None
     seen = f": last seen {gone:.0f} s ago" if gone is not None else ""
     if queue.name not in _SELDOM:
         return QueueFinding("bad", f"nobody polls {what}{seen}{waiting}", f"crawlctl worker {role}")
-    # Where something waits for one, it is in the queue.
+    # If something waits for a worker, it is in the queue.
     text = f"no worker of the role {role} polls {what}{seen}{waiting}: {_WAITING[queue.name]}"
     return QueueFinding("bad" if queue.backlog or gone is not None else "warn", text, _SELDOM[queue.name])
 

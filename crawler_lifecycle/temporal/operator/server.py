@@ -31,7 +31,7 @@ class Server:
         return self._client.namespace
 
     async def version(self) -> str | None:
-        """The server's version; ``None`` where it does not tell, as some hosted services. Raises nothing."""
+        """The server's version; ``None`` where it is not reported, as by some hosted services. Raises nothing."""
         try:
             async with answering(self._call_s):
                 return (await self._client.workflow_service.get_cluster_info(GetClusterInfoRequest())).server_version
@@ -39,7 +39,7 @@ class Server:
             return None
 
     async def retention_s(self) -> int:
-        """For how many seconds closed workflows are kept; 0 when the server does not tell."""
+        """Seconds for which closed workflows are kept; 0 when the server does not report it."""
         async with answering(self._call_s):
             request = DescribeNamespaceRequest(namespace=self.namespace)
             found = await self._client.workflow_service.describe_namespace(request)
@@ -51,7 +51,7 @@ class Server:
             return await registered_search_attributes(self._client)
 
     async def register_search_attributes(self) -> list[str]:
-        """Register those of ours that are missing; their names."""
+        """Register our missing search attributes. Returns their names."""
         async with answering(self._call_s):
             return await register_search_attributes(self._client)
 
@@ -61,7 +61,7 @@ class Server:
 
 
 async def serves(address: str, namespace: str, timeout_s: float) -> bool:
-    """Tell whether a Temporal server at ``HOST:PORT`` serves this namespace. Raises nothing."""
+    """Return whether a Temporal server at ``HOST:PORT`` serves this namespace. Raises nothing."""
     try:
         async with answering(timeout_s):
             client = await Client.connect(address, namespace=namespace)
@@ -94,7 +94,7 @@ async def register_search_attributes(client: Client) -> list[str]:
         return []
     types: dict[str, Any] = {name: IndexedValueType.Value(_PREFIX + kind.upper()) for name, kind in missing.items()}
     request = AddSearchAttributesRequest(namespace=client.namespace, search_attributes=types)
-    with allowing(RPCStatusCode.ALREADY_EXISTS):  # another worker was faster
+    with allowing(RPCStatusCode.ALREADY_EXISTS):  # another worker registered it first
         await client.operator_service.add_search_attributes(request)
     return sorted(missing)
 

@@ -25,12 +25,11 @@ from temporalio.client import Client
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.temporal.errors import answering
 
-#: How often a worker tells the server that it lives, seconds: by this, and not by its polls, others know when it died.
+#: Seconds between two heartbeats of a worker: others detect its death by these, and not by its polls.
 BEAT_S = 2.0
-#: A worker that sent no heartbeat for so long is gone, or stands still.
+#: A worker without a heartbeat for so many seconds is dead, or suspended.
 SILENT_S = 4 * BEAT_S
-#: Where the server takes no heartbeats: a worker asks for work at least once a minute, so one that did not for so long
-#: is gone.
+#: Without heartbeats: a worker polls at least once a minute, so one that did not for so many seconds is dead.
 POLLED_S = 120.0
 #: Pages of the server's list of workers that are read, with so many workers each.
 PAGES, PAGE = 10, 500
@@ -41,7 +40,7 @@ Version = tuple[str, str] | None
 
 @dataclass(frozen=True, slots=True)
 class Poller:
-    """Somebody who asked a task queue for work."""
+    """A worker that polled a task queue."""
 
     version: Version
     seen_s: float
@@ -61,7 +60,7 @@ class Queue:
     current: Version = None
     """The version that work is given to."""
     ramping: Version = None
-    """Another one that some of it is given to."""
+    """Another version that gets a part of the work."""
     ahead_s: float = 0.0
     """Seconds that the latest poll lies in the future: the server's clock wrote it, so ours is behind."""
     problem: str | None = None
@@ -94,7 +93,7 @@ async def describe_queues(
     silent = {one for one, beat in beats.items() if SILENT_S <= now - beat.at < POLLED_S and not beat.leaving}
     again: Beats = {}
     if silent:
-        # Our clocks may differ, and machines may be slow: whoever beats once more lives.
+        # Clocks may differ, and machines may be slow: a worker with a newer heartbeat lives.
         await asyncio.sleep(2 * BEAT_S)
         again = await _beats(client, call_s) or {}
     living = {one for one, beat in beats.items() if not beat.leaving and now - beat.at < SILENT_S}
@@ -130,7 +129,7 @@ async def _describe(
 
 
 async def _takes_beats(client: Client, call_s: float) -> bool:
-    """Tell whether the server keeps heartbeats of workers; older ones do not."""
+    """Return whether the server keeps heartbeats of workers; older servers do not."""
     request = DescribeNamespaceRequest(namespace=client.namespace)
     try:
         async with answering(call_s):

@@ -77,9 +77,9 @@ from .owned import OwnedWorkflow
 #: replays them all, some 0.1 to 0.2 ms each.
 HISTORY_MAX = 1_000
 
-#: Calls that may be under way; and those that may begin while the history is full.
+#: The most calls under way; and the most that may begin while the history is full.
 CALLS_MAX, CALLS_WHEN_FULL = 500, 50
-#: Seconds until steps are picked again whose call failed on the way.
+#: Seconds until steps are picked again after their call failed.
 FAILED_S = 5.0
 #: Longest time of one call that may take long, in seconds: each function has a limit of its own below that.
 LONG_S = 8 * 86_400.0
@@ -109,11 +109,11 @@ class FunctionCalls:
         return [*self._short, *self._starting]
 
     def capacity(self, full: bool) -> int:
-        """The number of calls that may still begin."""
+        """The number of calls that may still be started."""
         return max((CALLS_WHEN_FULL if full else CALLS_MAX) - self.count, 0)
 
     def begin(self, batch: BatchCall, apart: bool) -> None:
-        """Begin a call; ``apart``: in a workflow of its own, as everything that may take long."""
+        """Start a call; ``apart``: in a workflow of its own, for every call that may take long."""
         s, order = self._s, BatchOrder(self._s.fence, batch.number)
         if apart or batch.long:
             s.apart = [*s.apart, batch.number]
@@ -291,7 +291,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     # --- the loop --------------------------------------------------------------------------------------------------
 
     def _left(self) -> None:
-        # Calls end with this execution: what they had begun begins again.
+        # Calls end with this execution: the steps that they had begun begin again.
         self._s.inbox.answered = [*self._s.inbox.answered, *self._calls.ends_with_us()]
         self._s.next_at = None
 
@@ -299,7 +299,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s = self._s
         while True:
             try:
-                if not s.attempt or (s.ended and s.inbox.woken):  # a command may have come with the end
+                if not s.attempt or (s.ended and s.inbox.woken):  # a command may have come together with the end
                     await self._open(order)
                 elif s.ended and not s.parent_told:
                     await tell(s.parent, names.SIGNAL_GRAPH_ENDED, s.result(), s.inbox)
@@ -332,7 +332,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         return history_full(HISTORY_MAX)
 
     def _may_leave(self) -> bool:
-        """Say whether to continue as new now: no call ends by that."""
+        """Return whether to continue as new now: no call ends by that."""
         return may_leave(HISTORY_MAX) and not self._calls.ends_with_us()
 
     async def _open(self, order: GraphOrder) -> None:
@@ -342,7 +342,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s.adopt(await call(GraphActivities.open_graph, self._claim(s.graph_id)))
 
     async def _turn(self) -> None:
-        """Rest until something is to be done; then one step forward, and what it says is started."""
+        """Rest until there is work; then make one step forward, and start the picked steps."""
         s = self._s
         woken, calls = (lambda: s.inbox.woken or bool(s.inbox.answered)), self._calls
         await self._wait(woken, lambda: s.inbox.changed or self._may_leave(), lambda: calls.over)
@@ -362,7 +362,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     # --- crawls and managers ---------------------------------------------------------------------------------------
 
     async def _keep_beginning(self) -> None:
-        """Begin crawls and managers, beside everything else."""
+        """Begin crawls and managers, in parallel with everything else."""
         s = self._s
         while True:
             await pause(None, lambda: s.wanted > s.begun and not s.ended)
@@ -413,7 +413,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         intent = s.inbox.stop
         assert intent is not None
         recorded = await self._recorded(GraphActivities.record_graph_stop, RecordParentStop(s.graph_id, intent))
-        if recorded.unreadable is not None:  # what executes ends all the same
+        if recorded.unreadable is not None:  # executing steps end nevertheless
             s.unrecorded = True
             self._calls.kill()
             await pause(PASS_S, lambda: False, "a row that can be written")
@@ -428,7 +428,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             self._calls.kill()
 
     async def _end(self) -> None:
-        """Put the end on record, unless a step was opened again, or a run came to life, meanwhile."""
+        """Record the end, unless a step was opened again, or a run became live, meanwhile."""
         s = self._s
         order = EndGraph(s.fence, s.why())
         ended = await self._ended(GraphActivities.end_graph, order, self._stop_changed)

@@ -20,12 +20,12 @@ from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS
 
 from .manager_state import NAME, ManagerInbox, OwnedState
 
-#: Seconds after which a graph looks into its rows whatever anybody told it.
+#: The longest time between two readings of a graph's rows, in seconds.
 LEVEL_S = 300.0
-#: Seconds from the beginning of a step forward to that of the next one, and how often the time that it took: a large
-#: graph is not read all the time while there are more ends to come.
+#: The shortest time between the beginnings of two steps forward: so many seconds, and so many times the duration of
+#: one. So a large graph is not read all the time while more ends come.
 GAP_S, GAP_FACTOR = 0.2, 3.0
-#: Calls that are told to have answered until the next step forward; more have it look into its rows, as any wake-up.
+#: The most calls that are remembered as answered until the next step forward; with more, the graph reads its rows.
 ANSWERED_MAX = 1_000
 #: Seconds that functions have to end after a stop; then they are killed.
 STOP_S = 60.0
@@ -41,13 +41,13 @@ class GraphInbox(ManagerInbox):
     def signal(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
     ) -> None:
-        """Take one signal, whatever it carries."""
+        """Take one signal, whatever its payload."""
         if name != names.SIGNAL_BATCH_ENDED:
             super().signal(name, args, converter, now, new_id)
             return
         try:
             number = converter.from_payload(args[0].payload)
-        except Exception:  # whatever a stranger sends to a decoder
+        except Exception:  # whatever a foreign payload does to a decoder
             number = None
         new = type(number) is int and 0 < number <= ID_MAX and number not in self.answered
         if new and len(self.answered) < ANSWERED_MAX:
@@ -73,14 +73,14 @@ class GraphWork(OwnedState):
     """When the last step forward began; it took ``took_s``."""
     took_s: float = 0.0
     checked_at: datetime | None = None
-    """When it was last asked whether the workflows of ``apart`` are there."""
+    """When the workflows of ``apart`` were last checked."""
     wanted: int = 0
     """How often it was said that runs are to be begun; ``begun``: the last time that this was done."""
     begun: int = 0
     ending: int = 0
     """Crawls and managers that were cancelled and may still run."""
     stopping: str | None = None
-    """What came of stopping them."""
+    """The result of stopping them."""
     stop_at: datetime | None = None
     """When a stop was put on record."""
     unrecorded: bool = False
@@ -96,7 +96,7 @@ class GraphWork(OwnedState):
         return GraphFence(self.graph_id, self.attempt, self.owner_run_id)
 
     def adopt(self, opened: GraphOpened) -> None:
-        """Take over what the database says about the graph that we now own."""
+        """Take over the database's data about the graph that we now own."""
         if self.ended and opened.state is GraphState.EXECUTING:  # a command reopened it
             self.inbox.stop, self.inbox.changed, self.stop_at, self.killed = None, False, None, False
             self.next_at, self.parent_told = None, False
@@ -106,7 +106,7 @@ class GraphWork(OwnedState):
         self.inbox.recorded(opened.stop, False)
 
     def took(self, advanced: Advanced, answered: Sequence[int], now: datetime) -> None:
-        """Take over what a step forward led to."""
+        """Take over the result of a step forward."""
         told = set(answered)
         self.inbox.answered = [number for number in self.inbox.answered if number not in told]
         self.apart = [number for number in self.apart if number not in told]
@@ -123,7 +123,7 @@ class GraphWork(OwnedState):
         self.next_at = at if advanced.again_at is None else min(at, max(advanced.again_at, now))
 
     def is_late(self, now: datetime) -> bool:
-        """Say whether functions are to be killed that a stop did not end."""
+        """Return whether functions are to be killed that a stop did not end."""
         if self.stop_at is None or self.killed:
             return False
         return now - self.stop_at >= timedelta(seconds=STOP_S - 0.002)  # the server's timers have whole milliseconds

@@ -43,9 +43,10 @@ from .owned import OwnedWorkflow
 #: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
 #: and any other one, before people are told that there is none.
 TAKEN_S = 10.0
-#: Events after which an execution goes on as another one. A manager lives long, and its worker forgets it now and then.
+#: Events after which an execution continues as a new one. A manager lives long, and falls out of its worker's cache now
+#: and then.
 HISTORY_MAX = 150
-#: Seconds that a stop grants to ``on_close``, with making the object anew where its process is gone.
+#: Seconds that a stop gives to ``on_close``, including building the object again where its process is gone.
 CLOSE_S = 180.0
 NO_WORKER = (
     f"no worker of the role plans took the next cycle within {TAKEN_S:g} s: none is there, or each is busy with other "
@@ -101,7 +102,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         return self._s.snapshot()
 
     def _left(self) -> None:
-        self._s.inbox.woken = True  # what was left in the middle is seen by the next cycle: it begins at once
+        self._s.inbox.woken = True  # the next cycle handles interrupted work: it begins at once
 
     async def _steps(self, order: ManagerOrder) -> ManagerResult | None:
         s = self._s
@@ -136,7 +137,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     # --- turns -----------------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
-        """Rest until something is to be done; then one cycle, and the runs that it picked begin."""
+        """Rest until there is work; then run one cycle, and begin the runs that it picked."""
         s = self._s
         await self._wait(lambda: s.inbox.woken, lambda: self._stop_wanted() or self._may_leave())
         s.inbox.woken, s.cycle_at = False, workflow.now()
@@ -176,12 +177,12 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s.queue, s.idle, s.inbox.woken = None, True, True
 
     def _ended_before(self) -> None:
-        """This execution is one that somebody reset: the manager has ended, and stays as it is on record."""
+        """This execution was reset by somebody: the manager has ended, and stays as it is recorded."""
         s = self._s
         s.inbox.stop, s.inbox.closed, s.over = None, True, ManagerEnded(s.status, "", "")
 
     async def _keep_reading(self) -> None:
-        """Read the row after every wake-up, beside whatever is waited for: a stop may stand there."""
+        """Read the row after every wake-up, during any wait: it may contain a stop."""
         s = self._s
         while s.outcome is None:
             await workflow.wait_condition(lambda: s.attempt != 0 and s.inbox.asked > 0)

@@ -20,14 +20,15 @@ from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, Inb
 
 NAME = SearchAttributeKey.for_keyword("CrawlName")
 
-#: Signals that have the next cycle begin. What they carry is not read.
+#: Signals that make the next cycle begin. Their payload is not read.
 WAKING = (names.SIGNAL_WAKE, names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED)
-#: Seconds after which a manager looks into its rows whatever anybody told it, when its class wants no cycle before.
+#: The longest time between two readings of a manager's rows, in seconds, unless its class wants a cycle before.
 LEVEL_S = 300.0
-#: Seconds from the beginning of a cycle to that of the next one that something woke: a moment for a small window, and
-#: longer for a large one, so that one cycle takes many ends. After a cycle in which nothing happened a second.
+#: The shortest time between the beginnings of two cycles, in seconds: short for a small window, and longer for a large
+#: one, so that one cycle handles many ends. One second after a cycle without any event.
 GAP_S, GAP_PER_LIVE_S, GAP_MOST_S, IDLE_GAP_S = 0.05, 0.005, 0.5, 1.0
-#: Seconds between two passes over the runs of a stop: the first, and the most; and after a run has told its end.
+#: Seconds between two passes over the runs of a stop: the first wait, and the longest; and the wait after a run has
+#: ended.
 PASS_S, PASS_MOST_S, PASS_LEAST_S = 5.0, 60.0, 1.0
 
 
@@ -37,16 +38,16 @@ class ManagerInbox(Inbox):
 
     woken: bool = False
     asked: int = 0
-    """Wake-ups after which the manager's row was not read: a command stands there, perhaps a stop."""
+    """Number of wake-ups after which the manager's row was not read yet: it may contain a command, perhaps a stop."""
     leave: bool = True
-    """Whether every stop so far lets the runs go on."""
+    """True if every stop so far lets the runs continue."""
     moved: bool = False
-    """Whether the worker that held the object has left since the last cycle."""
+    """True if the worker that held the object has shut down since the last cycle."""
 
     def signal(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
     ) -> None:
-        """Take one signal, whatever it carries: nothing is refused, and a stop is never lost."""
+        """Take one signal, whatever its payload: nothing is refused, and a stop is never lost."""
         if name in WAKING:
             self.woken = True
             self.asked += name == names.SIGNAL_WAKE
@@ -82,7 +83,7 @@ class OwnedState:
     owner_run_id: str = ""
     parent: str | None = None
     next_at: datetime | None = None
-    """When the next turn begins at the latest; ``None``: at once."""
+    """The latest time of the next turn; ``None``: at once."""
     waiting: str | None = None
     cause: str | None = None
     parent_told: bool = False
@@ -113,7 +114,7 @@ class ManagerState(OwnedState):
     live: int = 0
     error: str | None = None
     over: ManagerEnded | None = None
-    """The end that it is to have, when its class wants no further cycle."""
+    """The end of the manager, when its class wants no further cycle."""
     passes: int = 0
     """Passes over the live runs of a stop."""
     unrecorded: str | None = None
@@ -123,7 +124,7 @@ class ManagerState(OwnedState):
     closed: bool = False
     """Whether ``on_close`` had its chance after a stop."""
     unclosed: str | None = None
-    """Why it was not called, or what it did wrong."""
+    """The reason why it was not called, or its error."""
     outcome: str | None = None
 
     @property
@@ -131,16 +132,16 @@ class ManagerState(OwnedState):
         return ManagerFence(self.manager_id, self.attempt, self.owner_run_id)
 
     def adopt(self, opened: ManagerOpened) -> None:
-        """Take over what the database says about the manager that we now own."""
+        """Take over the database's data about the manager that we now own."""
         self.name, self.flow_id, self.attempt = opened.name, opened.flow_id, opened.attempt
         self.status, self.parent = opened.status, opened.parent
         self.inbox.recorded(opened.stop, opened.leave)
 
     def took(self, answer: CycleAnswer, now: datetime) -> None:
-        """Take over what a cycle led to."""
+        """Take over the result of a cycle."""
         self.queue, self.live, self.waiting, self.error = answer.queue, answer.live, answer.waiting, answer.error
         self.cycles += 1
-        if answer.stopped and self.inbox.stop is None:  # whoever put it on record could not tell
+        if answer.stopped and self.inbox.stop is None:  # the worker that recorded it could not report it
             self.inbox.asked += 1
         self.idle = not (answer.ended or answer.picked)
         again = LEVEL_S if answer.again_s is None else min(max(answer.again_s, 0.0), LEVEL_S)

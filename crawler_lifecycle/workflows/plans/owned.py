@@ -58,7 +58,7 @@ class OwnedWorkflow(Generic[S]):
         return self._s.inbox.stop is not None
 
     def _stop_changed(self) -> bool:
-        """Say whether more is asked for than is on record."""
+        """Return whether more is requested than is recorded."""
         return self._s.inbox.changed
 
     def _claim(self, number: int) -> Claim:
@@ -86,8 +86,9 @@ class OwnedWorkflow(Generic[S]):
     async def _wait(
         self, woken: Callable[[], bool], elsewhere: Callable[[], bool], soon: Callable[[], bool] = lambda: False
     ) -> None:
-        """Wait for the alarm, or until something wakes it and a moment more, which is over when ``soon()`` holds.
-        Raises ``Interrupted`` when something else is to be done."""
+        """Wait for the alarm, or for a wake-up and then a short time more, which ends when ``soon()`` returns true.
+        Raises ``Interrupted`` when something else is to be done.
+        """
         s, self._alarm.rang = self._s, self._s.next_at is None
         await pause(None, lambda: self._alarm.rang or woken() or elsewhere())
         if not elsewhere():
@@ -119,7 +120,7 @@ class OwnedWorkflow(Generic[S]):
         self.note(TOO_LATE)
 
     async def _ended(self, method: Callable[[Any, A], R], order: A, wake: Callable[[], bool]) -> R | None:
-        """Put the end on record; ``None``: something came to life meanwhile."""
+        """Record the end; ``None``: a run or step became live meanwhile."""
         try:
             return await call(method, order, control=self._stop_wanted(), wake=wake)
         except ApplicationError as error:

@@ -79,7 +79,7 @@ class S3Archive:
         """A part of a stored archive, by one request. Raises ``NotDelivered``."""
         key = self._key(url)
         answer = self.bucket.get(key, _READING, Range=f"bytes={place}-{place + limit - 1}")
-        # Of what is not asked for nothing is read: a service may ignore the range.
+        # When no bytes are requested, nothing is read: a service may ignore the range.
         whole = str(answer.get("ContentRange") or "").rpartition("/")[2]
         if not whole.isdecimal():
             answer["Body"].close()
@@ -101,7 +101,9 @@ class S3Archive:
         return url.removeprefix(self.bucket.url(""))
 
     def check(self) -> str:
-        """Do with a probe all that an export does. Raises ``NotDelivered`` that names what failed and the cure."""
+        """Try with a probe everything that an export does. Raises ``NotDelivered`` that names the failed call and the
+        cure.
+        """
         from .errors import masked
 
         bucket = Bucket(self.bucket.root, SETTING, checking=True)

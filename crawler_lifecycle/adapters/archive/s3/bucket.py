@@ -1,4 +1,4 @@
-"""A place in S3 by its URL: one client, connected at the first use, and errors that name the place and the cure.
+"""A location in S3 by its URL: one client, connected at the first use, and errors that name the location and the cure.
 
 ``AWS_*`` variables, profiles and roles are read by boto3 itself, ``AWS_ENDPOINT_URL`` included.
 """
@@ -19,9 +19,10 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
-#: Seconds to connect and to read, and tries of one call: one lost part in a thousand would else mean to start again.
+#: Seconds to connect and to read, and tries of one call: otherwise one lost part of a thousand would restart the
+#: upload.
 CONNECT_S, READ_S, TRIES = 10, 60, 3
-#: The same of a check: somebody sits there and waits.
+#: The same limits for a check: a person waits for it.
 CHECK_S = 5
 
 _CHUNK = 2**20
@@ -44,7 +45,7 @@ class Bucket:
 
     @property
     def client(self) -> Any:
-        """The client. Raises ``NotDelivered`` that names what is missing."""
+        """The client. Raises ``NotDelivered`` that names the missing package or credentials."""
         with self._lock:
             if self._client is None:
                 self._client = self._connect()
@@ -52,7 +53,7 @@ class Bucket:
 
     @contextmanager
     def reporting(self, what: str, where: str | None = None) -> Iterator[None]:
-        """Turn errors of S3 into ``NotDelivered`` with the place, what was tried, and the cure."""
+        """Turn errors of S3 into ``NotDelivered`` with the location, the failed call, and the cure."""
         from .errors import S3_ERRORS, not_delivered
 
         try:
@@ -70,7 +71,7 @@ class Bucket:
             return self.client.get_object(Bucket=self.name, Key=key, **options)
 
     def chunks(self, body: Any, key: str, what: str) -> Iterator[bytes]:
-        """The bytes of such an answer. Raises ``NotDelivered``."""
+        """The bytes of a response. Raises ``NotDelivered``."""
         with self.reporting(what, self.url(key)):
             try:
                 yield from body.iter_chunks(_CHUNK)
@@ -114,8 +115,8 @@ class Bucket:
         with self.reporting("no connection can be made"):
             try:
                 session = boto3.session.Session()
-                # boto3 itself knows only AWS_DEFAULT_REGION; containers on AWS are given AWS_REGION. An address that is
-                # signed for another region is refused, and whoever uses it cannot ask again as boto3 does.
+                # boto3 itself knows only AWS_DEFAULT_REGION; containers on AWS get AWS_REGION. An address that is
+                # signed for another region is refused, and its user cannot ask again as boto3 does.
                 region = session.region_name or os.environ.get("AWS_REGION")
                 client: BaseClient = session.client("s3", region_name=region, config=config)
             except ValueError as error:

@@ -11,7 +11,7 @@ from botocore.parsers import ResponseParserError
 
 from crawler_lifecycle.domain.errors import NotDelivered
 
-#: What every call of the client may raise.
+#: The errors that every call of the client may raise.
 S3_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 
 _TEXT_MAX = 300
@@ -75,14 +75,14 @@ def code_of(error: Exception) -> str:
     return type(error).__name__
 
 
-#: The page that lists the rights which a place needs, by the setting that names the place.
+#: The page that lists the rights that a location needs, by the setting that names the location.
 _PAGES = {"LIFECYCLE_ARCHIVE__URL": "docs/archive.md", "LIFECYCLE_CLUSTER__FILES_URL": "docs/kubernetes.md"}
 
 
 def not_delivered(place: str, what: str, error: Exception, *, setting: str = "LIFECYCLE_ARCHIVE__URL") -> NotDelivered:
-    """The error to raise: the place, what was tried, S3's code and words, and the cure.
+    """The error to raise: the location, the failed call, S3's code and message, and the cure.
 
-    ``setting`` is the one that names the place.
+    ``setting`` is the one that names the location.
     """
     code = code_of(error)
     if isinstance(error, ClientError):

@@ -1,4 +1,6 @@
-"""One multipart upload to S3: bytes in, parts out, two at a time; complete or absent. And what others left behind."""
+"""One multipart upload to S3: bytes in, parts out, two at a time; complete or absent. Also finds unfinished uploads of
+other processes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ EXPORT_ID = "export-id"
 
 _WAIT_S = 0.5
 _POLL_EVERY_S = 1.0
-#: Of a part or an object sent at once; with a number behind it, of an object in parts.
+#: The form of an ETag of a part or of an object sent at once; with a number behind it, of an object in parts.
 _DIGEST_ETAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
 _GONE = frozenset(("404", "NoSuchKey", "NotFound"))
 
@@ -52,7 +54,7 @@ def part_bytes(bytes_max: int) -> int:
 
 
 def _awaited(calling: Future[_Answer], beat: Callable[[], None]) -> _Answer:
-    """The answer of a call in another thread; this one beats while S3 takes its time."""
+    """Return the result of a call in another thread; this thread calls ``beat`` while S3 works."""
     while not wait((calling,), _WAIT_S).done:
         beat()
     return calling.result()
@@ -61,9 +63,9 @@ def _awaited(calling: Future[_Answer], beat: Callable[[], None]) -> _Answer:
 class Upload:
     """Takes the bytes of one object from first to last. One thread writes; calls to S3 are made by others.
 
-    So a call is never cut in its middle by what is raised in the writing thread (the cancellation of an activity).
-    Memory: ``IN_FLIGHT`` + 1 parts. What fits into one part goes by a single ``PutObject``.
-    An error inside of ``with`` removes what was sent.
+    So an exception in the writing thread (the cancellation of an activity) never interrupts a call. Memory:
+    ``IN_FLIGHT`` + 1 parts. What fits into one part goes by a single ``PutObject``. An error inside of ``with`` removes
+    what was sent.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Upload:
             self._send(part)
 
     def finish(self, sha256: str, files: int) -> None:
-        """Make the object appear, and make sure that it is ours and whole. Raises ``NotDelivered`` or S3's error."""
+        """Complete the object, and check that it is ours and complete. Raises ``NotDelivered`` or S3's error."""
         try:
             if self._upload_id is None:
                 self._call(lambda: self._put({"sha256": sha256, "files": str(files)}))
@@ -145,7 +147,8 @@ class Upload:
 
     def _create(self) -> None:
         answer = self._client.create_multipart_upload(**self._where, **self._headers, Metadata=self._metadata)
-        # Here and not by who waits for it: the wait may be cut short, and then the upload has to be aborted too.
+        # Checked here and not by the waiting thread: the wait may be interrupted, and then the upload has to be aborted
+        # too.
         self._upload_id = answer.get("UploadId")
         if self._upload_id is None:
             raise NotDelivered(f"{self._url}: this is no answer of S3; check AWS_ENDPOINT_URL")
@@ -187,7 +190,7 @@ class Upload:
         metadata = {str(name).lower(): value for name, value in head.get("Metadata", {}).items()}
         if EXPORT_ID in metadata:
             return bool(metadata[EXPORT_ID] == self._export_id)
-        # A service that keeps no metadata: then what it answered to us must be what is there.
+        # A service that keeps no metadata: then the object must have the ETag that it returned to us.
         return "ETag" in self._answered and head.get("ETag") == self._answered["ETag"]
 
     def _is_there(self) -> bool:
@@ -202,7 +205,7 @@ class Upload:
         if not self._is_ours(head):
             raise NotDelivered(f"{self._url}: another export put its archive here at the same moment")
         if wrong := self._wrong(head, sha256):
-            # A damaged archive is worse than none: readers cannot know.
+            # A damaged archive is worse than none: its readers cannot see the damage.
             self._call(lambda: self._client.delete_object(**self._where))
             raise NotDelivered(f"{self._url}: {wrong}; the object was removed and is sent again")
 
@@ -228,9 +231,9 @@ class Upload:
     # --- giving up
 
     def abort(self) -> None:
-        """Remove what was sent of an object that will not be finished. Raises nothing.
+        """Remove the parts of an object that will not be finished.
 
-        It happens in a thread of its own, so that nothing raised in this one can keep it from happening.
+        Raises nothing. It uses another thread, so that an exception in this one cannot prevent it.
         """
         thread = threading.Thread(target=self._abort_calls, name="s3-abort")
         thread.start()
@@ -238,12 +241,12 @@ class Upload:
 
     def _abort_calls(self) -> None:
         self._abort_once()
-        # What was on its way may have begun the upload, or brought a part that would stay and be paid for.
+        # A call under way may have begun the upload, or sent a part that would stay and be charged.
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._abort_once()
 
     def _abort_once(self) -> bool:
-        """Tell whether the upload was no longer known to S3, which may mean that it was completed."""
+        """Return whether S3 did not know the upload any more, which may mean that it was completed."""
         if self._upload_id is None:
             return False
         try:
@@ -256,7 +259,7 @@ class Upload:
 
 
 def _fits(answer: Mapping[str, Any], etag: str) -> bool:
-    """Tell whether an answered ETag is the one that was expected, where it is a digest of the same form.
+    """Return whether a returned ETag is the expected one, where it is a digest of the same form.
 
     Under KMS or customer keys it is something else, and some services give digests of another form.
     """
@@ -273,9 +276,9 @@ def _base64(digest: bytes) -> str:
 class Leftovers:
     """Finds and aborts unfinished uploads of one key.
 
-    An upload may belong to an exporter that lives (one that was taken for dead, or a resend at the same time). It is
-    taken as left behind when nothing has arrived for ``quiet_s`` seconds, by S3's own clock. An exporter that was alive
-    after all fails and is tried again; neither archive is damaged by that.
+    An upload may belong to a living exporter (one that was believed dead, or a resend at the same time). It counts as
+    unfinished when nothing has arrived for ``quiet_s`` seconds, by S3's own clock. If its exporter was alive after all,
+    that export fails and is tried again; neither archive is damaged by that.
     """
 
     def __init__(self, client: Any, bucket: str, key: str, quiet_s: float, beat: Callable[[], None]) -> None:
@@ -286,11 +289,13 @@ class Leftovers:
         self._beat = beat
 
     def remove_quiet(self) -> None:
-        """Abort what is quiet already. A right that is missing is no reason to fail: see ``docs/archive.md``."""
+        """Abort uploads that are already quiet. A missing right is no failure: see ``docs/archive.md``."""
         self._guarded(self._poll)
 
     def remove(self) -> None:
-        """Abort all but those of living exporters; waits up to ``quiet_s`` when there are any. After our own upload."""
+        """Abort all uploads but those of living exporters; waits up to ``quiet_s`` when there are any. Called after our
+        own upload.
+        """
         self._guarded(self._watch)
 
     def _guarded(self, work: Callable[[], object]) -> None:
@@ -306,13 +311,13 @@ class Leftovers:
         until = time.monotonic() + self._quiet_s + 2 * _POLL_EVERY_S
         over = False
         while watched and not over:
-            over = time.monotonic() >= until  # asked before the poll: a process that stood still polls once more
+            over = time.monotonic() >= until  # taken before the poll: a process that was suspended polls once more
             wake = time.monotonic() + every
             while time.monotonic() < wake:
                 self._beat()
                 time.sleep(min(every, 0.1))
             now = self._poll()
-            # Whatever moved since the first poll lives, and is left to its exporter.
+            # An upload that has grown since the first poll has a living exporter, and is left alone.
             watched = {upload: newest for upload, newest in now.items() if first.get(upload) == newest}
 
     def _poll(self) -> dict[str, datetime]:

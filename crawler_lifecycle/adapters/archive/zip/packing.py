@@ -34,7 +34,7 @@ BEAT_S = 0.2
 #: and 1 % smaller, 3 takes several times as long and is no smaller.
 LEVEL = 1
 
-#: What is probed of a file's beginning, in slices, and from which ratio on it is not worth packing.
+#: Bytes of a file's beginning that are probed, in slices, and the ratio from which compression is not worth its time.
 _PROBE_SLICES, _PROBE_BYTES, _PROBE_RATIO = 4, 8 * 1024, 0.97
 #: Tasks without files that the note of an archive names; the manifest names more.
 _NAMED_MAX = 5
@@ -62,7 +62,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A zip that was written. ``note`` says whose files it lacks."""
+    """A written zip. ``note`` names the tasks whose files are missing."""
 
     size: int
     sha256: str
@@ -72,7 +72,7 @@ class Packed:
 class ManifestFile:
     """``manifest.json``, the last member of every archive: what is inside, what was left out, and why.
 
-    Entries are kept in a temporary file: with a hundred thousand of them they would be the most of our memory.
+    Entries are kept in a temporary file: a hundred thousand of them would need most of our memory.
     """
 
     def __init__(self, skipped_named_max: int) -> None:
@@ -131,7 +131,7 @@ def pack(
 ) -> Packed:
     """Write one zip of the sources, with its manifest as last member; its digest and size, and what it lacks.
 
-    Whatever is wrong with a source is left out and named in the manifest. Errors of the target are raised as they are.
+    A file that cannot be read is left out and named in the manifest. Errors of the target are raised as they are.
     """
     stream = Digesting(target)
     with closing(ManifestFile(limits.skipped_named_max)) as notes:
@@ -231,16 +231,16 @@ class _Packer:
 
 
 def _deflater(*, packed: bool) -> Any:
-    """A deflater; a file that cannot be packed gets deflate's stored blocks: a *stored* member whose size follows its
-    data cannot be read by unpackers that read from the front (Java's among them)."""
+    """A deflater; an incompressible file gets deflate's stored blocks: a *stored* member whose size follows its data
+    cannot be read by unpackers that read from the front (Java's among them).
+    """
     return isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15) if packed else zlib.compressobj(0, wbits=-15)
 
 
 def _worth_packing(data: bytes) -> bool:
-    """Tell whether deflate makes the file's beginning smaller: pictures, films and zips take time and stay what they
-    are.
+    """Return whether deflate makes the file's beginning smaller: pictures, films and zips take time and do not shrink.
 
-    Small files are not asked: for them the question costs as much as the answer is worth.
+    Small files are not probed: the probe costs as much as it saves.
     """
     if len(data) < CHUNK:
         return True

@@ -43,10 +43,10 @@ class Digesting:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is held back here; ``zipfile`` asks nevertheless."""
+        """Nothing is buffered here, but ``zipfile`` calls this method."""
 
     def stop(self) -> None:
-        """Pass nothing on any more: what ``zipfile`` writes while an error is on its way could hide that error."""
+        """Discard all further bytes: what ``zipfile`` writes while an exception is raised could hide that exception."""
         self._target = None
 
 
@@ -54,7 +54,7 @@ class Directory:
     """The central directory, in a temporary file: appended to as members end, read once when the archive is closed.
 
     It stands in for ``ZipFile.filelist``, which keeps about half a kilobyte for each member in memory. For an archive
-    of a hundred thousand files that is more than all the rest of us.
+    of a hundred thousand files that is more than all our other memory.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def member_info(path: str) -> zipfile.ZipInfo:
 
 
 class _NoNames(dict[str, zipfile.ZipInfo]):
-    """``ZipFile``'s index by name, which nobody asks: names are unique before they get there."""
+    """``ZipFile``'s index by name, which nothing uses: names are already unique here."""
 
     def __setitem__(self, name: str, info: zipfile.ZipInfo) -> None:
         pass
@@ -112,8 +112,8 @@ class StreamedZip(zipfile.ZipFile):
     def member(self, path: str, size_hint: int, deflater: Any) -> Iterator[IO[bytes]]:
         """A member to write to. ``deflater`` makes raw deflate, as ``zlib.compressobj(wbits=-15)`` does."""
         with self.open(member_info(path), "w", force_zip64=size_hint >= _ZIP64_FROM) as member:
-            # The standard library has no way to choose the deflater. Should the attribute ever get another name, its
-            # own deflater goes on working, slower; a test notices.
+            # The standard library has no way to choose the deflater. If the attribute is renamed one day, the standard
+            # deflater is used, which is slower; a test notices.
             cast(Any, member)._compressor = deflater
             try:
                 yield member

@@ -22,10 +22,10 @@ from .walk import Found, Names, safe_component
 _BLOCK = 512
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _OTHERS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a named pipe"}
-#: Of compressed bytes that are unpacked at once.
+#: Compressed bytes that are unpacked at once.
 _INPUT = 64 * 1024
 _OUTPUT = 1024 * 1024
-#: After the end of a tar comes its padding and nothing else; of what comes nevertheless so much is read.
+#: A tar ends with padding only; at most so many bytes of anything else are read.
 _REST_MAX = 16 * 2**20
 #: Bytes of one name; more than any path may have that we take.
 _NAME_MAX = 16 * 1024
@@ -33,7 +33,7 @@ _NAME_MAX = 16 * 1024
 
 @dataclass(frozen=True)
 class Unbundled:
-    """Reads bundles. ``skip`` hears what is left out and why; ``beat`` that we live."""
+    """Reads bundles. ``skip`` is called with each omitted name and the reason; ``beat`` reports that we live."""
 
     limits: ArchiveLimits
     names: Names
@@ -102,7 +102,7 @@ class _Folders:
 
 
 class _Stream:
-    """The unpacked bytes of a gzip stream, read forwards. Raises ``FilesMissing`` where it ends too early."""
+    """The unpacked bytes of a gzip stream, read forwards. Raises ``FilesMissing`` when it ends too early."""
 
     def __init__(self, chunks: Iterator[bytes], beat: Callable[[], None]) -> None:
         self._pieces = self._cut(chunks)
@@ -144,7 +144,7 @@ class _Stream:
         return data
 
     def end(self) -> None:
-        """Read what comes after the last member, packed: only at its end does a bundle say whether it is whole."""
+        """Read the compressed bytes after the last member: only the end of a bundle shows whether it is complete."""
         left = _REST_MAX
         while left > 0 and (piece := next(self._pieces, None)) is not None:
             left -= len(piece)
@@ -175,12 +175,14 @@ class _Body:
         return data
 
     def finish(self, most: int) -> int:
-        """Pass over what nobody read, and say how much; it must not be more than ``most``. Raises ``FilesMissing``."""
+        """Skip the rest of a member, and return its size; it must not be more than ``most``. Raises
+        ``FilesMissing``.
+        """
         if self.broken:
             raise self.broken
         unread, self._left = self._left, 0
         if unread > most:
-            # A few bytes can claim to hold very much, and what nobody takes costs our time all the same.
+            # A few bytes can claim a very large size, and skipped bytes cost time too.
             raise FilesMissing("its bundle was not read to its end: too much of it is over the limits")
         self._stream.skip(unread)
         return unread

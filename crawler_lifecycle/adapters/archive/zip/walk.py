@@ -21,14 +21,14 @@ from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.runner.held import Held, NotOurs
 
-#: What file systems take for one component.
+#: The longest component that file systems accept.
 _COMPONENT_BYTES_MAX = 255
 _FORBIDDEN = frozenset('\\/:*?"<>|')
 _RESERVED = frozenset(
     ("con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10)))
 )
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: Extents of a sparse file that are looked at; a file in more pieces than that is taken as it is.
+#: The most extents of a sparse file that are checked; a file with more extents is taken as it is.
 _EXTENTS_MAX = 10_000
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -65,7 +65,7 @@ def _escaped(char: str) -> str:
 class Names:
     """The names already given in one zip. Keeps eight bytes of digest for each, not the name.
 
-    Two digests that are equal by chance cost a needless number in a name and nothing else.
+    Two equal digests only cost a needless number in a name.
     """
 
     def __init__(self, *reserved: str) -> None:
@@ -129,7 +129,9 @@ class Found:
 
 @dataclass
 class Walk:
-    """Walks folders in the order of their names. ``skip`` hears what is left out and why; ``beat`` that we live."""
+    """Walks folders in the order of their names. ``skip`` is called with each omitted name and the reason; ``beat``
+    reports that we live.
+    """
 
     limits: ArchiveLimits
     names: Names
@@ -138,9 +140,9 @@ class Walk:
     looked_at: int = 0
 
     def files(self, source: FileSource) -> Generator[Found, None, str | None]:
-        """Every regular file of the source's folder; each is closed when the next one is asked for.
+        """Every regular file of the source's folder; each is closed when the next one is requested.
 
-        Returns why none could be had, or ``None``.
+        Returns the reason why there are none, or ``None``.
         """
         parts = [part for part in source.prefix.split("/") if part not in ("", ".", "..")]
         path = ""
@@ -166,7 +168,7 @@ class Walk:
             try:
                 yield from self._entry(fd, name, here, depth)
             except Unreadable as error:
-                # Vanished, replaced by a link, or unreadable: all of that is the crawler's business and never ours.
+                # Vanished, replaced by a link, or unreadable: the crawler caused this, and it is no error of ours.
                 self.skip(here, str(error))
 
     def _listed(self, fd: int, path: str) -> list[bytes]:
@@ -220,7 +222,7 @@ class Unreadable(Exception):
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Turn errors of a source into ``Unreadable``; what is wrong with ourselves stays what it is."""
+    """Turn errors of a source into ``Unreadable``; errors of our own are not changed."""
     try:
         yield
     except FileNotFoundError:
@@ -243,7 +245,7 @@ def _holes(fd: int, found: os.stat_result, enough: int) -> int:
     if found.st_size - found.st_blocks * 512 <= enough:
         return 0
     holes = position = 0
-    with contextlib.suppress(OSError):  # no data behind the position (ENXIO), or a file system that cannot tell
+    with contextlib.suppress(OSError):  # no data after it (ENXIO), or no support in the file system
         for _ in range(_EXTENTS_MAX):
             try:
                 data = os.lseek(fd, position, os.SEEK_DATA)

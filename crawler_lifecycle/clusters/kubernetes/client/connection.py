@@ -1,9 +1,9 @@
 """One connection to the Kubernetes API for a whole process: bytes, or an error for anything else.
 
-Every call has a limit for connecting, for silence, and for the whole of its answer. Nothing is tried again here, with
-three exceptions that are no retries of a call that may have worked: a 401 is answered once with credentials read anew,
-a list whose pages stopped belonging together (410) begins again, and a page that is longer than an answer may be is
-asked for with half as many objects. When to try again is for Temporal to decide.
+Every call has a time limit for connecting, for silence, and for the whole answer. Temporal decides about retries. Only
+three calls are repeated here, none of which may have taken effect: after a 401 once, with credentials read again; a
+list whose pages are of different versions (410), from its beginning; and a page that is too long, with half as many
+objects.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["Api", "Listing", "Watch", "WatchEvent"]
 T = TypeVar("T")
 K = TypeVar("K")
 
-#: Connections that are kept; more calls at once open more, which are closed afterwards.
+#: Connections that are kept open; further parallel calls open more, which are closed afterwards.
 CONNECTIONS = 32
-#: How often a list whose pages stopped belonging together begins again, and how many pages one may have.
+#: How often a list with inconsistent pages begins again, and how many pages a list may have.
 LIST_STARTS, PAGES_MAX = 3, 4000
 #: A page with less than this part of the longest answer is short: twice as many objects will fit.
 SHORT = 4
@@ -47,11 +47,11 @@ class Listing(Generic[T]):
 
     items: list[T] = field(default_factory=list)
     resource_version: str = ""
-    """The version that a watch goes on from."""
+    """The version from which a watch continues."""
 
 
 class Which(TypedDict, total=False):
-    """The choice of the objects of a list, and of how it is read."""
+    """Selects the objects of a list, and says how it is read."""
 
     labels: str | None
     fields: str | None
@@ -74,27 +74,27 @@ class Api:
         connect_s: float = 3.0,
         read_s: float = 10.0,
     ) -> None:
-        """By a kubeconfig (see ``credentials.find``) or as our own pod. Contacts nobody yet.
+        """Connect by a kubeconfig (see ``credentials.find``) or as our own pod.
 
-        Raises ``InvalidRequest``, naming the kubeconfig and what is wrong with it.
+        Sends nothing yet. Raises ``InvalidRequest`` that names the kubeconfig and its error.
         """
         access = credentials.Access(credentials.find(kubeconfig, context), CONNECTIONS)
         self.namespace = namespace
         self.host = access.host
         """The server's address."""
         self.source = access.source.words
-        """The place that address and credentials came from, in words."""
+        """The source of address and credentials, in words."""
         self._wire = Wire(access, connect_s, read_s)
         self._fitted: dict[str, int] = {}
         """Objects that fitted into one answer lately, by path; without an entry: as many as one asks for."""
 
     @property
     def skew_s(self) -> float | None:
-        """The server's clock minus ours at the last answer, in seconds; the server tells whole ones."""
+        """The server's clock minus ours at the last answer, in seconds; servers send whole seconds."""
         return self._wire.skew_s
 
     def close(self) -> None:
-        """End what goes on, and close the connections."""
+        """End all calls, and close the connections."""
         self._wire.close()
 
     # --- paths --------------------------------------------------------------------------------------------------------
@@ -114,14 +114,14 @@ class Api:
         return f"{group}/namespaces/{quote(self.namespace, safe='')}"
 
     def path(self, resource: str, name: str | None = None, *, group: str = "/api/v1") -> str:
-        """The objects of a kind in our namespace, or the one of that name."""
+        """The path of the objects of a kind in our namespace, or of the object of that name."""
         tail = f"/{quote(name, safe='')}" if name is not None else ""
         return f"{self.namespace_path(group)}/{resource}{tail}"
 
     # --- one object ---------------------------------------------------------------------------------------------------
 
     def get(self, path: str, **query: object) -> bytes:
-        """An object, or whatever else is JSON there."""
+        """An object, or any other JSON document at this path."""
         return _checked(Asked("GET", path), self._wire.call(Asked("GET", path), query))
 
     def post(
@@ -135,8 +135,8 @@ class Api:
     ) -> bytes:
         """Create. A field that the server does not know is refused, not dropped in silence.
 
-        ``left_s`` tells, at the moment of sending, for how many seconds it may still be created; the server gives up
-        then. Raises ``TooLate`` when that is over before it is sent.
+        ``left_s`` is called at the moment of sending: for how many seconds it may still be created; the server gives up
+        then. Raises ``TooLate`` when the time is over before it is sent.
         """
         asked = Asked("POST", path)
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
@@ -170,7 +170,7 @@ class Api:
     ) -> Listing[Any]:
         """All objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, read at the newest version.
 
-        Pages are decoded one after the other, and of each object what ``keep`` makes of it stays, so that a long list
+        Pages are decoded one after the other, and only the result of ``keep`` stays of each object, so that a long list
         needs little memory.
         """
         asked, limit = Asked("GET", path), which.get("limit", 500)
@@ -179,7 +179,7 @@ class Api:
         for _ in range(LIST_STARTS - 1):
             try:
                 return self._once(asked, query, until, kind, keep)
-            except Expired:  # its pages would be of two moments: an object can be in both of them, or in none
+            except Expired:  # its pages would be of different moments: an object could be in two of them, or in none
                 time.sleep(CHANCE.uniform(0, 0.1))
         return self._once(asked, query, until, kind, keep)
 
@@ -214,8 +214,8 @@ class Api:
     def _page(self, asked: Asked, query: Mapping[str, object], until: float) -> bytes | None:
         """One page, or ``None`` when it was too long: the next try asks for half as many objects.
 
-        How many fit is remembered for the next list, and grows again while pages are short. What some run has in its
-        objects may make lists longer, and never hide the objects of others.
+        The number that fits is remembered for the next list, and grows again while pages are short. Large objects of
+        one run may make lists longer, but never hide the objects of others.
         """
         most = int(str(query["limit"]))
         size = min(most, self._fitted.get(asked.path, most))
@@ -244,8 +244,8 @@ class Api:
     ) -> Watch:
         """Watch changes after ``resource_version``, bookmarks included, until the server ends it after ``timeout_s``.
 
-        The stream is an error when nothing at all came for ``silence_s`` (by default half a minute more than the
-        server's own limit). Close it when you stop reading; ``close`` may come from another thread.
+        The stream raises an error when nothing came for ``silence_s`` (by default half a minute more than the server's
+        own limit). Close it when you stop reading; ``close`` may come from another thread.
         """
         asked = Asked("GET", path, watching=True)
         query = {
@@ -258,7 +258,9 @@ class Api:
 
 
 def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]) -> None:
-    """Check that a page is of the same moment as those before it, and has none of their objects. Raises ``Expired``."""
+    """Check that a page is of the same version as those before it, and repeats none of their objects. Raises
+    ``Expired``.
+    """
     moment = page.metadata.resource_version or ""
     if not found.resource_version:
         if not moment:
@@ -274,7 +276,7 @@ def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[
 
 
 def _checked(asked: Asked, data: bytes) -> bytes:
-    """The bytes when they are an object of the API, all of it. Raises ``Unreadable``."""
+    """The bytes, checked to be one complete object of the API. Raises ``Unreadable``."""
     if asked.path.startswith(("/api/", "/apis/")):
         decode_kind(data, asked)
     return data

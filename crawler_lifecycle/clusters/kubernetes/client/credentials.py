@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A peer that vanished without a word is noticed after IDLE + COUNT * INTERVAL seconds, even while nobody writes.
+#: A connection whose peer vanished is noticed after IDLE + COUNT * INTERVAL seconds, even while nothing is sent.
 KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -41,7 +41,7 @@ HOME_CONFIG = Path("~/.kube/config")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The place that describes access: a kubeconfig (several, joined as ``KUBECONFIG`` joins them), or our own pod."""
+    """The source of the access data: a kubeconfig (several, joined as ``KUBECONFIG`` joins them), or our own pod."""
 
     kubeconfig: str | None
     context: str | None
@@ -54,7 +54,8 @@ class Source:
 
 
 def find(kubeconfig: Path | None, context: str | None) -> Source:
-    """The given kubeconfig, that of ``KUBECONFIG``, our own pod's account, or ``~/.kube/config``: the first there is.
+    """The given kubeconfig, that of ``KUBECONFIG``, our own pod's account, or ``~/.kube/config``: the first that
+    exists.
 
     Raises ``InvalidRequest`` when there is none.
     """
@@ -97,19 +98,19 @@ class Access:
         self.host = self._identity.host
 
     def current(self) -> tuple[Identity, str | None]:
-        """The identity to speak as, and the ``Authorization`` header. Renews what is known to have expired.
+        """The identity for a request, and its ``Authorization`` header.
 
-        Raises ``InvalidRequest`` when a plugin of the kubeconfig fails.
+        Renews expired credentials. Raises ``InvalidRequest`` when a plugin of the kubeconfig fails.
         """
         with self._lock:
             return self._identity, _authorization(self._identity)
 
     def renew(self, who: Identity, refused: str | None, asked_at: float) -> bool:
-        """The server refused ``who`` and ``refused``, sent at ``asked_at`` (monotonic): read everything again.
+        """Read everything again, because the server refused ``who`` and ``refused``, sent at ``asked_at`` (monotonic).
 
-        Says whether there is something else to show now. Any number of threads may come with the same refusal; the
-        first of them reads, once. Raises ``InvalidRequest``, also when another server is named now: a look that began
-        on one cluster must not end on another, where nothing of ours is.
+        Returns whether the credentials are different now. Several threads may report the same refusal; only the first
+        of them reads. Raises ``InvalidRequest``, also when another server is named now: a look that began on one
+        cluster must not end on another, where nothing of ours is.
         """
         with self._lock:
             if self._renewed_at < asked_at:
@@ -151,7 +152,7 @@ def load(source: Source, connections: int) -> Identity:
                 persist_config=False,
             )
             proxy = _proxy(source)
-    except Exception as error:  # the loader's, yaml's and a plugin's own: they are what the file says
+    except Exception as error:  # errors of the loader, of yaml and of a plugin: they describe the content of the file
         raise InvalidRequest(f"{source.words}: cannot be used; {type(error).__name__}: {error}") from error
     configuration.proxy, configuration.no_proxy = proxy, None
     configuration.retries = False

@@ -1,7 +1,7 @@
 """Deadlines: a limit on the whole of a call, and the end of a stream from another thread.
 
-The read timeout of a socket counts from byte to byte: a server that sends one byte every few seconds holds a caller
-for ever. So connections tell which socket a call uses, and one thread cuts the sockets of calls that are overdue.
+The read timeout of a socket counts from byte to byte: a server that sends one byte every few seconds blocks a caller
+for ever. So connections report the socket that a call uses, and one thread closes the sockets of overdue calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Call:
 
     def __init__(self, until: float, left_s: Callable[[], float] | None = None) -> None:
         self.until = until
-        """The time when it is overdue (monotonic)."""
+        """The time when the call is overdue (monotonic)."""
         self._left_s = left_s
         self.overdue = False
         self.sent = False
@@ -52,7 +52,7 @@ class Call:
             self.cut()
 
     def cut(self) -> None:
-        """End it from any thread: whoever reads sees the end of the connection at once."""
+        """End it from any thread: its reader sees the end of the connection at once."""
         with self._lock:
             self.over = True
             if self._socket is not None:
@@ -62,14 +62,14 @@ class Call:
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def done(self) -> bool:
-        """The socket is somebody else's from now on; whether it was cut before."""
+        """Release the socket, which another call may use now. Returns whether it was cut before."""
         with self._lock:
             self._socket = None
             return self._cut
 
 
 def tracked(base: type[Any]) -> type[Any]:
-    """A connection class of urllib3 that tells the calling thread's ``Call`` its socket."""
+    """A connection class of urllib3 that reports its socket to the calling thread's ``Call``."""
 
     class Tracked(base):  # type: ignore[misc]
         _last: Call | None = None
@@ -85,7 +85,7 @@ def tracked(base: type[Any]) -> type[Any]:
             self._last = call
             if self.sock is None:  # otherwise http.client connects in the middle of the request
                 self.connect()
-            url = call.timed(url)  # the server counts from the receipt: nothing that takes time may come after this
+            url = call.timed(url)  # the server counts from the receipt: nothing slow may follow here
             call.uses(self.sock)
             super().request(method, url, *args, **kwargs)
 
@@ -94,7 +94,9 @@ def tracked(base: type[Any]) -> type[Any]:
 
 
 class Calls:
-    """The calls of one client. Its thread is there only while calls are, and a little longer: looks come in bursts."""
+    """The calls of one client. Its thread lives only while there are calls, and a little longer: looks come in
+    bursts.
+    """
 
     def __init__(self) -> None:
         self._open: set[Call] = set()
@@ -103,11 +105,13 @@ class Calls:
         self._wakes_at = 0.0
 
     def begin(self, seconds: float, left_s: Callable[[], float] | None = None) -> Call:
-        """A call by this thread that may take so long in all; ``left_s`` tells how long it may still take effect."""
+        """A call by this thread with a limit for all of it; ``left_s`` returns for how long it may still take
+        effect.
+        """
         call = Call(time.monotonic() + seconds, left_s)
         with self._changed:
             if not self._watching:
-                # Raises where there are too many threads; the next call then tries again.
+                # May raise when there are too many threads; the next call then tries again.
                 threading.Thread(target=self._watch, name="kubernetes-calls", daemon=True).start()
                 self._watching = True
             self._open.add(call)
@@ -117,7 +121,7 @@ class Calls:
         return call
 
     def sent(self) -> None:
-        """The request was sent: what this thread sends next does not belong to the call."""
+        """The request was sent: later sockets of this thread do not belong to the call."""
         _using.call = None
 
     def end(self, call: Call) -> None:

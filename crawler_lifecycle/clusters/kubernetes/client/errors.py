@@ -1,6 +1,6 @@
 """Errors of the Kubernetes API: the server's own message, and words for people.
 
-Every one of them is a ``ClusterUnavailable``: whoever does not know better learns nothing and changes nothing.
+Every one of them is a ``ClusterUnavailable``: a caller that does not handle it specially changes nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from urllib3.util import Retry
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 
-#: Longest wait that a server may ask of us, in seconds: a stop has to come through some time.
+#: The longest wait that a server may ask for, in seconds: a stop must get through some time.
 RETRY_AFTER_MAX_S = 60.0
-#: How much of the server's own words is repeated, in characters.
+#: The most characters of the server's own message that are repeated.
 WORDS_MAX = 1000
 
-#: How the API server words a missing right (its own texts for quota and the like begin the same and go on differently).
+#: The beginning of the API server's message about a missing right (messages about quota begin alike and continue
+#: differently).
 _NO_RIGHT = re.compile(r'cannot \S+ (?:resource|path) "[^"]*"')
 _PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)"
@@ -32,7 +33,7 @@ _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "replace", "D
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, as errors speak of it."""
+    """A request, as error messages describe it."""
 
     method: str
     path: str
@@ -91,11 +92,11 @@ class NoAnswer(ApiError):
 
 
 class Unreadable(ApiError):
-    """An answer came and is none: cut, no JSON, not what was asked for, or too long."""
+    """An answer came but cannot be used: cut, no JSON, another document, or too long."""
 
 
 class TooLarge(Unreadable):
-    """The answer has more bytes than we read; of a list, ask for fewer objects at once."""
+    """The answer has more bytes than we read; for a list, request fewer objects at once."""
 
 
 class TooLate(ApiError):
@@ -103,7 +104,7 @@ class TooLate(ApiError):
 
 
 class Unauthorised(ApiError):
-    """401: the server does not know who we are. The credentials were read anew before this was raised."""
+    """401: the server does not know who we are. The credentials were read again before this was raised."""
 
 
 class Refused(ApiError):
@@ -119,7 +120,7 @@ class Conflict(ApiError):
 
 
 class Expired(ApiError):
-    """410: the place to go on from is forgotten; begin with a list."""
+    """410: the position of a watch or list has expired; begin with a list."""
 
 
 class Throttled(ApiError):
@@ -138,7 +139,7 @@ class _Details(msgspec.Struct):
 
 
 class Status(msgspec.Struct):
-    """The API's own error object, as far as errors are made of it."""
+    """The fields of the API's own error object that errors use."""
 
     kind: str | None = None
     message: str | None = None
@@ -150,7 +151,7 @@ class Status(msgspec.Struct):
 _STATUS = msgspec.json.Decoder(Status)
 
 _REFUSED = (Refused, "the Kubernetes API refuses this: {}")
-#: Status -> the error that it is, and its words.
+#: Status -> the class of the error, and its words.
 _KNOWN: dict[int, tuple[type[ApiError], str]] = {
     **dict.fromkeys((400, 405, 413, 422), _REFUSED),
     401: (Unauthorised, "the Kubernetes API does not know us when we {}"),
@@ -165,7 +166,7 @@ _UNKNOWN = (ApiError, "the Kubernetes API gives no known answer: {}")
 
 
 def decode_status(data: bytes | msgspec.Raw) -> Status:
-    """The API's error object; of anything else (a proxy's page, something cut) the beginning is its message."""
+    """The API's error object; for any other body (a proxy's page, a cut one) its beginning is the message."""
     try:
         return _STATUS.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -174,7 +175,9 @@ def decode_status(data: bytes | msgspec.Raw) -> Status:
 
 
 def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | None = None) -> ApiError:
-    """The error that an answer with a status other than 2xx is, by its body; a watch sends that within its stream."""
+    """The error for an answer with a status other than 2xx, by its body; a watch sends such a body within its
+    stream.
+    """
     words = (told.message or told.reason or "no reason given")[:WORDS_MAX]
     details = told.details or _Details()
     if retry_after_s is None and details.retryAfterSeconds:
@@ -198,21 +201,21 @@ def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | 
 
 
 def no_answer(asked: Asked, what: str, *, effect_unknown: bool) -> NoAnswer:
-    """The error for an answer that did not come."""
+    """The error for an answer that did not arrive."""
     return NoAnswer(
         f"the Kubernetes API did not answer: {asked.gesture}: {what}", effect_unknown=effect_unknown and asked.writes
     )
 
 
 def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:
-    """The error for an answer that is none."""
+    """The error for an answer that cannot be used."""
     subject = f": {asked.gesture}" if asked else ""
     text = f"the answer of the Kubernetes API cannot be used{subject}: {what}"
     return kind(text, effect_unknown=asked is not None and asked.writes)
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds to wait by a ``Retry-After``, a number or a date. ``None``: nothing sensible."""
+    """Seconds to wait by a ``Retry-After`` header, a number or a date. ``None``: no usable value."""
     try:
         return _bounded(Retry().parse_retry_after(value)) if value else None
     except (InvalidHeader, ValueError, OverflowError):

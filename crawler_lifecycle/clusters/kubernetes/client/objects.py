@@ -1,7 +1,7 @@
 """Jobs, pods and events, decoded from JSON: only the few fields that are read.
 
-Unknown fields are passed over. What identity rests on is required: an object without name and uid, or a list without
-items, is no answer. Other odd values, ``null`` in place of a list too, are bounded or left out (``odd_values``).
+Unknown fields are ignored. Fields of the identity are required: an object without name and uid, or a list without
+items, is refused. Other odd values, ``null`` in place of a list too, are bounded or left out (``odd_values``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OwnerReference(_Struct, frozen=True):
 
 
 class ObjectMeta(_Struct, frozen=True):
-    """The identity of an object, and whether it is being deleted."""
+    """The identity of an object, and the time of its deletion request."""
 
     name: Name
     uid: Name
@@ -80,7 +80,7 @@ class JobSpec(_Struct, frozen=True):
 
 
 class JobStatus(_Struct, frozen=True):
-    """Counters trail the pods; the conditions of an end come last of all."""
+    """Counters lag behind the pods; the conditions of an end are set last."""
 
     start_time: Time | None = None
     completion_time: Time | None = None
@@ -101,17 +101,17 @@ class Job(_Struct, frozen=True):
 
     @property
     def other_controller(self) -> str | None:
-        """The controller that carries it out, not the cluster's own: Kueue on another cluster, where its pods are."""
+        """The controller that runs the Job, if not the cluster's own: Kueue runs its pods on another cluster."""
         by = self.spec.managed_by
         return None if by == "kubernetes.io/job-controller" else by or None
 
     def condition(self, kind: str) -> Condition | None:
-        """The condition of that type when it is true."""
+        """The condition of that type if it is true."""
         return _holding(self.status, kind)
 
 
 def _holding(status: JobStatus | PodStatus, kind: str) -> Condition | None:
-    # Asked nine times for each of 10,000 tasks of a look: properties and a generator would take longer than a loop.
+    # Called nine times for each of 10,000 tasks of a look: properties and a generator would be slower than a loop.
     for condition in status.conditions:
         if condition.type == kind and condition.status == "True":
             return condition
@@ -131,7 +131,7 @@ class Terminated(_Struct, frozen=True):
     """The end of a container."""
 
     exit_code: Number = bounds.ID_MAX
-    """One that no process can have where the server tells none."""
+    """A uid that no process can have, where the server sends none."""
     signal: Number | None = None
     reason: str | None = None
     message: str | None = None
@@ -140,7 +140,7 @@ class Terminated(_Struct, frozen=True):
 
 
 class ContainerState(_Struct, frozen=True):
-    """Exactly one of the three, or none before the kubelet has said anything."""
+    """Exactly one of the three is set, or none before the kubelet has reported."""
 
     waiting: Waiting | None = None
     running: Running | None = None
@@ -175,7 +175,7 @@ class RestartRule(_Struct, frozen=True):
     exit_codes: _ExitCodes | None = None
 
     def fits(self, code: int) -> bool:
-        """Tell whether it is about this exit code."""
+        """Return whether the rule applies to this exit code."""
         codes = self.exit_codes or _ExitCodes()
         return codes.operator == ("In" if code in (codes.values or ()) else "NotIn")
 
@@ -189,12 +189,12 @@ class Container(_Struct, frozen=True):
     resources: ResourceRequirements | None = None
 
     def action_after(self, code: int) -> str | None:
-        """Return what the first rule that fits this exit code has its node do; ``None`` where there is none."""
+        """Return the action of the first rule that applies to this exit code; ``None`` without one."""
         return next((rule.action for rule in self.restart_policy_rules or () if rule.fits(code)), None)
 
     @property
     def memory_limit(self) -> str | None:
-        """A quantity, as its author wrote it."""
+        """A quantity, as it was written."""
         limits = self.resources.limits if self.resources is not None else None
         return str(limits.memory) if limits is not None and limits.memory is not None else None
 
@@ -234,11 +234,11 @@ class Pod(_Struct, frozen=True):
         return _holding(self.status, kind)
 
     def denied(self, kind: str) -> Condition | None:
-        """The condition of that type when it is on the pod and not true: false, or nobody knows."""
+        """The condition of that type if the pod has it and it is not true: false or unknown."""
         return next((c for c in self.status.conditions if c.type == kind and not c.true), None)
 
     def container(self, name: str) -> ContainerStatus | None:
-        """Return what the kubelet said about the container of that name."""
+        """Return what the kubelet reports about the container of that name."""
         return next((status for status in self.status.container_statuses if status.name == name), None)
 
 
@@ -254,7 +254,7 @@ class Namespace(_Struct, frozen=True):
 
     @property
     def leaving(self) -> bool:
-        """True when it is being deleted."""
+        """True when the pod is being deleted."""
         return self.status.phase == "Terminating" or self.metadata.deletion_timestamp is not None
 
 
@@ -268,7 +268,9 @@ class _Series(_Struct, frozen=True):
 
 
 class Event(_Struct, frozen=True):
-    """A core/v1 event: what a part of the cluster said about an object. Kept for an hour, and merged when repeated."""
+    """A core/v1 event: a message of a part of the cluster about an object. Kept for an hour, and merged when
+    repeated.
+    """
 
     metadata: ObjectMeta
     involved_object: Involved
@@ -300,7 +302,7 @@ class ListMeta(_Struct, frozen=True):
 
 
 class ListPage(_Struct, Generic[T], frozen=True):
-    """One page of a list. ``kind`` tells a list from whatever else may come with status 200."""
+    """One page of a list. ``kind`` distinguishes a list from other documents with status 200."""
 
     kind: str
     metadata: ListMeta
@@ -312,7 +314,7 @@ class ListPage(_Struct, Generic[T], frozen=True):
 
 
 class Named(_Struct, frozen=True):
-    """Any object, as far as its identity."""
+    """Any object, with its identity only."""
 
     metadata: ObjectMeta
 
@@ -322,7 +324,7 @@ class _Kind(_Struct, frozen=True):
 
 
 class _Typed(_Struct, frozen=True):
-    """One message of a watch: whoever knows the kind of the object decodes it."""
+    """One message of a watch; its object is decoded by the caller, who knows the kind."""
 
     type: str
     object: msgspec.Raw
@@ -378,7 +380,7 @@ def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
 
 
 def decode_event(line: bytes, asked: Asked | None = None) -> tuple[str, msgspec.Raw]:
-    """One line of a watch: its type, and its object as it came. Raises ``Unreadable``."""
+    """One line of a watch: its type, and its undecoded object. Raises ``Unreadable``."""
     try:
         told = _TYPED.decode(line)
     except _NO_OBJECT as error:
@@ -387,7 +389,7 @@ def decode_event(line: bytes, asked: Asked | None = None) -> tuple[str, msgspec.
 
 
 def decode_kind(data: bytes, asked: Asked | None = None) -> str:
-    """The kind of an object, after reading all of it. Raises ``Unreadable``."""
+    """The kind of an object, after checking all of its JSON. Raises ``Unreadable``."""
     try:
         return _KIND.decode(data).kind
     except _NO_OBJECT as error:

@@ -1,7 +1,7 @@
 """Odd values of objects: bounded or left out where an object is decoded, so that it hides neither itself nor others.
 
-An API server takes any int64 for a grace and tells times of the years 0 and 10000; another one may tell what nobody
-expects. What identity rests on is no such value: an object without it is no answer.
+An API server accepts any int64 for a grace and sends times of the years 0 and 10000; another one may send other odd
+values. Fields of the identity are not repaired: an object without them is refused.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Number = Annotated[int, msgspec.Meta(ge=-bounds.ID_MAX, le=bounds.ID_MAX)]
 #: Seconds of a grace, about three years: no clock counts as far as some.
 GRACE_MAX_S = 10**8
 Grace = Annotated[int, msgspec.Meta(ge=0, le=GRACE_MAX_S)]
-#: A kubelet writes the beginning of the epoch where it knows no time, and Go the year 1.
+#: A kubelet writes the beginning of the epoch for an unknown time, and Go the year 1.
 NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
-#: Values of one object that are mended before it is given up.
+#: The most values of one object that are repaired before it is refused.
 MENDED_MAX = 1000
-#: A step on the way to a value, as ``msgspec`` writes it: the name of a field, or a place in a list.
+#: A step on the path to a value, as ``msgspec`` writes it: the name of a field, or an index of a list.
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _BOUND = re.compile(r"Expected `int` [<>]= (-?\d+)")
 T = TypeVar("T")
 
 
 def known_time(at: datetime | None) -> datetime | None:
-    """The time, unless it is a placeholder, or one at which nothing of ours can happen."""
+    """The time, unless it is a placeholder or far from any time of ours."""
     return bounds.believable(at) if at is not None and at >= _FIRST else None
 
 
 def mended(kind: type[T], data: bytes | msgspec.Raw) -> T:
-    """The object, each odd value of it mended. Raises ``MsgspecError``."""
+    """The object, each odd value of it repaired. Raises ``MsgspecError``."""
     said = msgspec.json.decode(data)
     for _ in range(MENDED_MAX):
         try:
@@ -63,11 +63,11 @@ def _mend(said: Any, odd: msgspec.ValidationError) -> None:
 
 
 def amount(quantity: str) -> Decimal | None:
-    """``500m``, ``2`` or ``64Mi`` as a number; ``None`` for what is no quantity of Kubernetes."""
+    """``500m``, ``2`` or ``64Mi`` as a number; ``None`` for a text that is no quantity of Kubernetes."""
     from kubernetes.utils.quantity import parse_quantity  # takes long to load
 
     try:
         value: Decimal = parse_quantity(quantity)
-    except (ValueError, ArithmeticError):  # no number, or one that no Decimal holds
+    except (ValueError, ArithmeticError):  # no number, or a number that no Decimal can hold
         return None
     return value if value.is_finite() else None

@@ -1,6 +1,7 @@
-"""One HTTP request to the Kubernetes API: bytes, or an error that says what was asked and what failed.
+"""One HTTP request to the Kubernetes API: bytes, or an error that names the request and the failure.
 
-Nothing is tried again, with one exception: a 401 is answered once with credentials that were read anew.
+Nothing is retried, with one exception: after a 401 the request is sent once more, with credentials that were read
+again.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from .errors import ApiError, Asked, Unauthorised
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-#: Longest answer, in bytes: a page of 500 pods has about two million. One object always fits: a cluster's store takes
-#: 1.5 MiB of it, and JSON makes at most six bytes of one.
+#: Longest answer, in bytes: a page of 500 pods has about two million. One object always fits: a cluster's store accepts
+#: 1.5 MiB of it, and JSON needs at most six bytes for each byte.
 ANSWER_MAX = 64 * 1024 * 1024
 #: The whole of an answer may take this many times the longest silence within it.
 WHOLE = 3
@@ -39,7 +40,7 @@ _READ = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request as it is sent, and what it may take, in seconds."""
+    """A request, and its time limits in seconds."""
 
     asked: Asked
     target: str
@@ -62,10 +63,10 @@ class Wire:
         self.answer_max = ANSWER_MAX
         self._agent = {"User-Agent": f"crawler-lifecycle/{_version()}"}
         self.skew_s: float | None = None
-        """The server's clock minus ours at the last answer, in seconds; the server tells whole ones."""
+        """The server's clock minus ours at the last answer, in seconds; servers send whole seconds."""
 
     def close(self) -> None:
-        """End what goes on, and close the connections."""
+        """End all calls, and close the connections."""
         self._calls.close()
         self._access.close()
 
@@ -80,10 +81,11 @@ class Wire:
         until: float | None = None,
         left_s: Callable[[], float] | None = None,
     ) -> bytes:
-        """A whole answer; ``until`` (monotonic) is when it has to be there at the latest.
+        """A whole answer, which must be complete at ``until`` (monotonic).
 
-        ``left_s`` tells how many seconds are left in which the server may carry it out. It is asked before each
-        sending, when credentials and connection are there, and the server is told. Raises ``TooLate`` if none are.
+        ``left_s`` returns how many seconds are left in which the server may carry out the request. It is called before
+        each sending, when credentials and connection are ready, and the server gets the figure. Raises ``TooLate`` if
+        no time is left.
         """
         whole_s = self.whole_s
         if until is not None:
@@ -100,14 +102,14 @@ class Wire:
     def stream(
         self, asked: Asked, query: Mapping[str, object], silence_s: float, whole_s: float
     ) -> tuple[Call, BaseHTTPResponse]:
-        """An answer that is read as it comes; whoever reads it calls ``ended`` and closes it."""
+        """An answer that is read as it comes; its reader calls ``ended`` and closes it."""
         return self._answered(_Request(asked, _target(asked.path, query), {"Accept": JSON}, None, silence_s, whole_s))
 
     def ended(self, call: Call) -> None:
         self._calls.end(call)
 
     def _answered(self, sent: _Request) -> tuple[Call, BaseHTTPResponse]:
-        """The head of an answer with status 2xx; whoever gets it ends the call."""
+        """The head of an answer with status 2xx; the caller ends the call."""
         for renewed in (False, True):
             asked_at = time.monotonic()
             who, authorization = self._who(sent.asked)
@@ -127,7 +129,7 @@ class Wire:
     def _who(self, asked: Asked) -> tuple[credentials.Identity, str | None]:
         try:
             return self._access.current()
-        except Exception as error:  # a plugin's or the loader's own: whatever it is, we have nothing to show
+        except Exception as error:  # an error of a plugin or the loader: whatever it is, we have no credentials
             text = f"no credentials for the Kubernetes API to {asked.gesture} ({self._access.source.words}): {error}"
             raise Unauthorised(text) from error
 
@@ -204,7 +206,7 @@ class Wire:
         try:
             self.skew_s = (parsedate_to_datetime(date or "") - datetime.now(UTC)).total_seconds() + 0.5
         except (ValueError, TypeError):
-            return  # a proxy's, or none: what we knew stays
+            return  # a proxy's date, or none: the known difference stays
 
 
 def _target(path: str, query: Mapping[str, object]) -> str:

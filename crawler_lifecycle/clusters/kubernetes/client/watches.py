@@ -26,9 +26,9 @@ class WatchEvent(msgspec.Struct, frozen=True):
 
     type: str
     object: msgspec.Raw
-    """The object's JSON; see ``objects.decode``. A bookmark's holds nothing but its version."""
+    """The object's JSON; see ``objects.decode``. A bookmark's object holds only its version."""
     resource_version: str
-    """The version that a later watch goes on from."""
+    """The version from which a later watch continues."""
 
 
 class _Version(msgspec.Struct):
@@ -46,8 +46,8 @@ _KINDS = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
 class Watch:
     """An open stream of changes: iterate, and close. It ends when the server says so or when it is closed.
 
-    Iterating raises ``Expired`` when its place is forgotten (list anew), ``NoAnswer`` when the stream broke off or
-    fell silent, ``Unreadable`` for what is no event, and other ``ApiError``s that the server sends in the stream.
+    Iterating raises ``Expired`` when its position has expired (list again), ``NoAnswer`` when the stream broke off or
+    fell silent, ``Unreadable`` for anything but an event, and other ``ApiError``s that the server sends in the stream.
     """
 
     def __init__(self, asked: Asked, response: BaseHTTPResponse, call: Call, ended: Callable[[Call], None]) -> None:
@@ -64,7 +64,7 @@ class Watch:
         except ValueError:
             if not self._closed:
                 raise
-            raise StopIteration from None  # another thread is closing it at this very moment
+            raise StopIteration from None  # another thread is closing it at this moment
 
     def __enter__(self) -> Watch:
         return self
@@ -73,12 +73,12 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """End it, from any thread, once or more often; a reader that waits sees the end at once."""
+        """End it, from any thread, once or more often; a waiting reader sees the end at once."""
         self._closed = True
         self._call.cut()
         try:
             self._events.close()
-        except ValueError:  # another thread is in it, sees the end, and clears up
+        except ValueError:  # another thread reads it, sees the end, and closes it
             return
         self._finish()
 
@@ -117,7 +117,7 @@ class Watch:
                     yield part
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
             if self._closed or self._call.overdue:
-                return  # we cut it; what that means is said by whoever reads the lines
+                return  # we closed it; the reader of the lines reports what that means
             silent = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             what = "the stream fell silent" if silent else f"the stream broke off: {error}"
             raise errors.no_answer(self._asked, what, effect_unknown=False) from error

@@ -1,7 +1,7 @@
 """Paths of a task's files, in its pod and on the shared volume.
 
-Files of runs that ended are found by these rules, and pods that were created by an earlier version go on with theirs:
-a changed path loses what lies under the former one.
+Files of ended runs are found by these rules, and pods of an earlier version continue to use them: a changed path loses
+the files under the former path.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DATA_VOLUME = "crawl-data"
 #: ``CRAWL_FILES_DIR`` and ``CRAWL_STATE_DIR`` inside the container.
 FILES_MOUNT = "/crawl/files"
 STATE_MOUNT = "/crawl/state"
-#: What the runner and the crawler may write besides those two; everything else of the root is read-only.
+#: Other paths that the runner and the crawler may write; the rest of the root is read-only.
 TMP_MOUNT = "/tmp"  # noqa: S108 - a mount of the pod's own
 #: ``CRAWL_SUMMARY_FILE``: the kubelet's termination message. A file that exists, and can be written but not replaced.
 SUMMARY_FILE = "/dev/termination-log"
@@ -36,7 +36,7 @@ def state_path(run: RunRef, index: int) -> PurePosixPath:
 def end_grace_s(*, uploads: bool) -> int:
     """``CRAWL_END_GRACE_S``: seconds between the end of ``CRAWL_STOP_GRACE_S`` and the kubelet's SIGKILL.
 
-    In these the runner ends what still runs, takes the files to object storage if there is one (``uploads``), and says
-    how it went. A pod's ``terminationGracePeriodSeconds`` is the sum of both.
+    In this time the runner ends the remaining processes, uploads the files to object storage if there is one
+    (``uploads``), and writes its summary. A pod's ``terminationGracePeriodSeconds`` is the sum of both.
     """
     return 60 if uploads else 10

@@ -1,10 +1,10 @@
 """Logs of tasks in pods: the output of the crawler's container, as its node keeps it.
 
-Places are bytes from the beginning of what the node still has. The API cannot begin at a byte, only at a second
-(``sinceTime``), and end after some bytes (``limitBytes``). So every reading asks for the time of each line; of each log
-that is being read one line is remembered, its place and its time, and the next reading begins there. A process that
-remembers nothing reads from the beginning once more. That is bounded by the node, which hands out the current file
-alone (10 MiB, unless the cluster says otherwise).
+Positions are bytes from the beginning of the log that the node still has. The API cannot begin at a byte, only at a
+second (``sinceTime``), and end after some bytes (``limitBytes``). So every reading requests the time of each line. Of
+each log one line is remembered, with its position and its time, and the next reading begins there. A process that
+remembers nothing reads from the beginning again. The node limits this: it returns the current file only (10 MiB, unless
+the cluster says otherwise).
 
 When that file was rotated, the remembered line is not the first of its second any more, or the place is beyond the end:
 reading goes on at the beginning of the new file, as the port promises.
@@ -34,15 +34,15 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef
 
-#: Bytes that one reading may ask a node for. What lies beyond is not reached.
+#: The most bytes that one reading requests from a node. Later bytes are not reached.
 ASK_MAX = 48 * 1024 * 1024
-#: Logs of which a line is remembered.
+#: Number of logs of which a line is remembered.
 REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The place of a line that is the first of its second, and its full time. ``""``: the beginning of the log."""
+    """The position of a line that is the first of its second, and its full time. ``""``: the beginning of the log."""
 
     place: int = 0
     stamp: bytes = b""
@@ -58,7 +58,7 @@ class _Piece:
 
     data: bytes
     whole: bool
-    """True when it reaches the end of what there is."""
+    """True when it reaches the end of the log."""
     lines: list[_Line] = field(default_factory=list)
     """The lines that are the first of their second."""
 
@@ -73,7 +73,7 @@ class PodLogs:
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         """At most ``limit`` bytes from ``after`` on, or the last ones. Raises ``ClusterUnavailable``."""
-        # The pod is asked first: what is written between the two questions is then still read.
+        # The pod is read first: what is written between the two requests is then still read.
         pod = self._pod(run, task)
         if pod is None:
             return None
@@ -82,8 +82,8 @@ class PodLogs:
             return LogPart(b"", 0, True) if over else None
         try:
             return self._part(pod, after, limit, over)
-        except (NotFound, Refused) as error:  # its node has no log of it (any more), or the pod went away meanwhile
-            if error.status == 403:  # ours to read is none of it, which says nothing about what there is
+        except (NotFound, Refused) as error:  # its node has no log of it (any more), or the pod disappeared meanwhile
+            if error.status == 403:  # we may not read it, which says nothing about its content
                 raise
             return LogPart(b"", 0, True) if over else None
 
@@ -100,7 +100,7 @@ class PodLogs:
         begin = self._remembered(pod, after)
         piece = self._piece(pod, begin, after - begin.place + limit)
         if begin.stamp and (not piece.lines or piece.lines[0] != begin):
-            begin = _Line()  # rotated, or lost with its node
+            begin = _Line()  # rotated, or lost together with its node
             piece = self._piece(pod, begin, after + limit)
         if after > begin.place + len(piece.data):
             begin, after = _Line(), 0
@@ -116,7 +116,9 @@ class PodLogs:
         return LogPart(data, end, over and piece.whole and end == begin.place + len(piece.data))
 
     def _piece(self, pod: Pod, begin: _Line, wanted: int) -> _Piece:
-        """At least ``wanted`` bytes from a line on, if there are so many. How many the stamps take is not known."""
+        """At least ``wanted`` bytes from a line on, if there are so many. The size of the time stamps is not known
+        before.
+        """
         ask = min(2 * wanted + 4096, ASK_MAX)
         while True:
             raw = self._api.read(
@@ -149,7 +151,7 @@ class PodLogs:
 def _without_stamps(raw: bytes, place: int, *, whole: bool) -> _Piece:
     """Every line begins with its time and a space. The last one may be cut, also within its time."""
     parts, lines, second = [], [], b""
-    for line in io.BytesIO(raw):  # which ends lines at line feeds alone
+    for line in io.BytesIO(raw):  # because it splits at line feeds only
         stamp, space, text = line.partition(b" ")
         if not space:
             break  # cut within its time

@@ -24,9 +24,9 @@ NOWHERE = (
 
 
 def task_files(claim: str | None, volume_path: Path | None, bundles: TaskBundles | None) -> TaskFiles:
-    """Object storage where it is set, else the volume; without either the sources say so.
+    """Object storage where it is set, else the volume; without either, sources that say so.
 
-    Raises ``InvalidRequest`` for a claim without the place where it is mounted for us.
+    Raises ``InvalidRequest`` for a claim without its mount path on our side.
     """
     if bundles is not None:
         return BundleFiles(bundles)
@@ -47,7 +47,7 @@ class VolumeFiles:
         self._root = root
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """The folders there are. A task whose crawler never began has none. Raises ``ClusterUnavailable``."""
+        """The existing folders. A task whose crawler never began has none. Raises ``ClusterUnavailable``."""
         found = []
         for task in tasks:
             folder = self._root / files_path(run, task.index, task.attempt)
@@ -63,7 +63,7 @@ class VolumeFiles:
 
 
 class BundleFiles:
-    """The files that tasks uploaded; asked for only when an archive is written."""
+    """The files that tasks uploaded; they are read only when an archive is written."""
 
     def __init__(self, bundles: TaskBundles) -> None:
         self._bundles = bundles
@@ -82,6 +82,6 @@ class NoFiles:
     """Files end with their pods."""
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """Tell for each task that there is nothing, and why."""
+        """Report for each task that it has no files, and why."""
         deployed = [task for task in tasks if task.uid is not None]
         return [FileSource(files_prefix(task.index, task.attempt), missing=NOWHERE) for task in deployed]

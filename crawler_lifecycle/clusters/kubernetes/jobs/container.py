@@ -28,7 +28,7 @@ class Given:
     secret: str
     """The task's own Secret …"""
     secret_names: Sequence[str]
-    """… and the variables that come from it."""
+    """… and the variables that are derived from it."""
 
 
 def variables(
@@ -38,7 +38,7 @@ def variables(
 
     Raises ``InvalidRequest``.
     """
-    # The image's home is read-only, and belongs to somebody else.
+    # The home folder of the image is read-only, and belongs to another user.
     plain = {"HOME": layout.TMP_MOUNT, **crawler.env}
     fixed = {**given.public, **contract(deployment, crawler, task, end_grace_s)}
     found: dict[str, dict[str, object]] = {name: {"value": escaped(value)} for name, value in plain.items()}
@@ -68,7 +68,7 @@ def contract(
         # The kubelet kills runner and crawler together, so the runner itself keeps the crawler's grace.
         found["CRAWL_END_GRACE_S"] = str(end_grace_s)
         if run_timeout_s is not None:
-            # When it starts nobody knows yet: the runner makes CRAWL_DEADLINE of it.
+            # The start time is not known yet: the runner computes CRAWL_DEADLINE from it.
             found["CRAWL_RUN_TIMEOUT_S"] = f"{run_timeout_s:.15g}"
     memory = memory_limit(deployment, crawler)
     if memory is not None:
@@ -77,7 +77,7 @@ def contract(
 
 
 def escaped(text: str) -> str:
-    """``$(NAME)`` in a command or a value would be replaced by the kubelet; ``$$`` stands for ``$`` there."""
+    """``$(NAME)`` in a command or a value would be replaced by the kubelet; ``$$`` there means ``$``."""
     return text.replace("$", "$$")
 
 
@@ -101,9 +101,9 @@ def _check(name: str, value: str) -> None:
         raise InvalidRequest(f"env.{name!r:.80}: holds a NUL character, which no process can receive; remove it")
 
 
-#: Reserved where nobody said anything.
+#: Reserved when neither the request nor the catalogue says anything.
 CPU_REQUEST, MEMORY_REQUEST = "50m", "128Mi"
-#: A crawler waits for answers most of its time: a quarter of what it may use is reserved, and so many thousandths.
+#: A crawler waits for answers most of its time: a quarter of its processor limit is reserved, and so many thousandths.
 CPU_SHARE, CPU_LEAST = 0.25, 10
 #: Below this no container starts.
 MEMORY_LEAST = 4 * 2**20
@@ -113,10 +113,10 @@ _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?")
 
 
 def limits_of(deployment: Deployment, crawler: CrawlerDefinition) -> Resources:
-    """Return what the task may use: the call's wishes over the catalogue's.
+    """Return the limits of the task: the request's over the catalogue's.
 
-    Memory that is reserved for a crawler with no limit is its limit, too: that of a namespace's ``LimitRange`` would
-    take its place, and a pod that reserves more than its limit is refused.
+    A crawler without a memory limit gets its reservation as the limit: otherwise the namespace's ``LimitRange`` would
+    set one, and a pod that reserves more than its limit is refused.
     """
     return deployment.resources.over(crawler.resources).over(Resources(memory=crawler.kubernetes.requests.memory))
 
@@ -135,8 +135,8 @@ def memory_limit(deployment: Deployment, crawler: CrawlerDefinition) -> int | No
 def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: bool) -> dict[str, object]:
     """Limits and requests of the container; ``shared``: files and state lie on a volume that is not the node's.
 
-    Both are always said, because a limit without a request becomes the request, and crawlers would fill a node that
-    idles. Memory is reserved in full: it cannot be taken back, and a node that runs out of it evicts.
+    Both are always set, because a limit without a request becomes the request, and crawlers would fill an idle node.
+    Memory is reserved in full: it cannot be taken back, and a node without free memory evicts pods.
     """
     asked, wished = limits_of(deployment, crawler), crawler.kubernetes.requests
     cpu, memory = _milli(asked.cpu), memory_limit(deployment, crawler)
@@ -170,5 +170,5 @@ def _processors(milli: int) -> str:
 
 
 def _memory_text(text: str) -> str:
-    """As it was written where Kubernetes reads it so, because people see this limit; else bytes."""
+    """Unchanged where Kubernetes reads it the same way, because people see this limit; else in bytes."""
     return text if _QUANTITY.fullmatch(text) else str(parse_memory(text))

@@ -1,10 +1,10 @@
 """Deletion of Jobs and pods to stop and kill tasks: by uid, and each may be repeated.
 
-A Job is deleted in the foreground: it makes no new pods, its pods get one SIGTERM and their own grace, and it is gone
-when the last of them is. A Job that has ended is left alone, so that a stop which came too late changes nothing.
+A Job is deleted in the foreground: it makes no new pods, its pods get one SIGTERM and their own grace, and it
+disappears after its last pod. An ended Job is left alone, so that a late stop changes nothing.
 
-The API shortens a grace at any time. The kubelet (1.36: ``SyncTerminatingPod``, kubernetes issue 113606) does not, once
-it has begun to end a pod: it waits out the grace that it saw first.
+The API accepts a shorter grace at any time. The kubelet (1.36: ``SyncTerminatingPod``, kubernetes issue 113606) ignores
+it once it has begun to end a pod: it waits for the whole first grace.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ KILL_GRACE_S = 1
 
 
 class Deletion:
-    """Asks tasks to end. What is gone is no error.
+    """Asks tasks to end.
 
-    Every method raises ``ApiError``, and ``ClusterUnavailable`` for a task that may live where we do not look.
+    A missing task is no error. Every method raises ``ApiError``, and ``ClusterUnavailable`` for a task that may live in
+    another namespace.
     """
 
     def __init__(self, api: Api) -> None:
@@ -39,7 +40,7 @@ class Deletion:
     def stop(self, run: RunRef, task: TaskRef) -> None:
         """Delete the Job in the foreground: no new pods, one SIGTERM, and it is gone after its last pod.
 
-        What is being deleted already is not asked again.
+        A Job that is already being deleted gets no second request.
         """
         job = self._job(run, task)
         if job is not None:
@@ -53,11 +54,11 @@ class Deletion:
                 self._delete_pod(pod)
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """Delete its pods with a grace of a second. What that does is for looks to find out.
+        """Delete its pods with a grace of a second.
 
-        A node that has begun a longer grace, after a plain stop, finishes that one first; our runner learns of the
-        force from the gateway and ends it. A pod's record is never removed by force: on a node that does not answer,
-        the crawler may still execute.
+        Later looks find the result. A node that has begun a longer grace, after a plain stop, finishes that one first;
+        our runner learns from the gateway about the force and shortens it. A pod's record is never removed by force: on
+        a node that does not answer, the crawler may still execute.
 
         Its pods before its Job: a kubelet keeps the grace that it began with, and that of a pod whose Job is deleted
         is the long one. Then the Job, and any pod that it made meanwhile.
@@ -74,7 +75,7 @@ class Deletion:
             self._kill_pods(uid, {pod.metadata.uid for pod in pods})
 
     def _kill_pods(self, uid: str | None, known: Collection[str] = ()) -> list[Pod]:
-        """Shorten the grace of those pods of a Job that have not ended and are not ``known``; all that it has."""
+        """Shorten the grace of a Job's pods that have not ended and are not ``known``. Returns all pods of the Job."""
         pods = self._pods(uid)
         for pod in pods:
             if pod.metadata.uid not in known and not ended(pod):
@@ -82,12 +83,14 @@ class Deletion:
         return pods
 
     def _check_place(self, task: TaskRef, pods: Sequence[Pod]) -> None:
-        """A task of which nothing is here must not live elsewhere: this stop would be lost. Raises like a look."""
+        """Check that a missing task does not live elsewhere, where this stop would be lost. Raises the errors of a
+        look.
+        """
         if not pods:
             CurrentNamespace(self._api).gone_for_good([task.place])
 
     def _job(self, run: RunRef, task: TaskRef) -> Job | None:
-        """The task's own Job; ``None`` when it is gone, or another object is under its name."""
+        """The task's own Job; ``None`` when it is gone, or the name belongs to another object."""
         job = find_job(self._api, name_of(run.run_id, task))
         if job is not None and not is_of(run, task, job.metadata.uid, job.metadata):
             meant = task.uid or f"that of task {task.task_id}"
@@ -96,7 +99,9 @@ class Deletion:
         return job
 
     def _delete_job(self, job: Job) -> bool:
-        """Delete the Job if it can make pods, and tell whether it could: it was neither over nor being deleted."""
+        """Delete the Job if it can make pods. Returns whether it could: it had neither ended nor was it being
+        deleted.
+        """
         if job.metadata.deletion_timestamp is not None or job_is_over(job):
             return False
         self._delete(self._api.jobs_path(job.metadata.name), job, propagationPolicy="Foreground")
@@ -113,5 +118,5 @@ class Deletion:
             self._api.delete(path, {"preconditions": {"uid": one.metadata.uid}, **options})
         except NotFound:
             return
-        except Conflict as error:  # the object that was meant is gone, and another one is there
+        except Conflict as error:  # the intended object is gone, and another one has its name
             logger.warning("left alone: %s", error)

@@ -1,4 +1,4 @@
-"""Creates the Jobs of tasks: each at most once, whoever else tries and whatever answer is lost (docs/kubernetes.md)."""
+"""Creates the Jobs of tasks, each at most once, also with concurrent calls and lost answers (docs/kubernetes.md)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .manifest import identity_of, job_for, secret_for, spec_hash
 
 logger = logging.getLogger(__name__)
 
-#: Calls to the API at once, for pages of tasks. A page of 500 has 25 s.
+#: Parallel calls to the API, for pages of tasks. A page of 500 has 25 s.
 THREADS = 16
-#: How often a name may be taken and free again, or an answer be lost, within one try.
+#: Tries of one call in which the name is taken and free again, or an answer is lost.
 TRIES = 3
-#: So many tasks of a page may fail with an error that may be theirs alone before the rest is not begun.
+#: Number of failed tasks after which the rest of a page is not begun; their errors may concern these tasks only.
 PATIENCE = 8
-#: Of what the task's environment holds, these are no secrets.
+#: The variables of the task's environment that are no secrets.
 PUBLIC = frozenset({"CRAWL_GATEWAY_URL", "CRAWL_UPLOAD_URL"})
 
 _DENIED = re.compile(r"denied (the )?request")
@@ -42,7 +42,7 @@ _DENIED = re.compile(r"denied (the )?request")
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    """The marks that tell a task's Job from every other one under its name, whatever the catalogue says by now."""
+    """The fields that distinguish a task's Job from any other Job of its name, whatever the catalogue now says."""
 
     run: RunRef
     name: str
@@ -61,8 +61,8 @@ class _Answered(Exception):
 class KubernetesDeployer:
     """Puts tasks onto a cluster as Jobs of one namespace. Implements ``Deployer``; thread-safe.
 
-    ``task_environment`` gives what only one task may know: it goes into a Secret of the task and never into its Job,
-    which many more people may read.
+    ``task_environment`` returns variables that only one task may know: they go into a Secret of the task and never into
+    its Job, which many more people may read.
     """
 
     kind = "kubernetes"
@@ -82,15 +82,16 @@ class KubernetesDeployer:
         self._pool = ThreadPoolExecutor(THREADS, "deployer")
 
     def close(self) -> None:
-        """Begin nothing more; the client is the caller's."""
+        """Begin no further task; the client belongs to the caller."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
-        """One answer for each task. What is already there is found, whoever made it.
+        """One answer for each task.
 
-        Raises ``ClusterUnavailable`` when the cluster did not answer for some task or does not let us, and
-        ``DeploymentExpired``. The other tasks may exist by then: the next call finds them. ``ClusterUnavailable`` also
-        when the caller would look for them in another namespace than ours; then nothing is created.
+        An existing task is found, whoever created it. Raises ``ClusterUnavailable`` when the cluster did not answer for
+        some task or refused us, and ``DeploymentExpired``. The other tasks may exist by then: the next call finds them.
+        ``ClusterUnavailable`` also when the caller would look for them in another namespace than ours; then nothing is
+        created.
         """
         if deployment.place is not None:
             namespace_identity.require_same(self._api, deployment.place)
@@ -100,7 +101,7 @@ class KubernetesDeployer:
         known, errors = self._known(deployment), list[LifecycleError]()
 
         def work(task: QueuedTask) -> Deployed | None:
-            """Deploy one task; ``None`` when it failed, or was not begun because going on is pointless."""
+            """Deploy one task; ``None`` when it failed, or was not begun because a further call is pointless."""
             if len(errors) >= PATIENCE or not all(map(_of_one_task, errors)):
                 return None
             try:
@@ -117,9 +118,9 @@ class KubernetesDeployer:
         return answers
 
     def _known(self, deployment: Deployment) -> dict[str, Job]:
-        """The Jobs of these tasks that exist, by index: to find a page by name would take two calls for each.
+        """The existing Jobs of these tasks, by index: finding them by name would take two calls for each.
 
-        None where we have no right to list: by name they are found all the same. Raises ``ApiError``.
+        Empty where we have no right to list: then they are found by name. Raises ``ApiError``.
         """
         indexes = ",".join(str(task.index) for task in deployment.tasks)
         selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT}={deployment.attempt}"
@@ -158,7 +159,7 @@ class KubernetesDeployer:
     # --- the Job
 
     def _job(self, ours: _Ours, wanted: Callable[[], Mapping[str, Any]], expires_at: datetime) -> tuple[Job, str]:
-        """The Job under this name, and whether it is new.
+        """The Job of this name, and whether it is new.
 
         Raises ``_Answered``, ``DeploymentExpired`` and ``ClusterUnavailable``.
         """
@@ -175,23 +176,23 @@ class KubernetesDeployer:
             try:
                 if (elsewhere := given_away(self._api, body)) is not None:
                     return self._found(ours, unanswered or _Answered("refused", elsewhere)), "existing"
-                # The server gives up when nobody may create any more: a stop takes its absence for proof from then on.
+                # The server gives up when the time for creation is over: from then on a stop takes the Job's absence as
+                # proof.
                 answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
                 return decode(Job, answer), "created"
             except TooLate:
                 expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
                 return self._found(ours, expired), "existing"
             except Refused as error:
-                # The server refuses before it looks whether the name is taken: by a Job of ours that an earlier try
-                # created, and that may even be what uses the quota up. While that try has no answer, the Job may
-                # come later than this look.
+                # The server refuses before it checks the name. An earlier try may have created the Job, which may even
+                # be the one that uses up the quota. While that try is unanswered, the Job may appear after this look.
                 answered = self._refused(error)
                 return self._found(ours, unanswered or answered), "existing"
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
             except ApiError as error:
-                # Nobody knows whether it was created. The name makes the second try harmless, the first look cheaper.
+                # It is unknown whether it was created. The name makes a second try harmless; reading first is cheaper.
                 if not error.effect_unknown:
                     raise
                 unanswered = error
@@ -202,7 +203,7 @@ class KubernetesDeployer:
         raise unanswered or ClusterUnavailable(f"the Job {ours.name} comes and goes")
 
     def _found(self, ours: _Ours, otherwise: Exception) -> Job:
-        """The Job that an earlier try created, perhaps of another replica. Raises ``otherwise`` if there is none."""
+        """The Job that an earlier try created, perhaps in another replica. Raises ``otherwise`` if there is none."""
         found = find_job(self._api, ours.name)
         if found is None:
             raise otherwise
@@ -210,11 +211,11 @@ class KubernetesDeployer:
         return found
 
     def _check_ours(self, found: Job, ours: _Ours) -> None:
-        """Raises ``_Answered`` for a Job that is none of this deployment's.
+        """Raise ``_Answered`` for a Job that does not belong to this deployment.
 
-        The hash names run, task and all that was asked: whoever changed labels since then has made no other Job of it.
-        One of ours that somebody deletes is there all the same: its pod may execute for its whole grace, and what its
-        end means is for the looks to say. To wait for its end would be to deploy the same attempt twice.
+        The hash covers run, task and request, so a Job with manually edited labels is still ours. So is a Job that
+        somebody deletes: its pod may execute for its whole grace, and later looks judge its end. Waiting for its end
+        would deploy the same attempt twice.
         """
         meta = found.metadata
         same, settled = meta.annotations.get(labels.SPEC_HASH) == ours.spec_hash, labels.SETTLED in meta.labels
@@ -222,7 +223,7 @@ class KubernetesDeployer:
             return
         managed = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER
         if managed and not ours.run.owns(run_uid := run_uid_of(meta)):
-            # It may go, or be taken up under its own run; until then there is no room under this name.
+            # It may be removed, or taken over by its own run; until then this name is not free.
             raise _Answered("deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid))
         differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
         if not same:
@@ -246,7 +247,7 @@ class KubernetesDeployer:
         )
 
     def _refused(self, error: Refused) -> _Answered:
-        """Return what a refusal means for the task. Raises the error where the refusal is about us."""
+        """Return the task's answer for a refusal. Raises the error where the refusal is not about the task."""
         words = error.words
         if error.status == 403:
             if "exceeded quota" in words:
@@ -262,10 +263,10 @@ class KubernetesDeployer:
     # --- the Secret
 
     def _give(self, name: str, uid: str, values: Mapping[str, str], *, new: bool) -> None:
-        """Create the task's Secret, or find that somebody did; until it is there the container is not started.
+        """Create the task's Secret, unless it exists; the container does not start without it.
 
-        The right to create Secrets is all it takes: an existing one is not read, because only tries of this Job create
-        one under its name. But beside a ``new`` Job it may be a former one's, which the garbage collector is about to
+        Only the right to create Secrets is needed: an existing one is not read, because only tries of this Job create
+        one of its name. But beside a ``new`` Job it may be the Secret of a former Job, which the garbage collector will
         remove. Raises ``ApiError``.
         """
         path = self._api.path("secrets")
@@ -274,16 +275,16 @@ class KubernetesDeployer:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            if new:  # another try of this Job may have been quicker: that costs one more
+            if new:  # another try of this Job may have been quicker: that costs one more try
                 text = f"the Job {name} is new, and its Secret is there: of a former Job that is still being removed"
                 raise Conflict(text, status=error.status, reason=error.reason, words=error.words) from error
 
 
 def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
-    """Return why the Job is not to be made, and the cure: its queue would give it to a controller elsewhere.
+    """Return why the Job must not be created, and the cure: its queue would give it to a controller elsewhere.
 
-    Asked of the server, without making it. ``None`` for a Job without a queue, and where the server would not make it
-    at all. Raises ``ApiError``.
+    The server answers this by a dry run. ``None`` for a Job without a queue, and where the server would refuse it
+    anyway. Raises ``ApiError``.
     """
     if (queue := job["metadata"]["labels"].get(labels.QUEUE)) is None:
         return None
@@ -300,11 +301,11 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
 
 
 def _started(job: Job) -> bool:
-    """Tell whether its container runs or ran, which it cannot without its Secret."""
+    """Return whether its container runs or ran, which is impossible without its Secret."""
     status = job.status
     return bool(status.ready or status.succeeded or status.failed)
 
 
 def _of_one_task(error: LifecycleError) -> bool:
-    """Tell whether others may succeed although this one did not; silence and refusals are about all of them."""
+    """Return whether other tasks may succeed although this one failed; silence and refusals concern all of them."""
     return isinstance(error, Conflict) or (type(error) is ApiError and (error.status or 0) >= 500)

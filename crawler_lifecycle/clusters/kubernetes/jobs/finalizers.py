@@ -1,7 +1,8 @@
 """Finalizers: which ended pods carry ours, and removing it once their end is on record.
 
-Two changes for each task: its Job is marked as settled, then each of its pods is marked and freed in one patch. What is
-settled leaves the selector of the looks. In this order, what a crash leaves half done is still found by its pod.
+Two changes for each task: its Job is marked as settled, then each of its pods is marked and freed in one patch. Settled
+objects do not match the selector of the looks any more. With this order, work that a crash interrupted is still found
+by its pod.
 
 The crawler's end is the task's, whatever else is left of it, and what is left has to end as well:
 
@@ -55,10 +56,10 @@ from crawler_lifecycle.ports.runs import TaskRef
 logger = logging.getLogger(__name__)
 
 THREADS = 4
-#: How long what is beside a crawler may take to end by itself.
+#: Seconds that containers beside a crawler have to end by themselves.
 BESIDE = timedelta(seconds=60)
-#: Seconds between two lists of our pods that run, and between two of pods without our label; and how many times as
-#: long as such a list takes.
+#: Seconds between two lists of our running pods, and between two lists of pods without our label; at least so many
+#: times the duration of such a list.
 RUNNING_S, STRAYS_S, SHARE = 30.0, 300.0, 20.0
 
 
@@ -73,16 +74,18 @@ class Finalizers:
         self._strays = _Seldom(STRAYS_S, self._list_strays)
 
     def kept(self) -> list[KeptEnd]:
-        """Tasks whose crawler has ended and whose pod is still held, in order.
+        """Tasks whose crawler has ended and whose pod still has our finalizer, in order.
 
-        One list of pods that do not run, now and then one of those that do, and seldom one of those without our label,
-        which is anybody's to change. What a suspension took back is let go of on the way, because it is no end.
+        Each call lists pods that do not run; some calls also list running pods, and few calls list pods without our
+        label, which anybody can remove. Pods that a suspension took back are released at once, because they are no end.
         """
         found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running"))
         return sorted([*found, *self._outlived.ends(), *self._strays.ends()], key=lambda end: end.key)
 
     def _list_strays(self) -> list[KeptEnd]:
-        """List pods that lost our label by a manual edit, by our finalizer. If that list fails, the others go on."""
+        """List by our finalizer pods that lost our label by a manual edit. If this list fails, the other lists still
+        count.
+        """
         try:
             return self._over(_held(self._api, f"{labels.MANAGED_BY}!={labels.MANAGER}"))
         except ApiError as error:
@@ -90,7 +93,7 @@ class Finalizers:
             return []
 
     def _over(self, pods: Sequence[Pod]) -> list[KeptEnd]:
-        """The ends among them that we keep, once what is beside their crawler had its time."""
+        """The ends among these pods that we keep, after the time for the containers beside their crawler."""
         before, found = self._clock() - BESIDE, []
         for pod in pods:
             if _ours_or_none(pod) is None or not ended(pod):
@@ -101,7 +104,7 @@ class Finalizers:
         return _ends(found)
 
     def _went_back(self, pod: Pod) -> bool:
-        """Let go of a pod whose Job goes on without it; whether it was one."""
+        """Release a pod whose Job continues without it. Returns whether it was such a pod."""
         name = pod.metadata.labels.get(JOB_NAME)
         job = find_job(self._api, name) if name else None
         if job is None or job.metadata.uid != owner_of(pod) or not suspended_before_scheduling(job, pod):
@@ -133,11 +136,11 @@ class Finalizers:
             _patched(self._api, self._api.pods_path(pod.metadata.name), patch)
 
     def _settle(self, path: str, uid: str, mark: dict[str, str]) -> None:
-        """Mark the Job, and have a suspended one end by itself without a pod."""
+        """Mark the Job. A suspended Job is changed so that it ends by itself without a pod."""
         answer = _patched(self._api, path, {"metadata": {"uid": uid, "labels": mark}})
         job = decode(Job, answer) if answer is not None else None
         if job is not None and job.spec.suspend and not job_is_over(job):
-            # Out of its queue first: that is fixed once it goes on.
+            # Removed from its queue first: the label cannot be changed after it is unsuspended.
             alone = {"metadata": {"uid": uid, "labels": {labels.QUEUE: None}}, "spec": {"parallelism": 0}}
             _patched(self._api, path, alone)
             _patched(
@@ -164,7 +167,7 @@ class _Seldom:
         self._ends: list[KeptEnd] = []
 
     def ends(self) -> list[KeptEnd]:
-        """Return the ends of the last list that were not let go of. Raises ``ApiError``."""
+        """Return the ends of the last list that were not released. Raises ``ApiError``."""
         began = time.monotonic()
         if began >= self._at:
             self._ends = self._read()
@@ -177,7 +180,7 @@ class _Seldom:
 
 
 def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
-    """The ends of those of which it is known whose they are."""
+    """The ends whose task is known."""
     found = []
     for pod in pods:
         key = key_by_name(pod) or key_of(pod.metadata)  # our own labels are anybody's to change
@@ -191,7 +194,7 @@ def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
 def list_held(api: Api, *, run_id: int | None = None) -> list[Pod]:
     """Every pod of the namespace that has our finalizer, in the order of run, task and attempt.
 
-    Without ``run_id`` no label is asked for: a pod whose labels somebody took away is held all the same. Raises
+    Without ``run_id`` no label is required: a pod that lost its labels by a manual edit is held too. Raises
     ``ApiError``.
     """
     held = _held(api, None if run_id is None else labels.of_run(run_id, settled=None))
@@ -199,15 +202,14 @@ def list_held(api: Api, *, run_id: int | None = None) -> list[Pod]:
 
 
 def waits(pod: Pod) -> bool:
-    """Tell whether our finalizer is all that a pod waits for, or soon will be: it has ended, or is being deleted."""
+    """Return whether our finalizer is all that a pod waits for, now or soon: it has ended, or is being deleted."""
     return ended(pod) or pod.metadata.deletion_timestamp is not None
 
 
 def remove_finalizer(api: Api, pod: Pod) -> bool:
-    """Take our finalizer from this pod and leave those of others; whether it was still there. What outlived its crawler
-    is ended.
+    """Remove our finalizer from this pod and leave those of others; returns whether it was still there.
 
-    Another pod under the name is left alone. Raises ``ApiError``.
+    Containers that outlived its crawler are ended. Another pod of the same name is left alone. Raises ``ApiError``.
     """
     patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod))
     return _patched(api, api.pods_path(pod.metadata.name), patch) is not None
@@ -219,7 +221,7 @@ def _patched(api: Api, path: str, body: dict[str, object]) -> bytes | None:
         return api.patch(path, body)
     except NotFound:
         return None
-    except Conflict as error:  # by the uid: another object is there, which is none of ours
+    except Conflict as error:  # checked by uid: another object has the name, and it is not ours
         logger.info("left alone: %s", error)
         return None
 
@@ -227,14 +229,14 @@ def _patched(api: Api, path: str, body: dict[str, object]) -> bytes | None:
 def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:
     """The strategic patch by which our finalizer leaves the pod with this uid, and those of others stay.
 
-    ``end``: and by which its node ends it, with its own grace. Unlike a deletion that leaves its record and log.
+    ``end``: the node also ends the pod, with its own grace. Unlike a deletion this keeps its record and log.
     """
     meta = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER], **metadata}
     return {"metadata": meta, **({"spec": {"activeDeadlineSeconds": 1}} if end else {})}
 
 
 def waiting_longer_than(pods: Sequence[Pod], now: datetime, longer_than_s: float) -> list[Pod]:
-    """Return the pods that wait for longer than this: somebody should have let go of them."""
+    """Return the pods that wait for longer than this: they should have been released."""
     return [
         pod
         for pod in pods

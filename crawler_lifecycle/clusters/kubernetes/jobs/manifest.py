@@ -24,9 +24,9 @@ from .container import Given, escaped, resources_of, scratch_of, variables
 #: A page of 500 Jobs fits into the longest answer that we read (``transport.ANSWER_MAX``: 131 KiB each), with all that
 #: the server writes into them itself. Each pod repeats its Job's template.
 MANIFEST_MAX = 112 * 1024
-#: The cluster's own limits stand so far behind ours that they count only when nobody of us is alive.
+#: The cluster's own limits are so much longer than ours that they count only when none of our services is alive.
 BACKSTOP_S = 3600
-#: The Job's limit also counts the time that it waits for capacity, which ours does not.
+#: The Job's limit also counts the time for which it waits for capacity; ours does not.
 WAIT_S = 7 * 86_400
 
 #: Annotation: when a scheduled run was due.
@@ -46,12 +46,12 @@ def job_for(
 ) -> dict[str, object]:
     """The Job of one task.
 
-    ``public`` are variables of this task beside those of the contract; the values of ``secret_names`` come from the
-    task's own Secret (``secret_for``).
+    ``public``: variables of this task beside those of the contract.
 
-    Raises ``InvalidRequest``, naming what can never become a Job, the value and the cure.
+    The values of ``secret_names`` come from the task's own Secret (``secret_for``). Raises ``InvalidRequest`` that
+    names the field that no Job can have, the value and the cure.
     """
-    # No variable of ours is given to a pod, whatever it is called: the environment of the container refuses them all.
+    # A pod gets no variable of our own, whatever its name: the environment of the container refuses all of them.
     owned = Owned(settings.volume_claim, frozenset(settings.pull_secrets), env_prefix="")
     owned.check(crawler.kubernetes, crawler.secrets)
     identity = identity_of(deployment, crawler, task)
@@ -86,10 +86,10 @@ def job_for(
 
 
 def _rules(deployment: Deployment, settings: ClusterSettings) -> dict[str, object]:
-    """Return the rules for the Job controller: never a second pod, whatever becomes of the first.
+    """Return the rules for the Job controller: never a second pod, however the first one ended.
 
-    There is no ``podFailurePolicy``: with one, a pod that the cluster took away could be passed over and made anew,
-    outside of our attempts. ``podReplacementPolicy`` keeps the Job open until the pod has really ended.
+    There is no ``podFailurePolicy``: with one, a pod that the cluster removed could be ignored and replaced, outside of
+    our attempts. ``podReplacementPolicy`` keeps the Job open until the pod has really ended.
     """
     found: dict[str, object] = {
         "completions": 1,
@@ -106,7 +106,7 @@ def _rules(deployment: Deployment, settings: ClusterSettings) -> dict[str, objec
 
 
 def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> dict[str, object]:
-    """The Secret with what only this task may know, which goes when its Job goes."""
+    """The Secret with the variables that only this task may know; it is removed with its Job."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job_name, "uid": job_uid}
     return {
         "apiVersion": "v1",
@@ -123,10 +123,10 @@ def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> dict[s
 
 
 def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> str:
-    """Return the hash of what the Job was asked to do, without how this version and this catalogue carry it out.
+    """Return the hash of the request for the Job, without the details that depend on this version or the catalogue.
 
-    Two replicas of the service may be of two versions, and the catalogue may change between two tries of one call: the
-    second still has to know its own Job again. So what equals the catalogue's defaults is left out.
+    Two replicas of the service may have different versions, and the catalogue may change between two tries of one call:
+    the second try must still recognise its own Job. So values that equal the catalogue's defaults are left out.
     """
     defaults = {name: argument.default for name, argument in crawler.args.items()}
     asked = {
@@ -160,7 +160,7 @@ def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
 def _pod(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings, given: Given
 ) -> dict[str, object]:
-    """The pod's spec, which Pod Security "restricted" takes as it is."""
+    """The pod's spec, which Pod Security "restricted" accepts unchanged."""
     options = crawler.kubernetes
     volumes, mounts = _volumes(deployment, crawler, task, settings)
     end_grace_s = layout.end_grace_s(uploads=bool(settings.files_url)) if options.runner else 0
@@ -204,7 +204,7 @@ def _pod(
 
 
 def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
-    """Return what the container executes, and from which image."""
+    """Return the command of the container, and its image."""
     image, folder = crawler.image or settings.image, crawler.kubernetes.project
     if image is None:
         raise InvalidRequest("image: missing; name one in the catalogue, or for all crawlers LIFECYCLE_CLUSTER__IMAGE")
@@ -218,13 +218,15 @@ def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str,
 
 
 def _longest(deployment: Deployment) -> float | None:
-    """Seconds after which even a cluster that nobody of us watches ends a pod; ``None`` when the run has no limit."""
+    """Seconds after which the cluster ends a pod even if none of our services is alive; ``None`` when the run has no
+    limit.
+    """
     limits = deployment.limits
     return None if limits.run_timeout_s is None else limits.run_timeout_s + limits.stop_grace_s + BACKSTOP_S
 
 
 def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
-    """Return where it may execute and with which precedence; what nobody asked for is left out."""
+    """Return the fields for node selection and priority; fields that nobody set are left out."""
     options = crawler.kubernetes
     general = settings.scheduled_priority_class if deployment.scheduled else settings.onetime_priority_class
     pull_secrets = dict.fromkeys([*settings.pull_secrets, *options.pull_secrets])
@@ -238,7 +240,7 @@ def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: Clu
 
 
 def _command(crawler: CrawlerDefinition) -> list[str]:
-    """Return the words of the container's command: our runner around the crawler, or the crawler alone."""
+    """Return the command of the container: our runner around the crawler, or the crawler alone."""
     options = crawler.kubernetes
     folder = options.project or "."
     if not options.runner:
@@ -265,7 +267,9 @@ def _image(image: str) -> str:
 
 
 def _pull_policy(image: str) -> str:
-    """As Kubernetes itself would choose, in writing: a digest and a tag are asked for once, ``latest`` every time."""
+    """The pull policy that Kubernetes itself would choose, written out: a digest or a tag is pulled once, ``latest``
+    every time.
+    """
     if "@" in image:
         return "IfNotPresent"
     _, colon, tag = image.rpartition("/")[2].partition(":")
@@ -275,7 +279,7 @@ def _pull_policy(image: str) -> str:
 def _volumes(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """The pod's volumes and their places in the container: files, state, /tmp, and what the catalogue adds."""
+    """The pod's volumes and their mount points: files, state, /tmp, and those of the catalogue."""
     scratch = scratch_of(crawler)
     if settings.volume_claim is not None:
         data: dict[str, object] = {"persistentVolumeClaim": {"claimName": settings.volume_claim}}
@@ -302,7 +306,7 @@ _TMP_VOLUME = "crawl-tmp"
 
 
 def _check_text(job: Mapping[str, Any]) -> None:
-    """Refuse what no JSON document can carry, and what is too much for one. Raises ``InvalidRequest``."""
+    """Refuse values that JSON cannot carry, and a document that is too large. Raises ``InvalidRequest``."""
     try:
         size = _listed(job)
     except UnicodeEncodeError as error:

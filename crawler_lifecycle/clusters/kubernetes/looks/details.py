@@ -1,6 +1,6 @@
-"""Details of tasks that objects do not hold: the ends of what pods print, counters, memory, the crawler's statistics.
+"""Details of tasks that objects do not contain: log tails, counters, memory, the crawler's statistics.
 
-A log that cannot be read says nothing. The API gives lines from the end (``tailLines``) and bytes from a beginning
+A log that cannot be read proves nothing. The API gives lines from the end (``tailLines``) and bytes from a beginning
 (``limitBytes``), and never bytes from the end. So a number of lines is asked for, with a limit above which a log of
 very long lines is cut. Memory comes from the metrics API (``metrics.k8s.io``), where a cluster has one.
 """
@@ -36,36 +36,36 @@ from .termination_message import Progress, last_progress, read_summary, split_st
 
 logger = logging.getLogger(__name__)
 
-#: Logs that are read at the same time, whatever the number of looks.
+#: Logs that are read in parallel, for all looks together.
 THREADS = 8
 #: Seconds for the logs of one look. A node that does not answer costs that and no more.
 LOOK_S = 5.0
-#: Seconds for logs that are kept: so many, and so many more for each. A stop waits for the log of its task.
+#: Seconds for reading logs that are kept: a fixed part, and a part for each log. A stop waits for the log of its task.
 KEPT_S, KEPT_EACH_S = 2.0, 0.05
 
-#: For the counters: so many running pods at a look, so many lines and bytes of each; and so many where the crawler
-#: prints much, and our runner's last line is not among them.
+#: Limits for reading counters: running pods of one look, lines and bytes of each log; and larger limits for a crawler
+#: that prints so much that our runner's last line is not among them.
 PODS_A_LOOK = 50
 LOOK_LINES, LOOK_BYTES = 24, 4096
 MORE_LINES, MORE_BYTES = 240, 32 * 1024
 #: For the log that is kept.
 KEPT_LINES, KEPT_BYTES = 200, 8 * LOG_TAIL_BYTES
-#: Of lines so long that the limit cuts their end off, fewer are asked for.
+#: When lines are so long that the limit cuts off their end, fewer lines are requested.
 FEWER = (16, 4, 1)
-#: What a node answers, with status 200, in place of a log: it has removed the container, or does not find its file (the
-#: errors of ``ReadLogs`` in kubelet's package ``cri-client/pkg/logs``, before it has read anything).
-#: Its file is known by the pod's uid, the container and a number: a crawler's own error names another file.
+#: The answers of a node, with status 200, in place of a log: it has removed the container, or does not find its file
+#: (the errors of ``ReadLogs`` in kubelet's package ``cri-client/pkg/logs``, before it has read anything). Its file is
+#: known by the pod's uid, the container and a number: a crawler's own error names another file.
 _NO_LOG = re.compile(
     rb"(unable to retrieve container logs for [a-z-]+://[0-9a-f]+"
     rb"|failed to (try resolving symlinks in path|open log file|tail -?\d+ lines of log file|seek in log file)"
     rb' "/[^"\n]+_[0-9a-f-]{36}/[^"/\n]+/\d+\.log": [^\n]+)\s*'
 )
-#: Bytes of such a sentence. It has the path once or twice: namespace, pod, its uid, and the container.
+#: The longest such sentence, in bytes. It contains the path once or twice: namespace, pod, its uid, and the container.
 NO_LOG_MAX = 2000
-#: Runs of which is remembered where the rotation stands.
+#: Number of runs whose rotation position is remembered.
 REMEMBERED = 4096
 
-#: A cluster that has no such API, or does not let us read it, is asked again after so many seconds.
+#: A cluster without this API, or that refuses us, is asked again after so many seconds.
 ABSENT_S = 600.0
 
 A = TypeVar("A")
@@ -80,7 +80,7 @@ class Kept(NamedTuple):
 
 
 class LogTails:
-    """Reads logs in a few threads of its own. Thread-safe."""
+    """Reads logs in a few threads. Thread-safe."""
 
     def __init__(self, api: Api, threads: int = THREADS) -> None:
         self._api = api
@@ -90,9 +90,9 @@ class LogTails:
         self._incident: str | None = None
 
     def progress(self, run_id: int, pods: Mapping[int, Pod]) -> dict[int, Progress]:
-        """Return what crawlers have counted, by task index, of those whose turn it is and whose log tells it.
+        """Return the crawlers' counters by task index, for the tasks of this turn whose log has them.
 
-        ``pods``: those of the run that execute. Takes ``LOOK_S`` seconds at most.
+        ``pods``: the executing pods of the run. Takes ``LOOK_S`` seconds at most.
         """
         turn = self._rotate(run_id, list(pods))
         tails = self.all(self._counted, [pods[index] for index in turn], LOOK_S)
@@ -100,9 +100,10 @@ class LogTails:
         return {index: progress for index, progress in found.items() if progress is not None}
 
     def _rotate(self, run_id: int, indexes: Sequence[int]) -> list[int]:
-        """The tasks whose turn it is, of those that execute: all of them in turn, however many there are.
+        """The executing tasks of this turn; later turns read the others.
 
-        A process that does not know where the rotation stands begins anywhere, so that nobody is left out for ever.
+        A process that does not know the position of the rotation begins at a random task, so that none is left out for
+        ever.
         """
         ordered = sorted(indexes)
         if len(ordered) <= PODS_A_LOOK:
@@ -116,11 +117,11 @@ class LogTails:
         return turn
 
     def to_keep(self, pods: Sequence[Pod]) -> list[Kept | None]:
-        """The end of each log, at most 16 KiB of text; ``None`` where there is none, or it could not be read."""
+        """The last 16 KiB of each log, as text; ``None`` where there is none, or it could not be read."""
         return self.all(self._kept, pods, KEPT_S + KEPT_EACH_S * len(pods))
 
     def _counted(self, pod: Pod) -> bytes | None:
-        """The last lines, progress among them if it is near; ``None`` where none could be read."""
+        """The last lines, including progress if it is near; ``None`` where none could be read."""
         tail = self._last(pod, LOOK_LINES, LOOK_BYTES)
         if tail is None or last_progress(tail) is not None or tail.count(b"\n") < LOOK_LINES:
             return tail
@@ -134,7 +135,7 @@ class LogTails:
         return Kept(log_tail(tail), statistics)
 
     def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
-        """The last lines. Where they are too long for the limit, fewer of them: what is cut off is the newest."""
+        """The last lines. If they exceed the limit, fewer lines are read: the limit cuts off the newest."""
         tail = self._read(pod, lines, limit)
         for fewer in FEWER:
             if tail is None or len(tail) < limit:
@@ -146,12 +147,12 @@ class LogTails:
         container = crawler_container(pod)
         if not began(container):
             return None  # it has printed nothing, and asking would be an error
-        # A container that waits to be started again has no log of its own yet; what matters is the one before.
+        # A container that waits for its restart has no log of its own yet; the log before is the one that matters.
         previous = container.state.running is None and container.state.terminated is None
         return self.read(pod.metadata.name, lines, limit, previous=previous)
 
     def read(self, name: str, lines: int, limit: int, *, previous: bool = False) -> bytes | None:
-        """The last lines of what the crawler in this pod prints, or printed before; ``None`` where none can be read."""
+        """The last lines of this pod's crawler, now or before its restart; ``None`` where none can be read."""
         query: dict[str, object] = {"container": labels.CONTAINER, "tailLines": lines, "limitBytes": limit}
         try:
             tail = self._api.read(self._api.pods_path(name, "log"), **query, previous=previous or None)
@@ -165,7 +166,7 @@ class LogTails:
         return None if is_no_log(tail) else tail
 
     def all(self, read: Callable[[A], B | None], wanted: Sequence[A], seconds: float) -> list[B | None]:
-        """The answer of each of them, in their order; ``None`` for what did not come in time."""
+        """The results of these calls, in order; ``None`` for a call that did not end in time."""
         calls: list[Future[B | None]] = [self._threads.submit(read, one) for one in wanted]
         done, late = wait(calls, seconds)
         for call in late:
@@ -174,12 +175,12 @@ class LogTails:
 
 
 def in_turn(all_of_them: Sequence[A], begin: int, most: int) -> list[A]:
-    """So many of them from this place on, and then from the beginning: all have their turn, however many there are."""
+    """So many items from this position on, continuing at the beginning: every item has its turn."""
     return [*all_of_them[begin:], *all_of_them[:begin]][:most]
 
 
 def is_no_log(answer: bytes) -> bool:
-    """Tell whether this is no log, but the node's word that it has none."""
+    """Return whether this is not a log, but the node's message that it has none."""
     return len(answer) < NO_LOG_MAX and _NO_LOG.fullmatch(answer) is not None
 
 
@@ -191,12 +192,12 @@ class DetailReader:
         self._tails = tails
         self._lock = threading.Lock()
         self._absent_until = 0.0
-        """Until when the metrics API is not asked (monotonic)."""
+        """The time until which the metrics API is not asked (monotonic)."""
 
     def read(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
-        """Log tail (at most 16 KiB), counters, memory (bytes), statistics of the crawler's own.
+        """Log tail (at most 16 KiB), counters, memory (bytes), the crawler's own statistics.
 
-        Tasks of which nothing can be read are left out.
+        Tasks without any of these are left out.
 
         Raises ``ApiError`` when the pods cannot be listed.
         """
@@ -217,7 +218,9 @@ class DetailReader:
         return told
 
     def _memory(self, selector: str, pods: Collection[str]) -> dict[str, int]:
-        """Bytes that running pods use, of those that the metrics API knows. Never an error: it is for debugging."""
+        """Bytes that running pods use, for the pods that the metrics API knows. Never an error: it is only for
+        debugging.
+        """
         with self._lock:
             if not pods or time.monotonic() < self._absent_until:
                 return {}
@@ -249,6 +252,6 @@ def _used(containers: list[dict[str, Any]]) -> int | None:
 
 
 def to_bytes(quantity: str) -> int | None:
-    """``64Mi`` in bytes; ``None`` for what is no quantity of Kubernetes."""
+    """``64Mi`` in bytes; ``None`` for a text that is no quantity of Kubernetes."""
     value = amount(quantity)
     return int(value) if value is not None and 0 <= value <= bounds.COUNT_MAX else None

@@ -1,7 +1,7 @@
 """Endings: the evidence of an ended pod, or of an ended Job without one, for ``domain.task.read_end``.
 
-A container's exit alone does not tell who ended it: preemption, drain, eviction and a person's ``kubectl delete`` all
-look like exit 137, 143 or whatever the crawler makes of SIGTERM, 0 included. ``outside`` tells who else did.
+A container's exit code does not show who ended it: preemption, drain, eviction and a person's ``kubectl delete`` all
+look like exit 137, 143 or the crawler's own exit code after SIGTERM, even 0. ``outside`` finds other causes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .predicates import (
 )
 from .termination_message import Summary, clean, read_summary
 
-#: Exit codes by which a runner says that it was told to stop.
+#: Exit codes with which a runner says that it received a stop.
 _TOLD = (11, 13)
 
 
 def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
-    """The evidence of an end, and what the crawler's last word says beside it."""
+    """The evidence of an end, and the crawler's last message."""
     done = crawler_container(pod).state.terminated
     summary = read_summary(done.message if done is not None else None)
     code, signal = _exit(pod, done, summary)
@@ -59,9 +59,9 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
 
 
 def end_of_job(job: Job, found: Condition) -> End:
-    """The end of a Job that is over and has no pod any more: all that is left is the Job's own word.
+    """The end of a Job that is over and has no pod any more: only the Job's own conditions are left.
 
-    Where another controller carried it out, no runner's silence means anything: its summary never comes here.
+    Under another controller a missing summary proves nothing: it never arrives here.
     """
     words = clean(found.message)
     told = f"{found.reason}: {words}" if found.reason and words else found.reason or words or "no reason given"
@@ -78,7 +78,7 @@ def end_of_job(job: Job, found: Condition) -> End:
 
 
 def had_runner(job: Job | None, pod: Pod | None) -> bool:
-    """Tell whether our runner was around the crawler. Only a "false" on the pod, or else on the Job, denies it."""
+    """Return whether our runner was around the crawler. Only a "false" on the pod, or else on the Job, denies it."""
     for holder in (pod, job):
         said = holder.metadata.annotations.get(labels.RUNNER) if holder is not None else None
         if said is not None:
@@ -93,7 +93,7 @@ def memory_limit(pod: Pod) -> str | None:
 
 
 def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | None, int | None]:
-    """Exit code and signal. Kubernetes rarely names the signal: 128 + N is how a shell and a runtime tell it."""
+    """Exit code and signal. Kubernetes rarely names the signal: shells and runtimes report it as 128 + N."""
     if done is None and pod.status.phase == "Succeeded":
         return 0, None  # that phase is the cluster's word for the exit 0 of every container
     if done is None or lost_container(done):
@@ -108,9 +108,9 @@ def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | No
 
 
 def _by_itself(code: int | None, signal: int | None, summary: Summary) -> bool:
-    """Tell whether the runner says that the crawler ended by itself.
+    """Return whether the runner says that the crawler ended by itself.
 
-    One that was told to stop did so if it had finished.
+    After a stop this is so only if it had finished.
     """
     if not summary.runner or signal is not None or code is None or code in _TOLD:
         return False
@@ -133,21 +133,21 @@ def _finished(pod: Pod, own: datetime | None, job: Job | None) -> datetime | Non
 
 
 def _stopped(last: PodEnd, code: int | None, summary: Summary) -> bool | None:
-    """Tell whether it ended as one that was told to stop does, after our deletion; ``None`` where that is not known.
+    """Return whether the crawler ended as after our stop, after our deletion;
 
-    The node's clock need not agree with the one that our stop was recorded by.
+    ``None`` where that is not known. The node's clock may differ from the one that recorded our stop.
     """
     if last.untold:
         return False
     if not last.task.stopping or last.at is None:
         return None
-    # Only a runner can say that it ended by itself; the exit code alone may be the crawler's answer to SIGTERM.
+    # Only a runner can say that the crawler ended by itself; the exit code alone may be its answer to SIGTERM.
     told = not summary.runner or summary.told or summary.finish_reason == "shutdown" or code in (*_TOLD, 137, 143)
     return (told and not last.by_itself and deleted_before(last.pod, last.at, by_itself=False)) or None
 
 
 def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> str | None:
-    """Kubernetes' one word for the end, the most telling of the several there are."""
+    """Kubernetes' word for the end, the most informative of several."""
     pod, done = last.pod, last.done
     said, own = done.reason if done is not None else None, pod.status.reason
     if said == "OOMKilled":
@@ -164,7 +164,7 @@ def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> st
 
 
 def _deadline_ended_it(last: PodEnd) -> bool:
-    """Tell whether the deadline of Job or pod came before the end. A runner that nobody told to stop denies it."""
+    """Return whether the deadline of Job or pod came before the end. A runner without a stop signal denies it."""
     pod, at, deadline = last.pod, last.at, deadline_of(last.job)
     if last.by_itself:
         return False
@@ -173,13 +173,13 @@ def _deadline_ended_it(last: PodEnd) -> bool:
             known_time(s.state.terminated.finished_at) for s in pod.status.container_statuses if s.state.terminated
         ]
         longest = max((one - at for one in beside if one is not None and at is not None), default=timedelta())
-        # Whatever it ends gets one grace. What ended earlier than that, by the same clock, was not waited for.
+        # A pod that the deadline ends gets one grace. A pod that ended earlier, by the same clock, was not ended by it.
         return longest <= timedelta(seconds=(pod.spec.termination_grace_period_seconds or 0) + 1)
     if deadline is None:
         return False
     if at is None or deadline.last_transition_time is None:
         return True
-    # A Job ends what it gives up by a deletion: what ended without one had ended before.
+    # A Job ends its pods by deletion when it gives up: a pod that ended without one had ended before.
     return pod.metadata.deletion_timestamp is not None and may_be_before(deadline.last_transition_time, at)
 
 
@@ -210,7 +210,7 @@ def _init_failure(pod: Pod) -> str | None:
 
 
 def _failed_beside(pod: Pod) -> Iterator[str]:
-    """The containers beside the crawler's that failed."""
+    """The failed containers other than the crawler's."""
     for status in sorted(pod.status.container_statuses, key=lambda s: s.name):
         done = status.state.terminated
         if status.name != labels.CONTAINER and done is not None and done.exit_code != 0:

@@ -1,6 +1,6 @@
 """Explanations from events and from the state of the namespace, where Jobs and pods do not say why.
 
-All of it is read beside a look, bounded, and never a reason for a look to fail.
+All of it is read beside a look, within limits, and never makes a look fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which a Job may be without a pod, and a pod may be prepared, before its events are read.
 JOB_S, POD_S = 2.0, 10.0
-#: Objects that are asked about one by one; of more, all those events are read that may say why one of its kind waits.
+#: The most objects that are read one by one; for more, all events are read that may say why such an object waits.
 ONE_BY_ONE = 4
 _SELECTS = {
     "Job": "involvedObject.kind=Job,type=Warning,reason=FailedCreate",
@@ -36,14 +36,14 @@ EVENTS_S = 10.0
 
 
 def job_is_wordless(job: Job, now: datetime) -> bool:
-    """Tell whether a Job without pods has been so for long enough that its events should say why."""
+    """Return whether a Job without pods has waited long enough that its events should say why."""
     if job.spec.suspend or job.metadata.deletion_timestamp is not None or any(c.true for c in job.status.conditions):
         return False
     return _older(job.metadata.creation_timestamp, JOB_S, now)
 
 
 def pod_is_wordless(pod: Pod, now: datetime) -> bool:
-    """Tell whether a pod on its node is being prepared for long and says nothing more."""
+    """Return whether a pod has been in preparation on its node for long without a stated reason."""
     if ended(pod) or not pod.spec.node_name or not _older(pod.metadata.creation_timestamp, POD_S, now):
         return False
     main = pod.container(labels.CONTAINER)
@@ -57,20 +57,20 @@ def pod_is_wordless(pod: Pod, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events by the uid of the object that they are about, and the objects of which not all events were read."""
+    """Events by the uid of their object, and the objects of which not all events were read."""
 
     about: Mapping[str, Sequence[Event]]
     unread: frozenset[str]
 
     def of(self, uids: Iterable[str]) -> Sequence[Event] | None:
-        """Return the events about these objects; ``None`` when none was found and not all of theirs were read."""
+        """Return the events about these objects; ``None`` when none was found and not all of their events were read."""
         asked = list(uids)
         found = [event for uid in asked for event in self.about.get(uid, ())]
         return found if found or self.unread.isdisjoint(asked) else None
 
 
 def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
-    """All events about those that wait and do not say for what, as far as ``EVENTS_S`` for each kind allow."""
+    """All events about objects that wait without a stated reason, as far as ``EVENTS_S`` for each kind allow."""
     found: dict[str, list[Event]] = {}
     unread: set[str] = set()
     own = [one for one in of if one.has_job]
@@ -98,7 +98,8 @@ def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
 def with_namespace(
     namespace: CurrentNamespace, found: Sequence[TaskObjects], seen: list[Observation]
 ) -> list[Observation]:
-    """The observations with what is the matter with the namespace, asked only where something disappears unasked.
+    """The observations with the problem of the namespace, which is read only where a task disappears without our
+    request.
 
     A list of a namespace that does not exist is empty and no error.
     """
@@ -121,7 +122,7 @@ def _disappears(found: TaskObjects, seen: Observation) -> bool:
 
 
 def _state(namespace: CurrentNamespace) -> str | None:
-    """Return what is the matter with the namespace; ``None`` when nothing is, or it cannot be told."""
+    """Return the problem of the namespace; ``None`` when there is none, or it is not known."""
     name = namespace.name
     try:
         found = namespace.found

@@ -1,6 +1,6 @@
-"""The inventory: everything of ours on the cluster that waits or executes, in pages.
+"""The inventory: all our waiting and executing tasks on the cluster, in pages.
 
-Beside it the numbers and records of runs on their Jobs, for a database that lost its rows.
+Also the numbers and records of runs on their Jobs, for a database that lost its rows.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class Inventory:
         self._readings: dict[int | None, tuple[float, list[ClusterTask]]] = {}
 
     def page(self, *, run_id: int | None = None, after: Key | None = None, limit: int = 500) -> list[ClusterTask]:
-        """At most ``limit`` tasks behind ``after``. Later pages are of the same reading. Raises ``ApiError``.
+        """At most ``limit`` tasks after ``after``.
 
-        What has the same key is in the same page, which may be longer for it: a pod that was left beside a new Job.
+        Later pages come from the same reading. Raises ``ApiError``. Tasks with the same key are in the same page, which
+        may be longer for this: a pod that was left beside a new Job.
         """
         begin = after or (0, -1, 0)
         with self._lock:
@@ -64,7 +65,7 @@ class Inventory:
         return rest[: bisect_right(rest, rest[limit - 1].key, key=lambda task: task.key)]
 
     def _read(self, run_id: int | None) -> list[ClusterTask]:
-        """In order; what is settled has ended."""
+        """All tasks in order, without the settled ones, which have ended."""
         now = self._clock()
         listed = read_objects(self._api, labels.ours() if run_id is None else labels.of_run(run_id))
         jobs = {job.metadata.uid: job for job in listed.jobs.values()}
@@ -86,7 +87,7 @@ class Inventory:
 
 
 def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
-    """The latest attempt of each index of this very run, settled ones too. Raises ``ApiError``."""
+    """The latest attempt of each index of this run, settled tasks included. Raises ``ApiError``."""
     selector = f"{labels.of_run(run.run_id, settled=None)},{labels.RUN_UID}={run.uid}"
     latest: dict[int, tuple[int, str]] = {}
     for one in api.listing(api.jobs_path(), Named, labels=selector).items:
@@ -99,7 +100,7 @@ def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
 
 
 def highest_run(api: Api, above: int = 0) -> int:
-    """The highest number of a run by the labels of our Jobs and pods, settled ones too. Raises ``ApiError``."""
+    """The highest run number on the labels of our Jobs and pods, settled ones included. Raises ``ApiError``."""
     for path in (api.jobs_path(), api.pods_path()):
         for one in api.listing(path, Named, labels=labels.ours(settled=None)).items:
             above = max(above, run_number(one.metadata.labels.get(labels.RUN, "")))
@@ -107,7 +108,7 @@ def highest_run(api: Api, above: int = 0) -> int:
 
 
 def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
-    """Return what a Job says; ``None`` for one that is gone by now, or that a stranger made."""
+    """Return the task of a Job; ``None`` for one that is gone by now, or that is not ours."""
     try:
         job = json.loads(api.get(api.jobs_path(name)))
     except NotFound:

@@ -1,9 +1,9 @@
-"""Listing: complete lists of our Jobs and pods, and whose an object is.
+"""Listing: complete lists of our Jobs and pods, and the owner of each object.
 
-Jobs are listed before pods. A Job that was over when the Jobs were listed has all its pods in the later list, as our
-finalizer keeps them. The other way round, a pod created and ended between the lists would be missing beside its ended
-Job, and an end with an exit code and a summary would be read as one without. Where pods are missing all the same, as
-when somebody took a label of ours off them, they are asked for by the uid of their Job.
+Jobs are listed before pods. If a Job was over when the Jobs were listed, all its pods are in the later list, because
+our finalizer keeps them. In the other order, a pod created and ended between the lists would be missing beside its
+ended Job, and its exit code and summary would be lost. Where pods are still missing, for example without our label
+after a manual edit, they are listed by the uid of their Job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .predicates import CONTROLLER_UID, JOB_NAME, number, owner_of, verdict
 
 #: Values in one selector: an address has to stay below some kilobytes.
 IN_MAX = 50
-#: So many lists by uids, and for more of them one of the pods of all Jobs.
+#: The most lists by uid; for more of them one list of the pods of all Jobs is read.
 LISTS_MAX = 4
 
 Key = tuple[int, int, int]
@@ -40,7 +40,7 @@ class Objects:
     pods: dict[str, list[Pod]]
 
     def of(self, run_id: int, task: TaskRef) -> TaskObjects:
-        """Return what these lists have of the task."""
+        """Return the objects of the task in these lists."""
         return TaskObjects(task, self.jobs.get(name_of(run_id, task)), self.pods.get(task.uid or "", []))
 
 
@@ -50,11 +50,11 @@ class TaskObjects:
 
     task: TaskRef
     job: Job | None
-    """Under the task's name; perhaps somebody else's."""
+    """The Job of the task's name; perhaps not the task's own."""
     pods: list[Pod]
-    """Of the task's own Job, also when that is gone."""
+    """The pods of the task's own Job, also when the Job is gone."""
     namespace_gone: bool = False
-    """True when the namespace that the task was put into is gone for certain."""
+    """True when the task's namespace is certainly gone."""
 
     @property
     def has_job(self) -> bool:
@@ -72,7 +72,7 @@ class TaskObjects:
 
 
 def read_objects(api: Api, selector: str, names: Collection[str] | None = None) -> Objects:
-    """Everything under the selector: two complete lists, and what they lack of the pods of these Jobs (or of all).
+    """All objects of the selector: two complete lists, and missing pods of these Jobs (or of all).
 
     Raises ``ApiError``.
     """
@@ -86,25 +86,25 @@ def read_objects(api: Api, selector: str, names: Collection[str] | None = None) 
 
 
 def _had_pods(job: Job) -> bool:
-    """Tell whether pods of it have been counted, or what it says without one would end its task."""
+    """Return whether the Job has counted pods, or would end its task if it had none."""
     status = job.status
     counted = any((status.active, status.terminating, status.succeeded, status.failed))
     return counted or job.metadata.deletion_timestamp is not None or job_is_over(job)
 
 
 def pods_of_jobs(api: Api, uids: Sequence[str]) -> dict[str, list[Pod]]:
-    """All pods that ever belonged to these Jobs, whatever became of our own labels, by the uid. Raises ``ApiError``."""
+    """All pods of these Jobs, with or without our labels, by the uid of the Job. Raises ``ApiError``."""
     wanted, found = set(uids), dict[str, list[Pod]]()
     pages = [uids[begin : begin + IN_MAX] for begin in range(0, len(uids), IN_MAX)]
     selectors = [f"{CONTROLLER_UID} in ({','.join(sorted(page))})" for page in pages]
-    # Whatever is selected, the server goes through all pods of the namespace.
+    # The server reads all pods of the namespace, whatever the selector.
     for selector in selectors if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
         found |= by_owner(list_pods(api, selector))
     return {uid: pods for uid, pods in found.items() if uid in wanted}
 
 
 def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskRef, list[Pod]]:
-    """The pods of each of these tasks that are not settled, those without our labels too. Raises ``ApiError``."""
+    """The pods of each of these tasks that are not settled, also those without our labels. Raises ``ApiError``."""
     wanted = {(run.run_id, task.index, task.attempt): task for task in tasks}
     found: dict[TaskRef, list[Pod]] = {task: [] for task in tasks}
     for pod in list_pods(api, of_tasks(run.run_id, tasks)):
@@ -118,7 +118,7 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
 
 
 def find_job(api: Api, name: str) -> Job | None:
-    """The Job under this name, whosever it is. Raises ``ApiError``."""
+    """The Job of this name, whoever owns it. Raises ``ApiError``."""
     try:
         return decode(Job, api.get(api.jobs_path(name)))
     except NotFound:
@@ -131,7 +131,7 @@ def list_pods(api: Api, selector: str, fields: str | None = None) -> list[Pod]:
 
 
 def by_owner(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """Pods by the uid of their Job; one that belongs to no Job is nobody's task."""
+    """Pods by the uid of their Job; a pod without a Job belongs to no task."""
     found: dict[str, list[Pod]] = {}
     for pod in pods:
         uid = owner_of(pod)
@@ -141,7 +141,7 @@ def by_owner(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
 
 
 def of_tasks(run_id: int, tasks: Sequence[TaskRef], *, settled: bool | None = False) -> str:
-    """The selector of these tasks of a run, or of the whole run where naming them all would be too long."""
+    """The selector of these tasks of a run, or of the whole run where a list of tasks would be too long."""
     selector = labels.of_run(run_id, settled=settled)
     indexes = sorted({task.index for task in tasks})
     if len(indexes) > IN_MAX:
@@ -161,7 +161,7 @@ def key_of(meta: ObjectMeta) -> Key | None:
 
 
 def numbers_of(meta: ObjectMeta) -> tuple[int | None, int | None, int | None]:
-    """Run, index and attempt, each as far as the object's labels tell it."""
+    """Run, index and attempt, each if the object's labels have it."""
     return (
         number(meta.labels.get(labels.RUN)),
         number(meta.labels.get(labels.TASK)),
@@ -170,7 +170,7 @@ def numbers_of(meta: ObjectMeta) -> tuple[int | None, int | None, int | None]:
 
 
 def key_by_name(pod: Pod) -> Key | None:
-    """The same by the name of its Job, which the Job controller wrote on it; of a pod that lost our labels."""
+    """The same by the name of its Job, which the Job controller wrote on it; for a pod that lost our labels."""
     numbers = [number(part) for part in pod.metadata.labels.get(JOB_NAME, "").split("-")[1:]]
     if len(numbers) != 3 or None in numbers:
         return None
@@ -179,7 +179,7 @@ def key_by_name(pod: Pod) -> Key | None:
 
 
 def run_uid_of(meta: ObjectMeta) -> str | None:
-    """The uid of the run that it says it is of."""
+    """The uid of the run on its labels."""
     return meta.labels.get(labels.RUN_UID)
 
 
@@ -189,11 +189,10 @@ def task_id_of(meta: ObjectMeta) -> int | None:
 
 
 def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
-    """Tell whether an object under the task's name belongs to it: by the uid of its Job, or else by the uid of its run
-    and the id of its row.
+    """Return whether an object under the task's name belongs to it: by the uid of its Job, or else by the uid of its
+    run and the id of its row.
 
-    Name and numbers alone are taken for certain by no one: another database, or this one before it was restored, has
-    given them out as well.
+    Name and numbers alone are no proof: another database, or this one before a restore, may have given out the same.
     """
     if task.uid is not None:
         return uid == task.uid
@@ -201,13 +200,13 @@ def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool
 
 
 def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:
-    """Tell whether a look's selector finds the object."""
+    """Return whether a look's selector finds the object."""
     mine = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER and meta.labels.get(labels.RUN) == str(run_id)
     return mine and labels.SETTLED not in meta.labels
 
 
 def job_is_over(job: Job) -> bool:
-    """Tell whether the controller has passed its verdict: there is nothing left to be stopped."""
+    """Return whether the controller has decided about the Job: nothing is left to be stopped."""
     return verdict(job, final=False) is not None
 
 
@@ -215,10 +214,11 @@ H = TypeVar("H", bound=Hashable)
 
 
 class Interner:
-    """Equal parts of the objects of one reading become one object in memory. Forget it afterwards; not thread-safe.
+    """Makes equal parts of the objects of one reading one object in memory.
 
-    The pods of a run differ by little more than their names: 10,000 Jobs and their pods take 59 MiB as they are
-    decoded, and 26 MiB so. Nobody changes an object afterwards. What each pod has for itself is left alone.
+    Use it for one reading; not thread-safe. The pods of a run differ little except in their names: 10,000 Jobs and
+    their pods take 59 MiB as decoded, and 26 MiB this way. Nobody changes an object afterwards. The parts that differ
+    in each pod are not shared.
     """
 
     def __init__(self) -> None:

@@ -1,12 +1,13 @@
-"""Namespace identity: which namespace we look into, and whether what is not there may live in another one.
+"""Namespace identity: which namespace we read, and whether a missing task may live in another one.
 
-Every list of a namespace that is not the task's own is empty and no error. So the namespace goes on record with the
-task before its Job is asked for, by its uid, which no two namespaces of any clusters share; and what is missing counts
-as gone only where the task was put, or where that namespace is gone itself.
+A list of the wrong namespace is empty and no error. So the namespace is recorded with the task before its Job is
+requested, by its uid, which is unique in all clusters. A missing task counts as gone only in its own namespace, or when
+that namespace is gone itself.
 
 A namespace that has the name and another uid is "deleted and made anew" on the same cluster only. Clusters are told
-apart by the uid of their namespace ``kube-system``, which nobody can delete; that is what others take for a cluster's
-identity as well (OpenTelemetry's ``k8s.cluster.uid``). Who may not read it needs a person's word, by an annotation.
+apart by the uid of their namespace ``kube-system``, which nobody can delete; other projects also use it as the identity
+of a cluster (OpenTelemetry's ``k8s.cluster.uid``). Without the right to read it, a person has to confirm by an
+annotation that a namespace is gone.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ _SETTINGS = "LIFECYCLE_CLUSTER__NAMESPACE, LIFECYCLE_CLUSTER__KUBECONFIG and LIF
 
 
 def read_namespace(api: Api, name: str | None = None) -> Namespace:
-    """The namespace of the crawls, or the one of that name. Raises ``ApiError``; ``NotFound`` when there is none."""
+    """The namespace of the crawls, or the namespace of that name. Raises ``ApiError``; ``NotFound`` when there is
+    none.
+    """
     return decode(Namespace, api.get(api.namespace_path() if name is None else f"/api/v1/namespaces/{name}"))
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceIdentity:
-    """The namespace in which tasks live; what we had no right to read is ``None``."""
+    """The namespace in which tasks live; a field that we may not read is ``None``."""
 
     name: str
     uid: str | None = None
@@ -42,7 +45,7 @@ class NamespaceIdentity:
     """The uid of the cluster's ``kube-system``."""
 
     def __str__(self) -> str:
-        """As it is on record."""
+        """The text that is recorded."""
         return f"{self.name}/{self.uid or _UNKNOWN}/{self.cluster or _UNKNOWN}"
 
     @property
@@ -52,7 +55,7 @@ class NamespaceIdentity:
 
     @classmethod
     def read(cls, recorded: str) -> NamespaceIdentity | None:
-        """Read the identity on record; ``None`` for anything that is no namespace of Kubernetes."""
+        """Read the recorded identity; ``None`` for any text that is no namespace of Kubernetes."""
         name, *uids = recorded.split("/")
         if not name or len(uids) != 2:
             return None
@@ -61,7 +64,7 @@ class NamespaceIdentity:
 
 
 def read_identity(api: Api) -> NamespaceIdentity:
-    """Read the identity of the namespace where we put tasks and look for them.
+    """Read the identity of the namespace in which we create and read tasks.
 
     Raises ``ApiError``, but not for a missing right: the name is known.
     """
@@ -80,7 +83,7 @@ def _cluster(api: Api) -> str | None:
 
 
 def require_same(api: Api, recorded: str) -> None:
-    """Raise ``OtherPlace`` when whoever asks looks into another namespace than ours, as far as can be told.
+    """Raise ``OtherPlace`` when the caller reads another namespace than ours, as far as this is known.
 
     Raises ``ApiError`` too.
     """
@@ -110,22 +113,24 @@ class CurrentNamespace:
 
     @functools.cached_property
     def found(self) -> Namespace | None:
-        """The namespace as it was then; ``None`` when there is none. Raises ``ApiError``."""
+        """The namespace at that time; ``None`` when there was none. Raises ``ApiError``."""
         try:
             return read_namespace(self._api)
         except NotFound:
             return None
 
     def gone_for_good(self, recorded: Collection[str | None]) -> set[str]:
-        """Of these places those that are gone for certain; in the others what is missing here is missing there.
+        """The namespaces of these that are certainly gone; the others are the one that we read.
 
-        ``None`` is a task without a place on record, about which nothing can be said. Raises ``ClusterUnavailable``
-        when a task may live on where we do not look, and ``ApiError``.
+        ``None``: a task without a recorded namespace, about which nothing is known. Raises ``ClusterUnavailable`` when
+        a task may live in another namespace, and ``ApiError``.
         """
         return {one for one in sorted({one for one in recorded if one is not None}) if not self._is_ours(one)}
 
     def _is_ours(self, recorded: str) -> bool:
-        """Tell whether we look at the place; ``False`` when it is gone for certain. Raises ``ClusterUnavailable``."""
+        """Return whether it is the namespace that we read; ``False`` when it is certainly gone. Raises
+        ``ClusterUnavailable``.
+        """
         place = NamespaceIdentity.read(recorded)
         if place is None:
             raise ClusterUnavailable(
@@ -166,5 +171,5 @@ class CurrentNamespace:
 
 
 def replaced(namespace: Namespace) -> set[str]:
-    """Namespaces of which a person says that they are gone for good, by uid (or by name, of unknown uid)."""
+    """Namespaces that a person has declared gone for good, by uid (or by name, if the uid is unknown)."""
     return set(namespace.metadata.annotations.get(labels.REPLACES, "").replace(",", " ").split())

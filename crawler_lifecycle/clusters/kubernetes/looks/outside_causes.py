@@ -1,8 +1,8 @@
 """Causes of an end outside of the crawler: the cluster, its node, a person. Pure; docs/kubernetes.md has the table.
 
-The crawler's end is dated by its node, a deletion by the API server, a mark for disruption by whatever part of the
-cluster set it. So within the margin of two clocks (``domain.clocks``) the stamps do not tell what came first. There the
-runner's word decides, and where no runner speaks nothing is called a success.
+The node dates the crawler's end, the API server dates a deletion, and some part of the cluster dates a mark for
+disruption. Within the margin of two clocks (``domain.clocks``) these times do not show what came first. There the
+runner's summary decides, and without one nothing is called a success.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .predicates import (
 )
 from .termination_message import clean
 
-#: A pod that carries on for this long after it was marked for disruption was spared: the cluster forgets such marks.
+#: A pod that runs for this long after it was marked for disruption was spared: the cluster forgets such marks.
 STALE_AFTER = timedelta(minutes=2)
-#: A node deletes the record of a pod that was deleted within this time after its end (volumes are unmounted first), as
-#: the stamps of the two tell it.
+#: A deletion within this time after the end may be the node's own removal of the record (it unmounts volumes first), by
+#: the clocks of both.
 NODE_DELETES = timedelta(minutes=1)
-#: What a node says that has lost sight of a container: its exit code is then made up.
+#: A node's reason for a container that it lost sight of: its exit code is then made up.
 _FORGOTTEN = ("ContainerStatusUnknown", "Unknown")
 _MOVED = {
     "PreemptionByScheduler": ("evicted", "displaced by a pod of higher priority"),
@@ -41,7 +41,7 @@ _MOVED = {
 _BY_KUBELET, _BY_PODGC = "TerminationByKubelet", "DeletionByPodGC"
 #: The disruptions that end a pod's record without its node, however long that takes.
 _GIVEN_UP = ("DeletionByTaintManager", _BY_PODGC)
-#: A pod's own ``reason`` that tells of its node, also on clusters that set no condition.
+#: A pod's own ``reason`` that is about its node, also on clusters that set no condition.
 _BY_NODE = {
     "Terminated": "its node was shut down",
     "Shutdown": "its node was shut down",
@@ -68,7 +68,7 @@ _REFUSALS = (
     "UnexpectedAdmissionError",
     "UnexpectedPredicateFailureType",
 )
-#: How a kubelet begins whatever it says of a pod that it does not admit (1.28 on; before that, under pressure).
+#: The beginning of a kubelet's message about a pod that it does not admit (1.28 on; before that, under pressure).
 _REJECTED = ("Pod was rejected", "The node had condition")
 
 
@@ -83,30 +83,30 @@ class PodEnd:
     at: datetime | None
     """The time of its end, by its node's clock."""
     by_itself: bool
-    """Its runner's word is that it ended by itself, which decides within the margin of two clocks."""
+    """True if its runner says that it ended by itself, which decides within the margin of two clocks."""
     untold: bool = False
-    """Its runner says that nobody had told it to stop: whatever came to its pod came later, by any clock."""
+    """True if its runner says that it got no stop signal: all requests to end the pod came later, by any clock."""
 
 
 def disruption(last: PodEnd) -> tuple[str, str] | None:
-    """Outcome and words when the cluster or somebody else ended it; ``None`` when nobody did, or we asked."""
+    """Outcome and words when the cluster or somebody else ended it; ``None`` when nobody did, or we requested it."""
     pod, job = last.pod, last.job
     if last.untold:
         return None
     mark = disruption_mark(pod)
     if mark is not None and _has_part(mark, last):
         kind, told = disruption_words(mark, pod)
-        # The cluster gave the pod up: that proves nothing about what its node does.
+        # The cluster gave the pod up: this does not show what happened on its node.
         unproved = last.done is None and mark.reason in _GIVEN_UP and pod.spec.node_name
         return kind, f"{told}; whether it still runs on {pod.spec.node_name} nobody can say" if unproved else told
-    # A kubelet sets its mark and its reason together: what came too late does so with both.
+    # A kubelet sets its mark and its reason together: both come too late, or neither.
     if not last.by_itself and (mark is None or mark.reason != _BY_KUBELET):
         found = _by_its_node(pod)
         if found is not None:
             return found
     if pod.status.reason == "Evicted" or asked_by_us(last.task, pod, job):
         return None
-    # Where the time of a deletion is lost, a mark that came after the end, or the Job's own count, explains it.
+    # If the time of a deletion is lost, a mark that came after the end, or the Job's own count, explains it.
     explained = not deletion_is_dated(pod) and (mark is not None or _counted_before(job, pod))
     if deleted_before(pod, last.at, last.by_itself) and not explained:
         return "interrupted", who_deleted(job)
@@ -116,18 +116,20 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
 
 
 def also_deleted(last: PodEnd) -> str | None:
-    """Tell who else may have deleted a pod whose end we asked for: whether our stop came in time is not known here."""
+    """Return who else may have deleted a pod that we asked to end: it is not known here whether our stop came in
+    time.
+    """
     if not last.task.stopping or last.untold or asked_by_us(None, last.pod, last.job):
         return None
     return who_deleted(last.job) if deleted_before(last.pod, last.at, last.by_itself) else None
 
 
 def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
-    """Tell whether the pod was deleted before the crawler in it ended (``at``).
+    """Return whether the pod was deleted before the crawler in it ended (``at``).
 
     The stamp alone does not tell. It says when the grace is over, and the node's own delete at the end replaces it by
-    one without grace, just like that of a pod which was over when somebody deleted it. Where the runner does not say
-    that nobody told it to stop, a stamp soon after the end counts as the node's.
+    one without grace, as for a pod that had ended before somebody deleted it. Unless the runner says that it got no
+    stop signal, a stamp soon after the end counts as the node's.
     """
     asked = deletion_asked(pod)
     if asked is None:
@@ -140,7 +142,7 @@ def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
 
 
 def who_deleted(job: Job | None) -> str:
-    """Tell who deleted a pod whose deletion we did not ask for, as far as the Job tells."""
+    """Return who deleted a pod without our request, as far as the Job shows it."""
     if job is None:
         return "its Job was deleted by somebody else"
     if job.metadata.deletion_timestamp is not None:
@@ -151,7 +153,7 @@ def who_deleted(job: Job | None) -> str:
 
 
 def disruption_mark(pod: Pod) -> Condition | None:
-    """The mark for disruption, unless the pod was spared: it carried on, and was deleted later for another reason."""
+    """The mark for disruption, unless the pod was spared: it continued, and was deleted later for another reason."""
     mark = pod.condition("DisruptionTarget")
     asked = deletion_asked(pod) if deletion_is_dated(pod) else None
     if mark is None or asked is None or mark.last_transition_time is None:
@@ -175,34 +177,36 @@ def disruption_words(mark: Condition, pod: Pod) -> tuple[str, str]:
 
 
 def given_up_after_end(pod: Pod, at: datetime | None) -> bool:
-    """Tell whether the cluster gave the pod up only after its crawler had ended, and so wrote that the pod failed."""
+    """Return whether the cluster gave the pod up only after its crawler had ended, and so set the pod to failed."""
     mark = pod.condition("DisruptionTarget")
     stamp = mark.last_transition_time if mark is not None and mark.reason in _GIVEN_UP else None
     return stamp is not None and at is not None and not surely_before(stamp, at)
 
 
 def lost_container(done: Terminated | None) -> bool:
-    """Tell whether the node lost sight of the container, so that its exit code is made up."""
+    """Return whether the node lost sight of the container, so that its exit code is made up."""
     return done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255)
 
 
 def _has_part(mark: Condition, last: PodEnd) -> bool:
-    """Tell whether a mark has a part in the end: set before it, and not so long before that the pod was spared."""
+    """Return whether a mark contributed to the end: it was set before, but not so long before that the pod was
+    spared.
+    """
     stamp, at = mark.last_transition_time, last.at
     if mark.reason == _BY_PODGC and last.pod.status.phase == "Succeeded":
-        return False  # it marks what has no end yet, and calls that failed
+        return False  # it marks containers without a recorded end, and calls them failed
     if stamp is None or at is None:
         return True
     if mark.reason == _BY_KUBELET:  # the clock that dates the end as well, in whole seconds
         return stamp < at or (stamp == at and not last.by_itself)
     if mark.reason == _BY_PODGC and last.done is not None and not lost_container(last.done):
-        return surely_before(stamp, at)  # a node that told of an end was there before it was gone
+        return surely_before(stamp, at)  # a node that reported an end was alive until then
     before = surely_before(stamp, at) if last.by_itself else may_be_before(stamp, at)
     return before and not _spared(mark, stamp, last.pod, at)
 
 
 def _spared(mark: Condition, stamp: datetime, pod: Pod, at: datetime) -> bool:
-    """Tell whether it ended so long after the mark that the mark does not explain it."""
+    """Return whether the end came so long after the mark that the mark does not explain it."""
     if mark.reason in _GIVEN_UP or deletion_is_dated(pod):
         return False
     acted = pod.metadata.deletion_timestamp is not None or pod.status.reason is not None
@@ -211,7 +215,7 @@ def _spared(mark: Condition, stamp: datetime, pod: Pod, at: datetime) -> bool:
 
 
 def _by_its_node(pod: Pod) -> tuple[str, str] | None:
-    """Return what a pod's own reason says of its node: the end of the pod, or that the node did not take it."""
+    """Return what a pod's own reason says about its node: the node ended the pod, or did not admit it."""
     reason, words = pod.status.reason, clean(pod.status.message) or ""
     if reason is None or reason == "DeadlineExceeded":
         return None
@@ -227,7 +231,7 @@ def _by_its_node(pod: Pod) -> tuple[str, str] | None:
 
 
 def _counted_before(job: Job | None, pod: Pod) -> bool:
-    """Tell whether the Job had counted the pod as succeeded before it was deleted: that deletion ended nothing."""
+    """Return whether the Job had counted the pod as succeeded before it was deleted: that deletion ended nothing."""
     asked, at = deletion_asked(pod), counted_at(job)
     if pod.status.phase != "Succeeded" or asked is None or at is None:
         return False

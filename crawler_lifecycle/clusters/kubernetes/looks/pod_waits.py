@@ -1,8 +1,8 @@
-"""Waiting reasons and warnings: why a task does not execute yet, and what is the matter with one that does.
+"""Waiting reasons and warnings: why a task does not execute yet, and what is wrong with one that does.
 
-A sentence names moments, never ages, so that it stays the same from look to look. What passes by itself says so; what
-does not says what has to be mended. Neither ends the task: that is for ``start_timeout_s``, a stop or the Job's
-deadline.
+A sentence names times, never ages, so that it stays the same from look to look. A problem that ends by itself says so;
+any other problem says what must be repaired. Neither ends the task: that is for ``start_timeout_s``, a stop or the
+Job's deadline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .outside_causes import STALE_AFTER, disruption_mark, disruption_words, who_
 from .predicates import asked_by_us, clock, crawler_container, deletion_asked, kept_until, newest_warning, sidecars
 from .termination_message import clean
 
-#: Seconds after which it is told that nobody has taken up a Job or a pod.
+#: Seconds after which a Job or a pod without a controller or kubelet is reported.
 TAKEN_UP = timedelta(seconds=60)
 #: Seconds beyond its grace after which a pod counts as one that will not die.
 OVERDUE = timedelta(seconds=30)
@@ -29,7 +29,7 @@ _PREPARING = (None, "", "ContainerCreating", "PodInitializing")
 PULLS = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
 _CANNOT = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError")
 _GOES_ON = "; it goes on when that is mended"
-#: Of the server's words about a pod that it does not create: what they mean, and when it goes on.
+#: Parts of the server's message about a pod that it does not create: their meaning, and when the Job continues.
 _REFUSALS = (
     ("exceeded quota", "The cluster's quota is used up", "; it goes on when there is room"),
     (r'service ?account "?([^" ]+)"? not found', "The service account {} is missing", _GOES_ON),
@@ -107,7 +107,7 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] 
         words = _container(pod, status, events, now)
         if words is not None:
             return f"Init container {status.name}: {words}"
-        # Of one that is no sidecar ``started`` says nothing: kubelets set it as soon as it runs.
+        # For a container that is no sidecar ``started`` says nothing: kubelets set it as soon as it runs.
         if status.state.running is not None and not (status.started and status.name in beside):
             return f"Init container {status.name} runs"
     return _container(pod, crawler_container(pod), events, now) or _preparing(pod, events or ())
@@ -130,7 +130,7 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
 
 
 def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event] | None, now: datetime) -> str | None:
-    """Return what a waiting container waits for; ``None`` when its reason only says that it is being prepared."""
+    """Return the reason of a waiting container; ``None`` when it is only being prepared."""
     waiting = status.state.waiting
     if waiting is None or waiting.reason in _PREPARING:
         return None
@@ -159,7 +159,7 @@ def _pull_error(pod: Pod, message: str | None, events: Sequence[Event] | None) -
 
 
 def pull_words(message: str | None) -> str:
-    """Return what a container that waits for its image says about the cause; nothing where only an event does."""
+    """Return the cause that a container without its image reports; empty when only an event does."""
     said = re.sub(r'^Back-off pulling image "[^"]*":? ?', "", message or "")
     return re.sub(r"^(ErrImagePull|ImageInspectError|RegistryUnavailable|SignatureValidationFailed): ", "", said)
 
@@ -180,7 +180,7 @@ def _image(pod: Pod, name: str) -> str:
 
 
 def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
-    """Return what a person should know about a pod that executes; ``None`` when all is well."""
+    """Return the warning about an executing pod; ``None`` when all is well."""
     words = [_leaving(task, job, pod, now), _silent(pod, now), _marked(pod, now)]
     main = crawler_container(pod)
     if pod.status.phase == "Unknown":
@@ -233,7 +233,7 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
 
 
 def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
-    """Tell who deleted a pod that is being deleted; ``None`` when we did."""
+    """Return who deleted a pod that is being deleted; ``None`` when we did."""
     mark = disruption_mark(pod)
     if mark is not None:
         return disruption_words(mark, pod)[1]

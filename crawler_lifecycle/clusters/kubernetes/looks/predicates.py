@@ -1,4 +1,4 @@
-"""Predicates of Jobs and pods: whose they are, how far they have come, who asked for their deletion."""
+"""Predicates of Jobs and pods: their owner, their progress, who requested their deletion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def owner_of(pod: Pod) -> str | None:
 
 
 def number(text: str | None) -> int | None:
-    """The number that a label names; ``None`` for anything else, and for one that no row of a database could have."""
+    """The number in a label; ``None`` for any other text, and for a number that no row of a database could have."""
     return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
@@ -41,17 +41,17 @@ def sidecars(pod: Pod) -> set[str]:
 
 
 def ended_at(pod: Pod) -> datetime | None:
-    """Return the time when the crawler in it ended, as far as its node knows; a placeholder is no time."""
+    """Return the time when the crawler ended, as far as its node knows; a placeholder is no time."""
     terminated = crawler_container(pod).state.terminated
     return known_time(terminated.finished_at) if terminated is not None else None
 
 
 def ended(pod: Pod) -> bool:
-    """Tell whether the crawler in it has ended, or can never begin.
+    """Return whether the crawler in it has ended, or can never begin.
 
-    The container's own word is the first, unless its node starts it again; a pod in a final phase without one never ran
-    it, or its node forgot it. A pod that was deleted before it had a node cannot get one any more (the API server
-    refuses the binding).
+    The container's own state counts first, unless its node restarts it; a pod in a final phase without such a state
+    never ran it, or its node forgot it. A pod that was deleted before it had a node cannot get one any more (the API
+    server refuses the binding).
     """
     if pod.status.phase in ("Succeeded", "Failed") or deleted_before_scheduling(pod):
         return True
@@ -60,10 +60,10 @@ def ended(pod: Pod) -> bool:
 
 
 def _started_again(pod: Pod, code: int) -> bool:
-    """Tell whether its node restarts the crawler that ended with this code, alone or with all containers of the pod.
+    """Return whether its node restarts the crawler that ended with this code, alone or with all containers of the pod.
 
-    As the kubelet decides it (``ContainerShouldRestart``, ``ShouldAllContainersRestart``). Ours are never started
-    again; whoever changes pods at admission may have it otherwise. What is being deleted only ends.
+    As the kubelet decides it (``ContainerShouldRestart``, ``ShouldAllContainersRestart``). Our pods are never
+    restarted, unless somebody changes them at admission. A pod that is being deleted is not restarted.
     """
     if pod.metadata.deletion_timestamp is not None:
         return False
@@ -82,15 +82,15 @@ def _started_again(pod: Pod, code: int) -> bool:
 
 
 def deleted_before_scheduling(pod: Pod) -> bool:
-    """Tell whether it was deleted before it had a node."""
+    """Return whether it was deleted before it had a node."""
     return pod.metadata.deletion_timestamp is not None and not pod.spec.node_name and not pod.status.container_statuses
 
 
 def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
-    """Tell whether the Job was suspended, as a queue does it, before this pod had a node: nothing ran; the Job goes on.
+    """Return whether the Job was suspended, as queues do, before this pod had a node: nothing ran; the Job continues.
 
-    A Job that was resumed since then has taken its own finalizer off the pod. One that is over, or being deleted, makes
-    no other pod: then this one is its end.
+    A Job that was resumed since then has removed its own finalizer from the pod. A Job that is over, or being deleted,
+    makes no other pod: then this pod is its end.
     """
     if job is None or job.metadata.deletion_timestamp is not None or verdict(job, final=False) is not None:
         return False
@@ -98,28 +98,28 @@ def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
 
 
 def never_began(pod: Pod) -> bool:
-    """Tell whether no container of it ever executed, as far as its node knows."""
+    """Return whether no container of the pod ever executed, as far as its node knows."""
     return not any(map(began, (*pod.status.container_statuses, *pod.status.init_container_statuses)))
 
 
 def sidecar_still_runs(pod: Pod) -> bool:
-    """Tell whether a container beside the crawler still executes although the crawler has ended, and nobody ends it."""
+    """Return whether a container beside the ended crawler still executes, and nobody ends it."""
     return ended(pod) and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
 
 
 def executing(pod: Pod) -> bool:
-    """Tell whether the crawler in it has begun and not ended."""
+    """Return whether the crawler has begun and not ended."""
     return began(crawler_container(pod)) and not ended(pod)
 
 
 def began(container: ContainerStatus) -> bool:
-    """Tell whether the container ever ran, so that there may be a log."""
+    """Return whether the container ever ran, so that a log may exist."""
     return any(one.running or one.terminated for one in (container.state, container.last_state))
 
 
 def deletion_asked(pod: Pod) -> datetime | None:
-    """Return the time of the request to delete it: the stamp itself says when its grace is over. A placeholder where no
-    clock can tell: the API server counts graces of centuries round the end of its numbers.
+    """Return the time of the request to delete it: the stamp itself says when its grace is over. A placeholder for an
+    impossible time: with graces of centuries the API server's numbers overflow.
     """
     if pod.metadata.deletion_timestamp is None:
         return None
@@ -128,14 +128,15 @@ def deletion_asked(pod: Pod) -> datetime | None:
 
 
 def deletion_is_dated(pod: Pod) -> bool:
-    """Tell whether it is known when its deletion was asked for: a node's own delete at the end has no grace."""
+    """Return whether the time of the deletion request is known: a node's own delete at the end has no grace."""
     return known_time(deletion_asked(pod)) is not None and (pod.metadata.deletion_grace_period_seconds or 0) > 0
 
 
 def kept_until(pod: Pod) -> datetime | None:
-    """By when a pod ends whose grace was shortened, should its node have begun the pod's own: a kubelet keeps that one.
+    """The latest end of a pod whose grace was shortened, if its node had already begun the full grace: a kubelet keeps
+    the first one.
 
-    ``None`` for any other pod. The first deletion is not on record any more, but it was no later than the last one.
+    ``None`` for any other pod. The time of the first deletion is lost, but it was no later than the last one.
     """
     asked, own_s = known_time(deletion_asked(pod)), pod.spec.termination_grace_period_seconds or 0
     if asked is None or not pod.spec.node_name or own_s <= (pod.metadata.deletion_grace_period_seconds or 0):
@@ -144,8 +145,9 @@ def kept_until(pod: Pod) -> datetime | None:
 
 
 def deciding_pod(pods: Iterable[Pod]) -> Pod | None:
-    """The pod that tells the task's truth: one that executes before one that waits before one that ended, one that is
-    not being deleted before one that is, and the newest of those."""
+    """The pod that decides the task's state: an executing pod before a waiting one before an ended one, one that is not
+    being deleted before one that is, then the newest.
+    """
 
     def rank(pod: Pod) -> tuple[int, bool, float, str, str]:
         stage = 2 if executing(pod) else 0 if ended(pod) else 1
@@ -168,13 +170,13 @@ def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
 
 
 def deadline_of(job: Job | None) -> Condition | None:
-    """The condition that says that the Job's own deadline passed: the earlier one, which comes before its pods end."""
+    """The condition that the Job's own deadline passed: the earlier of two, which is set before its pods end."""
     found = [job.condition(kind) for kind in ("FailureTarget", "Failed")] if job is not None else []
     return next((one for one in found if one is not None and one.reason == "DeadlineExceeded"), None)
 
 
 def counted_at(job: Job | None) -> datetime | None:
-    """Return the time when the Job counted its success, as far as its conditions tell."""
+    """Return the time when the Job counted its success, as far as its conditions show it."""
     found = [job.condition(kind) for kind in ("SuccessCriteriaMet", "Complete")] if job is not None else []
     return min((at for c in found if c is not None and (at := c.last_transition_time)), default=None)
 
@@ -191,9 +193,9 @@ def newest_warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | 
 
 
 def asked_by_us(task: TaskRef | None, pod: Pod, job: Job | None) -> bool:
-    """Tell whether the pod's deletion is our own stop of this task, or the deadline of Job or pod, which is ours too.
+    """Return whether the pod's deletion is our own stop of this task, or the deadline of Job or pod, which is ours too.
 
-    A deadline that passed while the pod was being deleted has not asked for that.
+    A deadline that passed during a deletion did not cause it.
     """
     if (task is not None and task.stopping) or pod.status.reason == "DeadlineExceeded":
         return True

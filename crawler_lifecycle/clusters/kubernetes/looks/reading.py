@@ -1,8 +1,8 @@
 """Reading: one observation from the objects of one task. Pure; docs/kubernetes.md has the table.
 
-Truth follows the pod: a Job's conditions trail its pods by a second on a quiet control plane and by minutes on a busy
-one. The Job is asked where only it knows: its deadline, its deletion, a pod that cannot be created. Whether a deletion
-was ours is asked of the task. Nothing is ever taken for a success because nothing speaks against it.
+The pod decides: a Job's conditions lag behind its pods by a second on a quiet control plane and by minutes on a busy
+one. The Job is used for facts that only it has: its deadline, its deletion, a pod that cannot be created. The task's
+row says whether a deletion was ours. Success always needs evidence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .predicates import (
 )
 from .termination_message import Summary, with_progress
 
-#: A Job that is being deleted for so long and has no pod will never have one again, even if its record stays.
+#: A Job that has been in deletion for so long without a pod never gets one again, even if its record stays.
 GONE_AFTER = timedelta(seconds=30)
 
 
@@ -68,7 +68,7 @@ def read_task(
 
 
 def _uid(task: TaskRef, job: Job | None, pods: Sequence[Pod]) -> str | None:
-    """The uid of our Job: on record, or else that of what is there."""
+    """The uid of our Job: the recorded one, or else that of the existing objects."""
     if task.uid is not None:
         return task.uid
     if job is not None:
@@ -109,13 +109,13 @@ def _of_job(seen: Observation, job: Job, events: Sequence[Event] | None, read_at
         phase = Phase.EXECUTING if job.status.ready else Phase.WAITING
         return replace(seen, phase=phase, changed_at=started, started_at=started)
     if deleted is not None and seen.observed_at - deleted >= GONE_AFTER:
-        # It makes no pods any more and has none: whatever still holds the record, nothing runs.
+        # The Job makes no pods any more and has none: nothing runs, whatever keeps its record.
         return replace(seen, phase=Phase.GONE, changed_at=known_time(deleted))
     return replace(seen, changed_at=known_time(job.metadata.creation_timestamp))
 
 
 def _foreign(seen: Observation, task: TaskRef, other: Job) -> Observation:
-    """Another Job is under the name, so ours is gone, and no pod of ours is left."""
+    """Another Job has the name, so ours is gone, and no pod of ours is left."""
     words = f"Our Job ({task.uid}) is gone; another one ({other.metadata.uid}) is under its name"
     if task.stopping:
         return replace(seen, phase=Phase.GONE, reason=words)
@@ -126,7 +126,7 @@ def _ended(seen: Observation, end: End, summary: Summary, read_at: datetime) -> 
     return replace(
         with_progress(seen, summary.progress),
         phase=Phase.ENDED,
-        # The other phases held at some time since the look began; an end was read later, after it had happened.
+        # The other phases were true at some time since the look began; an end was read later, after it had happened.
         observed_at=read_at,
         changed_at=end.finished_at,
         peak_memory=summary.peak_memory,
@@ -136,9 +136,9 @@ def _ended(seen: Observation, end: End, summary: Summary, read_at: datetime) -> 
 
 
 def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
-    """Return words about other pods of the Job that have ended; ``None`` without one.
+    """Return a text about other, ended pods of the Job;
 
-    A Job has more than one pod when it is suspended and resumed before we are done with it.
+    ``None`` without one.
     """
     others = [other for other in pods if other is not pod and ended(other) and not deleted_before_scheduling(other)]
     last = deciding_pod(others)
@@ -156,7 +156,7 @@ def _joined(*words: str | None) -> str | None:
 
 
 def _started(pod: Pod) -> datetime | None:
-    """Return the time when the crawler's container began; ``None`` when it never did."""
+    """Return the time when the crawler's container began; ``None`` when it never began."""
     main = crawler_container(pod)
     for state in (main.state, main.last_state):
         told = state.running or state.terminated

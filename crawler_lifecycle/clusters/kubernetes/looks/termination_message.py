@@ -1,12 +1,12 @@
-"""The runner's words: its summary in the termination message of a container, and the lines that it prints.
+"""Messages of the runner: its summary in the termination message of a container, and the lines that it prints.
 
 The runner writes its summary (JSON, at most 4 KiB) into the file that Kubernetes shows as the container's message. A
 pod has 12 KiB for all its containers, so it may be cut: then the words before the cut count. Where the runner could not
 write, the message is the end of the log (``FallbackToLogsOnError``), or what the node says of the container.
 
 Nobody can read a file inside a pod, so our runner also prints a line ``{"crawl_progress": {…}}`` every 30 s and at the
-end, and before that last one ``{"crawl_stats": {…}}``. Whatever else a crawler prints may stand beside it, also half a
-line at either end. Nothing of all this is trusted: a value of another type than the runner writes is left out.
+end, and before that last one ``{"crawl_stats": {…}}``. Other output of the crawler may surround these lines, also on
+the same line. Nothing of this is trusted: a value of another type than the runner writes is left out.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _OURS = re.compile('"crawl_(progress|stats)"')
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The counts and the state that a runner tells, in a line of a log or in its summary."""
+    """The counters and the state that a runner reports, in a line of a log or in its summary."""
 
     counters: Counters = field(default_factory=Counters)
     at: datetime | None = None
     """The time when the crawler last wrote its counters."""
     quiet: timedelta | None = None
-    """For how long the crawler had written nothing when the line was printed, if it ever wrote anything."""
+    """Seconds for which the crawler had written no counters when the line was printed, if it ever wrote any."""
     resumed: bool | None = None
     resume_note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The content of the message; all ``None`` where it says nothing."""
+    """The content of the message; all fields are ``None`` where it has none."""
 
     runner: bool = False
     """True when our runner wrote it."""
@@ -51,9 +51,9 @@ class Summary:
     exit: int | None = None
     """The exit code that the runner was about to end with."""
     own_exit: int | None = None
-    """The exit code of a command, before the runner made its own of it."""
+    """The exit code of a command, before the runner translated it."""
     told: bool | None = None
-    """True when anybody had told the crawler to stop before it ended."""
+    """True when the crawler had received a stop before it ended."""
     signal: int | None = None
     """The signal that ended the crawler below the runner."""
     message: str | None = None
@@ -86,7 +86,7 @@ def read_summary(text: str | None) -> Summary:
 
 
 def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
-    """One line of at most ``limit`` characters, without its last full stop; ``None`` when nothing is left."""
+    """One line of at most ``limit`` characters, without its last full stop; ``None`` for an empty one."""
     if not text:
         return None
     text = text[: 4 * limit]
@@ -136,13 +136,13 @@ _PROGRESS, _STATISTICS = "crawl_progress", "crawl_stats"
 
 
 def last_progress(log: bytes) -> Progress | None:
-    """The newest progress in this piece of log; ``None`` when there is none, which is not zero."""
+    """The newest progress in this piece of log; ``None`` when there is none, which does not mean zero."""
     found = _last(log, _PROGRESS)
     return None if found is None else _progress(found[2], "updated_at")
 
 
 def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
-    """The log without its newest line of statistics, and what that says; ``None`` when there is none."""
+    """The log without its newest line of statistics, and these statistics; ``None`` when there is none."""
     found = _last(log, _STATISTICS)
     if found is None:
         return log, None
@@ -151,7 +151,7 @@ def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
 
 
 def with_progress(seen: Observation, progress: Progress) -> Observation:
-    """The observation with what its crawler has counted."""
+    """The observation with the counters of its crawler."""
     later = seen.attempt > 1  # a first attempt has nothing to resume
     return replace(
         seen,
@@ -164,7 +164,7 @@ def with_progress(seen: Observation, progress: Progress) -> Observation:
 
 
 def _last(log: bytes, kind: str) -> tuple[int, int, dict[str, object]] | None:
-    """Find the newest line of this kind: return where it begins and ends, and what it says."""
+    """Find the newest line of this kind: return its beginning, its end, and its content."""
     mark, before = f'{{"{kind}": {{'.encode(), len(log)
     while (begin := log.rfind(mark, 0, before)) >= 0:
         line = log[begin:].partition(b"\n")

@@ -1,10 +1,10 @@
 """The differences between two snapshots of a pod or Job that are worth a look at its run.
 
-Of each object a few words are kept and never the object: 10,000 pods take some megabytes. Told are starts, ends,
-disappearances, deletions, and that something waits for a reason or for long; never counters, heartbeats, or what comes
-of an end that was told. A pod speaks for its Job: a Job is heard only where no pod of it has ended.
+Only a few fields of each object are kept: 10,000 pods take some megabytes.
 
-Pure, and not thread-safe: the owner holds a lock. ``now`` is any clock in seconds that only goes forward.
+Reported are starts, ends, disappearances, deletions, and waits with a reason or of long duration; never counters,
+heartbeats, or the consequences of a reported end. A Job is reported only where no pod of it has ended. Pure, and not
+thread-safe: the owner holds a lock. ``now`` is any clock in seconds that only goes forward.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import PULLS
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, ended, executing, number, verdict
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: What waits for longer than this without a reason is told: nobody made a pod of the Job, or nobody starts the pod.
+#: A wait without a reason is reported after so many seconds: nobody made a pod of the Job, or nobody starts the pod.
 LONG_S = 3.0
 
-#: The words for where an object stands. ``OVER``: the crawler has ended, which is all there is to know of its pod;
-#: ``ENDING``: a Job's end is decided and its pods are not gone yet.
+#: The stages of an object. ``OVER``: the crawler has ended, later changes of its pod do not matter; ``ENDING``: a Job's
+#: end is decided and its pods still exist.
 PENDING, WAITING, RUNNING, ENDING, OVER = "pending", "waiting", "running", "ending", "over"
 
 
 class Seen(NamedTuple):
-    """One object as it was seen. Everything that looks may read differently is in ``stage`` or ``marks``."""
+    """One object as it was seen. All differences that matter to a look are in ``stage`` or ``marks``."""
 
     run_id: int
     stage: str
     marks: str = ""
-    """The facts to show a person soon: why it waits, that it is being deleted, that its node does not answer."""
+    """The facts that people should see soon: why it waits, that it is being deleted, that its node does not answer."""
     job: str = ""
     """The uid of the Job that a pod belongs to."""
 
@@ -55,15 +55,15 @@ class Changes:
         self._pods: dict[str, Seen] = {}
         self._jobs: dict[str, Seen] = {}
         self._owners: dict[str, set[str]] = {}
-        """A Job's uid -> those of its pods that are known."""
+        """A Job's uid -> its known pods."""
         self._ended: set[str] = set()
-        """Jobs of which a pod has ended."""
+        """Jobs with an ended pod."""
         self._slow: list[tuple[float, str]] = []
         """The objects that wait without a reason, and when that is long: a heap of times and uids."""
 
     @property
     def watched(self) -> int:
-        """Tasks that are not over: a Job without a pod is one as well."""
+        """Number of tasks that are not over: a Job without a pod counts as a task."""
         pods = sum(pod.stage != OVER for pod in self._pods.values())
         return pods + sum(job.stage != OVER and uid not in self._owners for uid, job in self._jobs.items())
 
@@ -71,17 +71,17 @@ class Changes:
         return len(self._pods) + len(self._jobs)
 
     def listed(self, kind: type, there: Mapping[str, Seen], now: float) -> set[int]:
-        """All objects of this kind that there are. What is remembered and not among them is gone."""
+        """All objects of this kind. Remembered objects that are not among them are gone."""
         known = self._pods if kind is Pod else self._jobs
         gone = dict.fromkeys(known.keys() - there.keys())
         return {run for uid, one in (gone | {**there}).items() for run in self.one(kind, uid, one, now)}
 
     def one(self, kind: type, uid: str, one: Seen | None, now: float) -> set[int]:
-        """An object as it is now; ``None``: it is there no more."""
+        """The present state of an object; ``None``: it was removed."""
         return self.pod(uid, one, now) if kind is Pod else self.job(uid, one, now)
 
     def pod(self, uid: str, pod: Seen | None, now: float) -> set[int]:
-        """A pod as it is now; ``None``: it is there no more."""
+        """The present state of a pod; ``None``: it was removed."""
         before = self._pods.get(uid)
         if before == pod:
             return set()
@@ -106,7 +106,7 @@ class Changes:
         return set() if pod.stage == OVER else {pod.run_id}
 
     def job(self, uid: str, job: Seen | None, now: float) -> set[int]:
-        """A Job as it is now; ``None``: it is there no more. Pods that outlive it speak for themselves."""
+        """The present state of a Job; ``None``: it was removed. Its remaining pods are handled by themselves."""
         before, ended = self._jobs.get(uid), uid in self._ended
         if before == job:
             return set()
@@ -119,7 +119,7 @@ class Changes:
         return set() if before is None or before.stage == OVER or ended else {before.run_id}
 
     def slow(self, now: float) -> set[int]:
-        """Return the runs of what has been waiting for long, each object told once."""
+        """Return the runs with objects that have waited for long; each object is reported once."""
         runs = set()
         while self._slow and self._slow[0][0] <= now:
             _, uid = heapq.heappop(self._slow)
@@ -140,13 +140,13 @@ class Changes:
 
 
 # --- the words for an object ------------------------------------------------------------------------------------
-# What they leave out changes nothing that a person or a look would be early for: counters, heartbeats, addresses, and
-# everything that follows after the pod's own end.
+# Other fields need no early look and are ignored: counters, heartbeats, addresses, and all changes after the pod's own
+# end.
 
 
 @dataclass(frozen=True, slots=True)
 class RunningPod:
-    """As little of a pod as it takes to read its log and to know whose counters are in it."""
+    """The fields of a pod that are needed to read its log and to assign its counters."""
 
     name: str
     run: RunRef
@@ -159,7 +159,7 @@ class Kept(NamedTuple):
 
     uid: str
     seen: Seen | None = None
-    """``None``: it is gone, or belongs to no run."""
+    """``None``: it was removed, or belongs to no run."""
     began: datetime | None = None
     """Since when a crawler executes in this pod, by the clock of its node."""
     running: RunningPod | None = None
@@ -176,19 +176,19 @@ def kept_of_pod(pod: Pod) -> Kept:
 
 
 def running(pod: Pod) -> RunningPod | None:
-    """The pod, while a crawler of ours executes in it."""
+    """The pod, if a crawler of ours executes in it."""
     told = pod.metadata.labels
     run_id, uid = number(told.get(labels.RUN)), told.get(labels.RUN_UID)
     index, attempt = number(told.get(labels.TASK)), number(told.get(labels.ATTEMPT))
     if run_id is None or not uid or index is None or attempt is None or not executing(pod):
         return None
     if crawler_container(pod).state.running is None:
-        return None  # it is being started again, and has no log of its own yet
+        return None  # it is being restarted, and has no log of its own yet
     return RunningPod(pod.metadata.name, RunRef(run_id, uid), index, attempt)
 
 
 def pod_seen(pod: Pod) -> Seen | None:
-    """Return where a pod stands; ``None`` for one that belongs to no run."""
+    """Return the stage of a pod; ``None`` for one that belongs to no run."""
     run_id = number(pod.metadata.labels.get(labels.RUN))
     if run_id is None:
         return None
@@ -204,7 +204,7 @@ def pod_seen(pod: Pod) -> Seen | None:
 
 
 def job_seen(job: Job) -> Seen | None:
-    """Return where a Job stands, as far as its pods do not say it; ``None`` for one that belongs to no run."""
+    """Return the stage of a Job, as far as its pods do not show it; ``None`` for one that belongs to no run."""
     run_id = number(job.metadata.labels.get(labels.RUN))
     if run_id is None:
         return None
@@ -219,7 +219,7 @@ def job_seen(job: Job) -> Seen | None:
 
 
 def _reasons(pod: Pod) -> Iterator[str]:
-    """Yield why the crawler does not execute yet, where somebody has said so."""
+    """Yield the reasons why the crawler does not execute yet, where one is known."""
     scheduled = pod.denied("PodScheduled")
     if scheduled is not None:
         yield scheduled.reason or "Unscheduled"
@@ -227,23 +227,23 @@ def _reasons(pod: Pod) -> Iterator[str]:
     for status in (*pod.status.init_container_statuses, crawler):
         waiting, over = status.state.waiting, status.state.terminated
         if waiting is not None and waiting.reason and waiting.reason not in _STARTING:
-            # Those of an image follow each other in turns: one state, not a change a minute.
+            # The reasons about an image alternate: they count as one, not as a change every minute.
             yield "image" if waiting.reason in PULLS else waiting.reason
         if status is not crawler and over is not None and over.exit_code != 0:
             yield "init"
 
 
 def _incidents(pod: Pod, stage: str) -> Iterator[str]:
-    """Yield what happens to a pod from outside."""
+    """Yield changes of a pod that come from outside."""
     if pod.metadata.deletion_timestamp is not None:
         yield "deleted"
     if pod.condition("DisruptionTarget") is not None:
         yield "disrupted"
     if stage == RUNNING and pod.denied("Ready") is not None and pod.metadata.deletion_timestamp is None:
-        yield "unready"  # nobody probes a crawler: its node does not answer
+        yield "unready"  # crawlers have no probes: its node does not answer
 
 
-#: Kind of an object -> what is remembered of one.
+#: Kind of an object -> the function that extracts the remembered fields.
 KEPT: Mapping[type, Callable[[Any], Kept]] = {
     Pod: kept_of_pod,
     Job: lambda job: Kept(job.metadata.uid, job_seen(job)),

@@ -1,8 +1,8 @@
 """The observer of pods and Jobs: it reports changes at once, from two watches.
 
 Each of the two is a ``Reflector`` in a thread of its own. Both feed one ``Changes``, which knows for which runs a
-difference is worth a look. Nothing here is evidence: what is told leads to a look, and the look decides. Any number of
-observers may watch; each of them costs the API server two watches and a list of either kind every few minutes.
+difference is worth a look. Nothing here is evidence: a report leads to a look, and the look decides. Several observers
+may watch; each of them costs the API server two watches and a list of either kind every few minutes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from crawler_lifecycle.ports.looks import Counted, ObserverHealth
 from .changes import LONG_S, RUNNING, Changes, Kept, RunningPod
 from .reflector import Pace, Reflector
 
-#: Seconds between two checks for what waits for long.
+#: Seconds between two checks for long waits.
 CHECK_S = 0.25
-#: What is found at the first list had begun before; looks of so much later have seen it. More than clocks differ by.
+#: Changes that the first list shows had happened before; looks that are later than it by so many seconds have seen
+#: them. More than the difference of clocks.
 SLACK = timedelta(seconds=60)
 #: Seconds that the threads get to end.
 LEAVE_S = 4.0
-#: Logs of one turn, so many of them at the same time, and seconds for all of them.
+#: Logs of one turn, how many of them are read in parallel, and seconds for all of them.
 PODS_A_TURN, THREADS, TURN_S = 200, 4, 3.0
 
 Changed = Callable[[int, datetime], None]
@@ -56,10 +57,10 @@ class KubernetesObserver:
         return session.health() if session is not None else ObserverHealth(False, "it does not watch")
 
     def counted(self) -> Sequence[Counted]:
-        """See the port: of very many pods those whose turn it is, by the last lines of their logs.
+        """See the port.
 
-        A log costs the API server and the node of its pod a request each. So a turn has an end, and what has not come
-        by then is left for the next one.
+        Reads the last lines of logs; of very many pods only those of this turn. Each log costs the API server and the
+        node a request. So a turn has a time limit, and the remaining logs are left for the next one.
         """
         session = self._session
         pods = session.running() if session is not None else {}
@@ -140,7 +141,7 @@ class _Session:
         self.report(lambda changes, now: changes.listed(kind, listed, now), old)
 
     def _one(self, kind: type, one: Kept) -> None:
-        """One object that was added or changed, or is gone."""
+        """One object that was added, changed or removed."""
         with self._lock:
             if one.running is not None:
                 self._running[one.uid] = one.running
@@ -149,7 +150,9 @@ class _Session:
         self.report(lambda changes, now: changes.one(kind, one.uid, one.seen, now))
 
     def report(self, apply: Callable[[Changes, float], set[int]], old: Mapping[int, datetime] | None = None) -> None:
-        """Take in what came, and tell the runs concerned: as of now, or as of when it surely had happened."""
+        """Take in the changes, and report the runs concerned: as of now, or as of a time when it surely had
+        happened.
+        """
         with self._lock:
             runs = apply(self._changes, time.monotonic())
         now = datetime.now(UTC)
@@ -158,9 +161,9 @@ class _Session:
 
 
 def _steady(pods: Iterable[Kept]) -> dict[int, datetime]:
-    """Of runs whose pods all just execute: the moment by which they surely did.
+    """For runs whose pods all execute: a time by which they surely did.
 
-    It saves each of them a look when an observer begins: the last one on record has seen as much.
+    This saves a look at each of them when an observer begins: the last recorded look has seen the same.
     """
     found: dict[int, datetime | None] = {}
     for pod, at in ((one.seen, one.began) for one in pods if one.seen is not None):

@@ -1,14 +1,13 @@
 """A reflector as in client-go: lists one kind of object, then watches it.
 
-A list counts only when it is complete, and then as a whole: what is remembered and not on it is gone. A watch goes on
-from where the list or the watch before it ended in order. One that broke off, fell silent, or whose place the server
-has forgotten (410) is followed by a list: who answers next may know less, and a watch from a version that a restored
-server has not reached yet would say nothing. So is one that ends when the last list is older than ``Pace.list_s``: that
-mends whatever went wrong unnoticed.
+A list counts only when it is complete: remembered objects that it lacks are gone. A watch continues where the list or
+the watch before it ended normally. A watch that broke off, fell silent, or whose version has expired (410) is followed
+by a list: the next server may know less, and a watch from a version that a restored server has not reached yet would
+report nothing. A list also follows when the last one is older than ``Pace.list_s``: it corrects unnoticed errors.
 
-A server may say nothing at all and keep the connection: bookmarks come about once a minute, so one that is silent for
-``Pace.silence_s`` is left. Whatever fails is tried again after a pause that doubles from 0.8 s to 30 s; a watch that
-ends at once without an event is a failure too, or a broken proxy would be asked thousands of times a second.
+A server may say nothing at all and keep the connection: bookmarks come about once a minute, so a watch that is silent
+for ``Pace.silence_s`` is closed. After a failure the next try comes after a pause that doubles from 0.8 s to 30 s; a
+watch that ends at once without an event is a failure too, or a broken proxy would get thousands of requests a second.
 """
 
 from __future__ import annotations
@@ -37,27 +36,27 @@ class Pace:
     """The pace of watches, lists and pauses, all in seconds."""
 
     watch_s: tuple[float, float] = (300.0, 600.0)
-    """A watch ends after a time between these, chosen at random: not all of them at once."""
+    """A watch ends after a random time between these, so that watches do not all end at once."""
     list_s: float = 300.0
     """A watch that ends is followed by a list when the last one is older than this."""
     silence_s: float = 180.0
     first_s: float = 0.8
     most_s: float = 30.0
     healthy_s: float = 120.0
-    """After so long without a failure the pauses are short again."""
+    """Seconds without a failure after which the pauses are short again."""
     short_s: float = 1.0
     """A watch that ends before this without an event has failed."""
 
 
 class _TooShort(ApiError):
-    """A watch ended in order, and much too soon."""
+    """A watch ended normally, but much too soon."""
 
 
 class Reflector(Generic[T]):
-    """Tells what there is of one kind of object under ``path`` that ``labels`` selects, and what changes.
+    """Reports the objects of one kind under ``path`` that ``labels`` selects, and their changes.
 
-    ``complete`` gets all of them, as one list has them; ``changed`` each one that was added or changed, or is gone.
-    Both are called in the reflector's thread, and must return at once.
+    ``complete`` gets all objects of a list; ``changed`` gets each object that was added, changed or removed. Both are
+    called in the reflector's thread, and must return at once.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Reflector(Generic[T]):
         """The reason why it sees nothing now; may be read from any thread."""
 
     def leave(self) -> None:
-        """End the watch that is under way, whatever it waits for. From any thread."""
+        """End the watch that is under way, even while it waits. From any thread."""
         if self._stream is not None:
             self._stream.close()
 
@@ -100,7 +99,7 @@ class Reflector(Generic[T]):
         self._loop.run_in_thread(lambda: self._turn(over), over)
 
     def _turn(self, over: threading.Event) -> float:
-        """One list if it is due, and one watch; the seconds to wait after it."""
+        """One list if it is due, and one watch. Returns the seconds to wait after it."""
         try:
             if self._version is None or time.monotonic() - self._listed_at >= self._pace.list_s:
                 self._list()

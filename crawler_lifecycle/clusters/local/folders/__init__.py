@@ -1,1 +1,1 @@
-"""Folders of local tasks: what lies in them, read under bounds, and how long it stays."""
+"""Folders of local tasks: their files, read within limits, and their retention."""

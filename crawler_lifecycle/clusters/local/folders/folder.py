@@ -1,8 +1,8 @@
 """The folder of one task: its files, and how they are written and read.
 
-Every file is replaced as a whole or created exactly once, so that a reader never sees half of one that we wrote.
-Whatever else is found there (cut, foreign, huge) is ``Garbage``: named, never believed, never a crash. The folder is
-held (``runner/held.py``), so that no link leads out of it. Light on imports: the supervisor loads it.
+Every file is replaced as a whole or created exactly once, so that a reader never sees half a file of ours. Any other
+file (cut, foreign, huge) is ``Garbage``: reported, never trusted, never a crash. The folder is opened by a descriptor
+(``runner/held.py``), so that no link leads out of it. Light on imports: the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 
 from crawler_lifecycle.runner.held import Held, NotOurs
 
-#: What to run, and the uid; created exactly once, by the deployment.
+#: The command, and the uid; created exactly once, by the deployment.
 SPEC = "spec.json"
 #: Identity of the supervisor; its presence says that one lived.
 SUPERVISOR = "supervisor.json"
@@ -26,7 +26,7 @@ PROCESS = "process.json"
 STOP = "stop.json"
 #: The stop signal was sent; created exactly once, by the one who sends it.
 SIGNALLED = "signalled.json"
-#: The control group of the crawler; written before it is made, gone when it is removed.
+#: The control group of the crawler; written before the group is made, removed after it.
 CGROUP = "cgroup.json"
 #: Something of the crawler was killed for its memory limit. Written by the supervisor before it kills, and by a look
 #: that finds a kill of the kernel when no supervisor is there to say so.
@@ -38,7 +38,7 @@ SUMMARY = "summary.json"
 LOG = "log"
 LOCK = "lock"
 FILES = "files"
-#: Beside the folder of all tasks, a file for each that executes: what its crawler cannot take away with its folder.
+#: Beside the folder of all tasks, a file for each executing task: its crawler cannot remove this file with its folder.
 STARTED = "started"
 
 FILE_MAX = 256 * 1024
@@ -47,7 +47,7 @@ RESERVE = 64 * 1024
 
 
 class Garbage(ValueError):
-    """A file that holds something else than we wrote; the text names file and trouble."""
+    """A file with contents that we did not write; the text names the file and the problem."""
 
 
 def utc(seconds: float) -> str:
@@ -56,13 +56,13 @@ def utc(seconds: float) -> str:
 
 
 def held(folder: str) -> Held:
-    """The folder of a task. Raises ``NotOurs`` when something else is in the place of a folder, and ``OSError``."""
+    """The folder of a task. Raises ``NotOurs`` when the path is no folder, and ``OSError``."""
     tasks, *names = folder.rsplit(os.sep, 3)
     return Held(tasks, *names)
 
 
 def replace(folder: Held, name: str, data: object) -> None:
-    """Write the file as a whole, over whatever has its name. Raises ``OSError``."""
+    """Write the whole file, replacing any file of its name. Raises ``OSError``."""
     folder.replace(name, json.dumps(data).encode())
 
 
@@ -95,7 +95,9 @@ def read(folder: Held, name: str) -> dict[str, object] | None:
 
 
 def reported_beside(state: str, name: str) -> dict[str, object]:
-    """Return what its supervisor told outside of the task's folder; empty where it told nothing. Raises ``OSError``."""
+    """Return what its supervisor reported outside of the task's folder; empty where it reported nothing. Raises
+    ``OSError``.
+    """
     try:
         return read(Held(os.path.join(state, STARTED)), name) or {}
     except (Garbage, NotOurs, FileNotFoundError, NotADirectoryError):
@@ -103,14 +105,14 @@ def reported_beside(state: str, name: str) -> dict[str, object]:
 
 
 def marks(run_id: object, run_uid: object, task_id: object, files: str) -> list[bytes]:
-    """The environment entries by which every process of one task can be told from all others."""
+    """The environment entries that distinguish every process of one task from all others."""
     run = (f"CRAWL_RUN_ID={run_id}", f"CRAWL_RUN_UID={run_uid}")
     entries = (*run, f"CRAWL_TASK_ID={task_id}", f"CRAWL_FILES_DIR={files}")
     return [os.fsencode(entry) for entry in entries]
 
 
 class EndReserve:
-    """A file with bytes in it that becomes the record of the end: written over in place, it needs no more space."""
+    """A file of full size that becomes the record of the end: overwriting it needs no more disk space."""
 
     def __init__(self, folder: str) -> None:
         """Never raises: without it the end is written as any other file is."""
@@ -119,14 +121,15 @@ class EndReserve:
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._handle = os.open(self._path, flags, 0o600)
-            # Not zeros: a file system that packs or leaves out what is empty would keep nothing for us.
+            # Not zeros: a file system that compresses, or leaves out zeros, would reserve nothing for us.
             os.pwrite(self._handle, os.urandom(RESERVE), 0)
             os.fsync(self._handle)
 
     def become(self, path: str, data: object) -> bool:
-        """Be the file of this name from now on, as a whole, unless there is one; whether there is one now.
+        """Give the file this name, unless the name is taken.
 
-        It is the file that we hold, whatever the crawler put in the place of its name.
+        Returns whether a file has the name now. The file is found by our descriptor, even if the crawler has replaced
+        its old name.
         """
         handle, self._handle = self._handle, -1
         if handle < 0:
@@ -137,7 +140,7 @@ class EndReserve:
             os.ftruncate(handle, len(raw))
             os.fsync(handle)
             with contextlib.suppress(FileExistsError):
-                # With a folder named, Python lets the kernel follow the link; the path is absolute and needs none.
+                # With a folder descriptor, Python lets the kernel follow the link; the path is absolute and needs none.
                 os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
         except OSError:  # the crawler removed it, or there is no /proc
             return False

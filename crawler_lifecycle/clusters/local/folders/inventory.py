@@ -1,8 +1,8 @@
-"""Inventory: everything that waits or executes on the local cluster, whoever it belongs to.
+"""Inventory: all waiting and executing tasks on the local cluster, of any owner.
 
 Two sources, because each can be missing: the folders of tasks without an end, and the processes whose environment names
-a folder of ours. A process that outlived its recorded end, or whose folder was taken away, is in the second alone.
-``task_records`` reads what the folders say about a run, for a database that lost its rows.
+a folder of ours. A process that outlived its recorded end, or whose folder was removed, is only in the second.
+``task_records`` reads a run's records from its folders, for a database that lost its rows.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ Observe = Callable[[RunRef, TaskRef], Observation]
 def inventory(
     state: Path, observe: Observe, node: str, *, run_id: int | None, after: Key | None, limit: int
 ) -> list[ClusterTask]:
-    """One page, in the order of run, index and attempt; what has the same key is in the same page, which may be longer
-    for it. Raises ``OSError`` when anything cannot be read."""
+    """One page, in the order of run, index and attempt; tasks with the same key are in the same page, which may be
+    longer for this. Raises ``OSError`` when a file cannot be read.
+    """
     begin = after or (0, -1, 0)
     processes = _processes(state / "tasks")
     alive = sorted(place for place in processes if place[:3] > begin and run_id in (None, place[0]))
@@ -54,7 +55,9 @@ def inventory(
 
 
 def _task_of(place: Place, state: Path, observe: Observe, process: Stat | None, node: str) -> ClusterTask | None:
-    """Return what waits or executes: by its folder, or else the rest of a task that ended or whose folder is gone."""
+    """Return the waiting and executing tasks: by their folders, or else by processes of a task that ended or whose
+    folder is gone.
+    """
     run_id, index, attempt, run_uid = place
     run = RunRef(run_id, run_uid)
     spec = _spec(task_path(state, run, index, attempt))
@@ -67,13 +70,13 @@ def _task_of(place: Place, state: Path, observe: Observe, process: Stat | None, 
             return None
         executing, began = True, _modified(process.pid)
     uid = spec.get("uid")
-    stray = not isinstance(uid, str)  # its folder is gone, or hidden by garbage: what names it now is the process
+    stray = not isinstance(uid, str)  # its folder is gone, or hidden by garbage: now the process identifies it
     named = str(uid) if not stray else None if process is None else f"{process.pid}@{process.start}"
     return ClusterTask(run_id, index, attempt, executing, task_id, named, began, node, run_uid, stray)
 
 
 def _processes(tasks: Path) -> dict[Place, Stat]:
-    """One living process of each task that has any, as its environment says. Raises ``OSError``."""
+    """One living process of each task that has any, by its environment. Raises ``OSError``."""
     found: dict[Place, Stat] = {}
     for stat in all_processes():
         files_dir = None if stat.ended else _environment(stat.pid).get("CRAWL_FILES_DIR")
@@ -84,15 +87,15 @@ def _processes(tasks: Path) -> dict[Place, Stat]:
 
 
 class LocalRuns:
-    """Implements ``KnowsRuns`` over a state folder, which is not made for it."""
+    """Implements ``KnowsRuns`` over a state folder, which it does not create."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state = Path(state_dir).absolute()
 
     def highest_run(self, above: int = 0) -> int:
-        """The highest number of a run that a folder, a mark or a living process of this cluster bears.
+        """The highest run number of a folder, a mark or a living process of this cluster.
 
-        A state folder that was never made holds nothing. Raises ``ClusterUnavailable`` when anything cannot be read.
+        A missing state folder holds no number. Raises ``ClusterUnavailable`` when a part cannot be read.
         """
         with reading(self._state, checked=False):
             names = [name for folder in ("tasks", "state") for name in _names(self._state / folder)]
@@ -109,7 +112,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """The variables of the contract with which the process was executed; none when it is gone or another user's."""
+    """The contract's variables in the environment of the process; empty when it is gone or another user's."""
     entries = (entry.partition(b"=") for entry in given_to(pid, "environ") if entry.startswith(b"CRAWL_"))
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
 
@@ -149,23 +152,23 @@ def _unended_of(state: Path, run: RunRef, begin: Key) -> Iterator[Place]:
 
 
 def _is_open(path: Path) -> bool:
-    """Tell whether the folder has a spec and no end. Raises ``OSError``."""
+    """Return whether the folder has a spec and no end. Raises ``OSError``."""
     try:
         folder = files.held(str(path))
-    except (FileNotFoundError, NotOurs):  # taken away meanwhile
+    except (FileNotFoundError, NotOurs):  # removed meanwhile
         return False
     return not folder.has(files.END) and folder.has(files.SPEC)
 
 
 def _numbers(folder: Path) -> list[int]:
-    """The folders in it whose names are numbers, in order; nothing else there is ours."""
+    """The folders in it whose names are numbers, in order; we make no others."""
     return sorted(number for inner in folders_in(folder) if (number := _number(inner.name)) is not None)
 
 
 def _number(text: object) -> int | None:
     if isinstance(text, int):
         return text
-    # One that no row of a database could have is none of ours.
+    # A number that no row of a database could have is not ours.
     return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
@@ -193,7 +196,7 @@ def task_records(state: Path, run: RunRef) -> list[TaskRecord]:
 
 
 def _record(folder: Path) -> TaskRecord | None:
-    """Return what the folder's spec says; ``None`` without one that can be read."""
+    """Return the content of the folder's spec; ``None`` without a readable one."""
     try:
         spec = files.read(files.held(str(folder)), files.SPEC)
         contract = (spec or {}).get("contract")

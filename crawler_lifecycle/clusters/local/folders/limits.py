@@ -18,15 +18,16 @@ KILLED = "The kernel killed a process of it for the memory limit of its cgroup"
 
 
 def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) -> str | None:
-    """Return the words about a crawler that no kernel limited, and that failed without a reason of its own, when it had
-    held all that it may; else ``None``."""
+    """Return a text for a crawler without a kernel limit that failed without a reason of its own after it had used all
+    its memory; else ``None``.
+    """
     if limit is None or peak is None or peak < limit or finish_reason is not None:
         return None
     return f"It failed after holding {peak} bytes, the limit is {limit} bytes"
 
 
 class KernelLimits:
-    """The control group of one task while its supervisor lives; nothing in it when there is none."""
+    """The control group of one task while its supervisor lives; empty when there is none."""
 
     def __init__(self, folder: Held, spec: dict[str, object]) -> None:
         self._folder = folder
@@ -70,11 +71,11 @@ class KernelLimits:
         """Return the number of processes that the kernel killed for the memory limit."""
         try:
             return 0 if self._group is None else self._group.oom_kills()
-        except OSError:  # somebody took the group away, and what it counted with it
+        except OSError:  # somebody removed the group, and its counters with it
             return 0
 
     def peak(self) -> int:
-        """The most bytes that were held, page cache included; 0 when nobody knows."""
+        """The most bytes that were used, page cache included; 0 when this is unknown."""
         return 0 if self._group is None else self._group.peak() or 0
 
     def kill(self) -> None:

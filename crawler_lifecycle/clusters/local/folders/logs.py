@@ -1,7 +1,7 @@
 """Logs of local tasks: the file ``log`` in a task's folder.
 
-The crawler owns that folder and may put anything there under any name. Nothing below our own state folder is followed
-that could lead elsewhere, and only a regular file is read.
+The crawler owns that folder and may put any file there under any name. No link below our own state folder is followed,
+and only a regular file is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LocalLogs:
             folder = TaskFolder(self._state, run, task, doubted=True)
             if not folder.exists():
                 return None
-            # Asked first: what is written between the two questions is then still read. It is dear, and of no use
+            # Checked first: output between the two checks is then still read. The check is expensive, and not needed
             # where more follows.
             ended = not self._more_follows(folder, after, limit) and self._ended(folder)
             handle = folder.open(files.LOG)
@@ -53,7 +53,7 @@ class LocalLogs:
 
     @staticmethod
     def _more_follows(folder: TaskFolder, after: int | None, limit: int) -> bool:
-        """Tell whether the log is longer than what is read now."""
+        """Return whether the log is longer than the part that is read now."""
         there = folder.held.stat(files.LOG) if folder.held is not None else None
         if after is None or there is None or not stat.S_ISREG(there.st_mode):
             return False
@@ -61,9 +61,9 @@ class LocalLogs:
 
     @staticmethod
     def _ended(folder: TaskFolder) -> bool:
-        """Tell whether nothing of the task can print any more."""
+        """Return whether no process of the task can print any more."""
         if folder.has_ended():
             return True
         began = folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
-        # Going through all processes is dear; it is needed only when the supervisor died before its crawler.
+        # A scan of all processes is expensive; it is needed only when the supervisor died before its crawler.
         return began and not folder.supervisor_alive() and not folder.processes(folder.identity(files.PROCESS))

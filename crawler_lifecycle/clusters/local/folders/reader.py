@@ -1,7 +1,7 @@
 """Reads the files of a task's folder and finds the processes of the task.
 
-A file that holds something else than we wrote is set aside: its trouble is told in the observation's reason (or the
-end's message) and its contents are not believed.
+A file with contents that we did not write is ignored: the observation's reason (or the end's message) reports the
+problem.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class TaskFolder:
     """One task's folder at the moment of a look."""
 
     def __init__(self, state: Path, run: RunRef, task: TaskRef, *, doubted: bool = False) -> None:
-        """``doubted``: the files that name its processes may be forged; an end counts only where none is found."""
+        """``doubted``: the files that name its processes may be forged; an end counts only where no process is
+        found.
+        """
         self.path = task_path(state, run, task.index, task.attempt)
         self.name = task_name(run, task.index, task.attempt)
         self._doubted = doubted
@@ -73,15 +75,16 @@ class TaskFolder:
     # --- files
 
     def exists(self) -> bool:
-        """Tell whether the folder is there. Raises ``OSError`` when that cannot be told.
+        """Return whether the folder exists.
 
-        A file, a link or a pipe in its place, or in that of a folder above it, is noted: the folder is not there.
+        Raises ``OSError`` when this is unknown. A file, a link or a pipe in place of it, or of a folder above it, is
+        noted: the folder does not exist.
         """
         return self._open() is not None
 
     def _open(self) -> Held | None:
         tasks, *names = str(self.path).rsplit(os.sep, 3)
-        root = Held(tasks)  # without the folder of all tasks nothing is known
+        root = Held(tasks)  # without the folder of all tasks nothing is known about any
         try:
             return root.below(*names)
         except FileNotFoundError:
@@ -92,7 +95,7 @@ class TaskFolder:
 
     @property
     def held(self) -> Held | None:
-        """The folder, opened once; ``None`` while there is none. Raises ``OSError``."""
+        """The folder, opened once; ``None`` while it does not exist. Raises ``OSError``."""
         if self._held is None:
             self._held = self._open()
         return self._held
@@ -111,16 +114,17 @@ class TaskFolder:
         return self.held is not None and self.held.has(name)
 
     def open(self, name: str) -> int | None:
-        """A descriptor of the file; ``None`` for none, and for what a crawler put in its place. Raises ``OSError``."""
+        """A descriptor of the file; ``None`` for a missing file, or one that a crawler replaced. Raises ``OSError``."""
         try:
             return self.held.open(name) if self.held is not None else None
         except NotOurs:
             return None
 
     def has_ended(self) -> bool:
-        """Tell whether its end is on file, and nothing of it runs that had to end before. Raises ``OSError``.
+        """Return whether its end is recorded, and no process of it runs any more.
 
-        Only the supervisor writes it, when nothing of the crawler is left; a crawler that writes one itself runs on.
+        Raises ``OSError``. Only the supervisor writes the end, after the crawler's last process; a crawler that forges
+        one still runs.
         """
         if not self.has(files.END):
             return False
@@ -149,7 +153,7 @@ class TaskFolder:
             self.incidents.append(trouble)
 
     def typed(self, data: Mapping[str, object], name: str, kind: type, source: str) -> object | None:
-        """A value of exactly this type, or ``None``; another type is noted as garbage."""
+        """A value of exactly this type, or ``None``; a value of another type is noted as garbage."""
         value = data.get(name)
         if value is None or type(value) is kind:
             return value
@@ -191,14 +195,14 @@ class TaskFolder:
     # --- processes
 
     def identity(self, name: str) -> Identity | None:
-        """The process named in the file; ``None`` when there is no file or garbage in it."""
+        """The process in the file; ``None`` when there is no file or garbage in it."""
         data = self.read(name)
         if data is None:
             return None
         try:
             process = Identity.from_json(data)
             ours = not process.alive() or is_of(str(self.path), self.marks(), process.pid)
-            # Asked last: one that ends meanwhile loses its arguments before its number, and is no stranger for that.
+            # Checked last: a process that ends meanwhile loses its arguments before its number, and is still ours.
             if not ours and process.can_be_asked():
                 raise ValueError("it names a process of something else")
         except ValueError as trouble:
@@ -208,9 +212,9 @@ class TaskFolder:
         return process
 
     def named(self, uid: str | None = None) -> tuple[list[Identity], list[Stat]]:
-        """Supervisors and crawler processes of this task by what they were started with, whatever became of its folder.
+        """Supervisors and crawler processes of this task, found by their environment, also without its folder.
 
-        With ``uid`` only those of that very object.
+        With ``uid`` only those of that object.
         """
         return named(str(self.path), self.marks(), uid)
 
@@ -218,22 +222,22 @@ class TaskFolder:
         return files.marks(self.run.run_id, self.run.uid, self.task.task_id, str(self.path / files.FILES))
 
     def processes(self, leader: Identity | None) -> list[Stat]:
-        """The living processes of the crawler, also those that left its group."""
+        """The living processes of the crawler, including those that left its group."""
         found = {stat.pid: stat for stat in members(leader, self.marks())}
         for stat in self._tree(leader):
             found.setdefault(stat.pid, stat)
         group = self.group()
         if group is not None:
             more = [read_stat(pid) for pid in group.pids() if pid not in found]
-            # Asked again: a number may have been given to a stranger before it was read.
+            # Checked again: another process may have got the number before it was read.
             there = set(group.pids()) if more else ()
             found |= {stat.pid: stat for stat in more if stat is not None and not stat.ended and stat.pid in there}
         return list(found.values())
 
     def _tree(self, leader: Identity | None) -> list[Stat]:
-        """Return the processes below supervisor and runner, which adopt orphans: also one that hides its environment.
+        """Return the processes below supervisor and runner, which adopt orphans, even if they hide their environment.
 
-        The crawler may write into the files that name the two, so each has to be what it is named for.
+        The crawler may forge the files that name the two, so each process is checked.
         """
         found = []
         supervisor = self.identity(files.SUPERVISOR)
@@ -246,7 +250,7 @@ class TaskFolder:
     # --- the control group
 
     def group(self) -> Group | None:
-        """The control group, where a file says that there is one."""
+        """The control group, if a file names one."""
         if not self.has(files.CGROUP):
             return None
         try:
@@ -256,7 +260,7 @@ class TaskFolder:
             return None
 
     def settle_group(self) -> None:
-        """Keep what the control group knows and remove it, if no supervisor is there to do so. Raises ``OSError``."""
+        """Keep the figures of the control group and remove it, if no supervisor does so. Raises ``OSError``."""
         if self.has(files.CGROUP) and not self.supervisor_alive() and (group := self.group()) is not None:
             with suppress(FileNotFoundError):  # removed by another look
                 kills = group.oom_kills()
@@ -266,11 +270,11 @@ class TaskFolder:
                 self._here().unlink(files.CGROUP)
 
     def uid(self) -> str | None:
-        """The identity of the object under this name; ``None`` when there is none, or garbage hides it."""
+        """The identity of the object of this name; ``None`` when there is none, or garbage hides it."""
         return self.text(self.read(files.SPEC) or {}, "uid", files.SPEC)
 
     def supervisor_alive(self) -> bool:
-        """Tell whether a supervisor lives: by its identity, or by its lock when garbage hides the identity."""
+        """Return whether a supervisor lives: by its identity, or by its lock when garbage hides the identity."""
         supervisor = self.identity(files.SUPERVISOR)
         if supervisor is not None:
             return supervisor.alive()
@@ -291,14 +295,14 @@ class TaskFolder:
     # --- what was measured
 
     def memory(self) -> int | None:
-        """Bytes at the peak; of a task that executes, what it holds now."""
+        """Bytes at the peak; for an executing task, the present use."""
         leader = self.identity(files.PROCESS)
         if leader is not None and leader.alive():
             return memory_of(leader.pid, None) or None
         return self.peak_memory()
 
     def peak_memory(self) -> int | None:
-        """Bytes, as far as somebody measured."""
+        """Bytes, if somebody measured them."""
         sources = (files.END, files.SUMMARY, files.OOM)
         measured = [self.count(self.read(name) or {}, "peak_memory", name) for name in sources]
         return max((value for value in measured if value is not None), default=None)
@@ -318,7 +322,8 @@ class TaskFolder:
 
 
 def check_readable(state: Path) -> None:
-    """A missing or unreadable folder of all tasks is an outage; what is missing inside of it is an answer.
+    """Check the folder of all tasks: if it is missing or unreadable, this is an outage; a missing task inside of it is
+    an answer.
 
     Raises ``OSError``.
     """
@@ -335,7 +340,7 @@ def check_readable(state: Path) -> None:
 def reading(state: Path, *, checked: bool = True) -> Iterator[None]:
     """Raises ``ClusterUnavailable`` for any ``OSError`` within, and first of all when the folder is not readable.
 
-    ``checked``: whether that is asked; a state folder that was never made holds nothing.
+    ``checked``: False skips this check; a state folder that was never made is empty.
     """
     try:
         if checked:

@@ -1,7 +1,7 @@
-"""Removes the folders of old local runs: their task folders, and the state that a resume would go on with.
+"""Removes the folders of old local runs: their task folders, and the saved state for a resume.
 
-Removed is only a whole run, of which ``retention.folders_go`` says that it may go. A mark stays, so that nobody takes
-what was removed for what never was.
+Only whole runs are removed, if ``retention.folders_go`` allows it. A mark stays, so that a removed run is not taken for
+one that never was.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import folder as files
 
 logger = logging.getLogger(__name__)
 
-#: Below the state folder: what is being removed. A cleaning that was killed is finished by the next.
+#: Below the state folder: folders that are being removed. The next cleaning finishes a killed one.
 TRASH = "trash"
 #: In the folder of a run: its tasks were removed, and when.
 REMOVED = "removed.json"
@@ -42,9 +42,9 @@ def exclusive(state: Path) -> Iterator[None]:
 
 
 def remove_old(state: Path, keep_s: float) -> list[int]:
-    """Remove the runs whose last end is older than ``keep_s`` seconds; their ids. Raises ``OSError``.
+    """Remove the runs whose last end is older than ``keep_s`` seconds.
 
-    What cannot be removed is told in the log and tried again by the next call.
+    Returns their ids. Raises ``OSError``. A folder that cannot be removed is logged, and retried by the next call.
     """
     _empty_trash(state)
     before = time.time() - keep_s
@@ -65,12 +65,12 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
 
 
 def _is_over(run: Path, before: float) -> bool:
-    """Tell whether all tasks of the run ended before that time, so that it may go."""
+    """Return whether all tasks of the run ended before that time, so that it may be removed."""
     return folders_go((_end_of(task) for index in folders_in(run) for task in folders_in(index)), before)
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in it; none where there is no such folder. Raises ``OSError``."""
+    """The folders in it; empty where it does not exist. Raises ``OSError``."""
     try:
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -92,9 +92,10 @@ def _end_of(task: Path) -> tuple[float | None, bool]:
 
 
 def _put_aside(state: Path, run: Path) -> None:
-    """Take the run's folders away in one step each. After a crash in between the next call does the rest.
+    """Move each folder of the run aside in one step.
 
-    The tasks go last: by them the next call knows that there is a rest.
+    After a crash in between the next call continues. The tasks are moved last: they show the next call that something
+    is left.
     """
     aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
     os.makedirs(aside, mode=0o700)
@@ -107,7 +108,7 @@ def _put_aside(state: Path, run: Path) -> None:
 
 
 def _empty_trash(state: Path) -> None:
-    with exclusive(state):  # what another one is putting aside is not taken from under its hands
+    with exclusive(state):  # a folder that another cleaning is moving is left to it
         left = folders_in(state / TRASH)
     for folder in left:
         try:
@@ -117,6 +118,6 @@ def _empty_trash(state: Path) -> None:
 
 
 def _unless_gone(function: object, path: str, trouble: tuple[type[BaseException], BaseException, object]) -> None:
-    """Pass over what another cleaning removes at the same time: both go on to the end. Raises any other trouble."""
+    """Ignore errors because another cleaning removes the same files: both finish. Raises any other error."""
     if not isinstance(trouble[1], FileNotFoundError):
         raise trouble[1]

@@ -1,6 +1,6 @@
 """Supporting files of local tasks, for their archive and also while they execute.
 
-The crawler owns the folder and may change it at any moment: it is held and read by ``runner/held.py``.
+The crawler owns the folder and may change it at any moment: it is opened and read by ``runner/held.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import folder as files
 from .reader import TaskFolder, reading
 from .retention import REMOVED, exclusive
 
-#: Names that are looked at in one listing, of whatever kind, and folders inside of each other.
+#: The most names of any kind in one listing, and the most nested folders.
 NAMES_MAX, DEPTH_MAX = 20_000, 16
 #: Characters of a path, as many as the gateway takes: it has to fit into an address.
 PATH_MAX = 512
@@ -54,16 +54,16 @@ class LocalFiles:
                 return None
             with open(handle, "rb") as file:
                 return FilePart(os.pread(handle, limit, place), os.fstat(file.fileno()).st_size)
-        except (OSError, NotOurs):  # whatever the crawler put there: it is no file that can be read
+        except (OSError, NotOurs):  # something that the crawler put there and that is no readable file
             return None
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> Sources:
-        """The folders with supporting files of these tasks, those that exist; a prefix for each index and attempt.
+        """The existing folders with supporting files of these tasks; a prefix for each index and attempt.
 
         Raises ``NotInThisState`` when they were all removed because the run is old, and ``ClusterUnavailable``.
         """
         with reading(self._state):
-            with exclusive(self._state):  # all of them or none: they are not taken away one by one while we ask
+            with exclusive(self._state):  # all or none: they are not removed one by one while we check
                 found = [source for task in tasks for source in self._files_of(run, task)]
             removed = not found and tasks and self._removed(run)
         if removed:
@@ -74,7 +74,7 @@ class LocalFiles:
         return found
 
     def _files_of(self, run: RunRef, task: TaskRef) -> Iterator[FileSource]:
-        """The folder with files of one task, or why there is none. Raises ``OSError``."""
+        """The folder with files of one task, or the reason why there is none. Raises ``OSError``."""
         folder, prefix = TaskFolder(self._state, run, task), files_prefix(task.index, task.attempt)
         if not folder.exists():
             if folder.incidents:
@@ -83,14 +83,14 @@ class LocalFiles:
             yield FileSource(prefix, folder.path / files.FILES, root=self._tasks)
 
     def _removed(self, run: RunRef) -> bool:
-        """Tell whether the tasks of this run were removed because they are old. Raises ``OSError``."""
+        """Return whether the tasks of this run were removed because they are old. Raises ``OSError``."""
         try:
             return Held(str(self._tasks), str(run)).has(REMOVED)
         except (FileNotFoundError, NotOurs):
             return False
 
     def _home(self, run: RunRef, task: TaskRef) -> Held | None:
-        """The folder of the task's supporting files; ``None`` when it is not there."""
+        """The folder of the task's supporting files; ``None`` when it does not exist."""
         try:
             tasks = Held(str(self._tasks))
         except FileNotFoundError:

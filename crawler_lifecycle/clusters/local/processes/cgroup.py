@@ -1,9 +1,9 @@
 """Control groups of version 2: limits by the kernel, one group for each task, where this machine allows it.
 
-A group is only ever made *inside* the group that we are in ourselves (or in the folder that a setting names, or in an
-ancestor that was delegated to us), so that no limit set on us is left by what we start. The memory controller is
-needed; processors are limited where the cpu controller is to be had too. Standard library only and light on imports:
-the supervisor loads it. Source of the rules: the kernel's Documentation/admin-guide/cgroup-v2.rst.
+A group is made only *inside* our own group (or in the folder that a setting names, or in an ancestor that was delegated
+to us), so that our own limits also apply to our tasks. The memory controller is needed; processors are limited where
+the cpu controller is available too. Standard library only and light on imports: the supervisor loads it. Source of the
+rules: the kernel's Documentation/admin-guide/cgroup-v2.rst.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Parent(NamedTuple):
 
     folder: str
     cpu: bool
-    """Processors can be limited there, too."""
+    """True if processors can be limited there, too."""
 
     def describe(self) -> str:
         """For people."""
@@ -45,7 +45,7 @@ def _read(*parts: str) -> str:
 
 
 def _write(folder: str, name: str, text: str) -> None:
-    """Write into a file that the kernel made; it is never created. Raises ``OSError``."""
+    """Write into a file of the kernel; the file is never created. Raises ``OSError``."""
     path = os.path.join(folder, name)
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -57,7 +57,8 @@ def _write(folder: str, name: str, text: str) -> None:
 
 
 def find(setting: str = "auto", proc: str = "/proc/self") -> Parent:
-    """The place for groups, proved by making one and removing it. Raises ``Unavailable`` saying why there is none.
+    """The folder for groups, tested by making one and removing it. Raises ``Unavailable`` with the reason why there is
+    none.
 
     ``setting`` is ``auto``, ``off``, or the folder of a group that was prepared for us.
     """
@@ -88,8 +89,8 @@ def _own(proc: str) -> str:
 def _delegated(own: str, top: str) -> str:
     """The group in which children may get controllers: ours, or an ancestor delegated to us with no limit in between.
 
-    Limits on children of a group that holds processes itself, as ours does, are forbidden; service managers
-    therefore delegate a group and start us in one below it. A group is left only if it limits nothing.
+    Limits on children of a group that holds processes itself, as ours does, are forbidden; service managers therefore
+    delegate a group and start us in one below it. We leave a group only if it limits nothing.
     """
     folder = own
     while folder != top and not _may_limit_children(folder):
@@ -132,7 +133,7 @@ def _controllers(folder: str) -> bool:
 
 def _proved(folder: str, *, cpu: bool) -> Parent:
     """The parent in which a process can be put into a group with these limits; without cpu where that fails."""
-    import subprocess  # whoever deploys has it loaded already, a supervisor needs none
+    import subprocess  # already loaded in the process that deploys, not needed in a supervisor
 
     group = Group(os.path.join(folder, f"crawl-probe-{os.getpid()}-{os.urandom(4).hex()}"))
     try:
@@ -159,9 +160,10 @@ class Group:
 
     @classmethod
     def of(cls, spec: dict[str, object]) -> Group:
-        """The group of the task with this spec, made or not. Raises ``ValueError`` where the spec names no place.
+        """The group of the task with this spec, whether it exists or not.
 
-        The spec lies where a crawler can write. The uid tells apart what other state folders call the same.
+        Raises ``ValueError`` where the spec names no folder. A crawler can write into the spec. The uid distinguishes
+        tasks of the same name in other state folders.
         """
         parent, name = spec.get("cgroup"), f"{spec.get('name')}-{str(spec.get('uid'))[:8]}"
         if not isinstance(parent, str) or not os.path.isabs(parent) or "/" in name or not name.startswith("crawl-"):
@@ -193,14 +195,14 @@ class Group:
         return int(events.get("oom_kill", 0))
 
     def peak(self) -> int | None:
-        """The most bytes the group ever held, page cache included, if the kernel tells."""
+        """The most bytes that the group ever used, page cache included, if the kernel reports it."""
         try:
             return int(_read(self.folder, "memory.peak"))
         except (OSError, ValueError):
             return None
 
     def pids(self) -> list[int]:
-        """Every process in the group, wherever it forked to and whatever its environment says. Raises ``OSError``."""
+        """Every process in the group, including forks, whatever their environment. Raises ``OSError``."""
         try:
             return [int(word) for word in _read(self.folder, "cgroup.procs").split()]
         except OSError as error:
@@ -209,11 +211,13 @@ class Group:
             raise
 
     def kill(self) -> None:
-        """SIGKILL to everything in the group at once. Raises ``OSError``, also on a kernel before 5.14."""
+        """SIGKILL to all processes in the group at once. Raises ``OSError``, also on a kernel before 5.14."""
         _write(self.folder, "cgroup.kill", "1")
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
-        """Remove the group; whether it is gone. The kernel refuses while a process, zombies aside, is in it."""
+        """Remove the group. Returns whether it is gone. The kernel refuses while a process other than a zombie is in
+        it.
+        """
         until = time.monotonic() + seconds
         while True:
             try:

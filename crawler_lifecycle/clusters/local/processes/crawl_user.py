@@ -1,4 +1,4 @@
-"""The user that local crawlers execute as, where it is not our own."""
+"""The user of local crawlers, where it is not our own."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class RunAs:
         return cls(known.pw_uid, known.pw_gid, known.pw_name, known.pw_dir)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that differ from the environment of whoever deploys."""
+        """Return the variables that differ from our own environment."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
     def check_way(self, folder: Path) -> None:
-        """Raise ``InvalidRequest`` when the user cannot get to the folder. What is ours is opened before."""
+        """Raise ``InvalidRequest`` when the user cannot enter the folder. Our own folders are opened before."""
         for place in reversed(folder.parents):
             found = place.stat()
             bit = stat.S_IXOTH
@@ -60,17 +60,17 @@ class RunAs:
                 )
 
     def own(self, folder: Path) -> None:
-        """Give it the folder. Nobody else needs it, and we are root."""
+        """Give the folder to this user. No other user needs it, and we are root."""
         os.chown(folder, self.uid, self.gid, follow_symlinks=False)
         os.chmod(folder, 0o700)
 
     def share(self, folder: Path) -> None:
-        """Let it make files there, and not take ours away."""
+        """Let the user make files there, but not remove ours."""
         os.chown(folder, 0, self.gid, follow_symlinks=False)
         os.chmod(folder, stat.S_ISVTX | 0o770)  # noqa: S103 - its group is the crawler's alone
 
 
 def let_pass(*folders: Path) -> None:
-    """Others may go through these folders of ours, and not see what is in them."""
+    """Other users may pass through these folders of ours, but not list them."""
     for folder in folders:
         os.chmod(folder, 0o711)  # noqa: S103 - to pass, not to read

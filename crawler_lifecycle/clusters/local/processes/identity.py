@@ -17,7 +17,7 @@ from typing import NamedTuple
 from crawler_lifecycle.runner import signs
 
 _GONE = (errno.ENOENT, errno.ESRCH)
-#: What a supervisor executes: an argument that no other process has.
+#: The argument that only a supervisor has.
 BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from crawler_lifecycle.clusters.local.supervisor import main; main(sys.argv[1:])"
@@ -36,7 +36,7 @@ class Stat:
         self.state = fields[0]
         self.parent = int(fields[1])
         self.group = int(fields[2])
-        #: It executes nothing more and has lost its arguments and environment, but is no zombie yet.
+        #: The process has ended and lost its arguments and environment, but is no zombie yet.
         self.exiting = bool(int(fields[6]) & _PF_EXITING)
         self.start = int(fields[19])
         #: The wait status of a zombie, as ``waitpid`` would answer it; 0 for others.
@@ -53,7 +53,7 @@ class Stat:
 
 
 def read_stat(pid: int) -> Stat | None:
-    """The process with this number, or ``None`` when there is none."""
+    """The process with this number, or ``None`` when it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode("utf-8", "replace")
@@ -61,7 +61,7 @@ def read_stat(pid: int) -> Stat | None:
         if error.errno in _GONE:
             return None
         raise
-    # The name in brackets may hold anything, spaces and brackets included; the fields begin after the last bracket.
+    # The name in brackets may contain any character, also spaces and brackets; the fields begin after the last bracket.
     fields = text[text.rfind(")") + 1 :].split()
     return Stat(pid, fields) if len(fields) >= 20 else None
 
@@ -89,7 +89,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def from_json(cls, data: dict[str, object]) -> Identity:
-        """The identity in a record. Raises ``ValueError`` for anything else."""
+        """The identity in a record. Raises ``ValueError`` for any other text."""
         pid, start, boot = data.get("pid"), data.get("start"), data.get("boot")
         if type(pid) is int and type(start) is int and type(boot) is str and 1 < pid < 2**31 and start >= 0:
             return cls(pid, start, boot)
@@ -103,12 +103,12 @@ class Identity(NamedTuple):
         return stat if stat is not None and stat.start == self.start else None
 
     def alive(self) -> bool:
-        """Tell whether the process exists and has not ended."""
+        """Return whether the process exists and has not ended."""
         stat = self.stat()
         return stat is not None and not stat.ended
 
     def can_be_asked(self) -> bool:
-        """Tell whether it lives and is not ending: then the kernel still tells its arguments and environment."""
+        """Return whether it lives and is not ending: then the kernel still tells its arguments and environment."""
         stat = self.stat()
         return stat is not None and not stat.ended and not stat.exiting
 
@@ -137,10 +137,10 @@ class Identity(NamedTuple):
 
 
 def all_processes() -> Iterator[Stat]:
-    """Every process, to be judged before the next one is asked for.
+    """Every process, to be checked before the next one is requested.
 
-    One that forks and ends while we read hides its child from the list that was made before. So the list is made again
-    until nobody new is in it: then all that lived at that moment were judged while they lived.
+    A process that forks and ends while we read hides its child from the earlier list. So the list is read again until
+    it has no new process: then all processes of that moment were checked alive.
     """
     known: set[str] = set()
     while new := [name for name in os.listdir("/proc") if name.isdigit() and name not in known]:
@@ -152,7 +152,7 @@ def all_processes() -> Iterator[Stat]:
 
 
 def given_to(pid: int, name: str) -> list[bytes]:
-    """The ``environ`` or ``cmdline`` that it was executed with; nothing when it is gone, or another user's."""
+    """The ``environ`` or ``cmdline`` that the process was executed with; empty when it is gone, or another user's."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read().split(b"\0")
@@ -161,21 +161,21 @@ def given_to(pid: int, name: str) -> list[bytes]:
 
 
 def carries(pid: int, marks: list[bytes]) -> bool:
-    """Tell whether the environment that the process was executed with holds all these ``NAME=value`` entries."""
+    """Return whether the environment that the process was executed with holds all these ``NAME=value`` entries."""
     entries = given_to(pid, "environ")
     return all(mark in entries for mark in marks)
 
 
 def started_with(pid: int, *arguments: str) -> bool:
-    """Tell whether the process was executed with all these arguments. No file is needed for it."""
+    """Return whether the process was executed with all these arguments. No file is needed for it."""
     given = given_to(pid, "cmdline")
     return all(os.fsencode(one) in given for one in arguments)
 
 
 def is_of(folder: str, marks: list[bytes], pid: int) -> bool:
-    """Tell whether this process is of the task with this folder: its supervisor, a fork of it, or one with its marks.
+    """Return whether this process is of the task with this folder: its supervisor, a fork of it, or one with its marks.
 
-    A crawler can write any number into a file of ours, and what we signal must not be its choice.
+    A crawler can write any number into a file of ours, and must not choose the processes that we signal.
     """
     if started_with(pid, folder) or carries(pid, marks[-1:]):
         return True
@@ -198,7 +198,9 @@ def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identi
 
 
 def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
-    """Of these tasks (their marks by folder) those of which a process lives: one pass over all processes for all."""
+    """The tasks of these (their marks by folder) that have a living process: one pass over all processes for all
+    tasks.
+    """
     folders = {marks[-1]: folder for folder, marks in tasks.items()}
     found: set[str] = set()
     for stat in all_processes():
@@ -211,9 +213,9 @@ def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
 
 
 def wake_supervisors(tasks: str) -> None:
-    """Continue every stopped supervisor of a task below this folder: a crawler of its user may have stopped it.
+    """Continue every suspended supervisor of a task below this folder: a crawler of its user may have suspended it.
 
-    Stopped, it would hold its slot, or the head of the queue, for ever.
+    It would keep its slot, or the head of the queue, for ever.
     """
     below_it = os.fsencode(tasks) + b"/"
     for stat in all_processes():
@@ -243,7 +245,7 @@ def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
 
 
 def kill_all(victims: Iterable[Stat]) -> int:
-    """SIGKILL each of them; how many there were to receive it."""
+    """SIGKILL each of them. Returns how many existed."""
     return sum(victim.send(signal.SIGKILL) for victim in victims)
 
 
@@ -282,7 +284,7 @@ def resident(pid: int) -> int:
 
 
 def proportional(pid: int) -> int:
-    """Bytes the process holds, shared pages divided among their users (0 when it is gone). Much dearer to read."""
+    """Bytes the process holds, shared pages divided among their users (0 when it is gone). Much slower to read."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:

@@ -2,8 +2,8 @@
 
 A mark is an empty file named like the task on the cluster. It lies in ``live/`` from before the supervisor starts until
 the end is on file, then for a while in ``ended/``: a task that came and went between two readings is seen there. Marks
-are for speed alone. Nothing is believed because of one, and a task without a mark is as true as any other. Standard
-library only and light on imports: the supervisor loads it.
+are only for speed. No fact rests on one, and a task without a mark is valid too. Standard library only and light on
+imports: the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def begin(mark: str) -> None:
 
 
 def drop(mark: str) -> None:
-    """The task never began: take its mark away, so that a deployment that comes again is noticed. Never raises."""
+    """The task never began: remove its mark, so that a later deployment is noticed. Never raises."""
     with contextlib.suppress(OSError):
         os.unlink(mark)
 
@@ -38,7 +38,7 @@ def end(mark: str) -> None:
 
 
 def forget(state: str, keep_s: float = KEEP_ENDED_S, place: str = ENDED) -> None:
-    """Remove marks of tasks that ended longer ago, whoever else does so at the same time. Raises ``OSError``."""
+    """Remove marks of tasks that ended longer ago, also with concurrent calls. Raises ``OSError``."""
     before = time.time() - keep_s
     with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, place)) as entries:
         for entry in entries:

@@ -267,7 +267,7 @@ def one_object(field: str, text: str) -> dict[str, object]:
 
 
 def can_be_typed(texts: Iterable[str]) -> bool:
-    """Say whether these come back from a line of a form as they are."""
+    """Return whether these come back from a line of a form as they are."""
     return not any(set("\r\n\0") & set(text) for text in texts)
 
 
@@ -287,7 +287,7 @@ def as_words(values: object) -> str | None:
 
 
 def as_parts(values: object) -> str | None:
-    """The text of ``parts``; ``None`` for what cannot be written so."""
+    """The text of ``parts``; ``None`` for a value without such a text."""
     text = ", ".join(values) if _are_texts(values) else ""
     return text if parts(text) == values else None
 

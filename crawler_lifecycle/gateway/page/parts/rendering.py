@@ -69,7 +69,7 @@ def address(name: str) -> str:
 
 
 def accepts_gzip(request: Request) -> bool:
-    """Say whether a compressed answer will be understood."""
+    """Return whether a compressed answer will be understood."""
     coding = [part.split(";") for part in request.headers.get("accept-encoding", "").lower().split(",")]
     return any(name[0].strip() == "gzip" and "q=0" not in [p.strip() for p in name[1:]] for name in coding)
 
