@@ -304,7 +304,7 @@ def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FileP
     while place < first.size:
         if now is None or not now.data:  # an end in silence would pass for all of it
             raise NotDelivered(
-                f"run {run.run_id}: {path!r:.300} was removed or cut at byte {place:,} while it was read; begin again"
+                f"run {run.run_id}: {path!r:.300} was removed while it was read, or cut at byte {place:,}; begin again"
             )
         data = now.data[: first.size - place]
         yield data

@@ -444,10 +444,10 @@ async def stopped_before_verdict(lab: Lab) -> Handle:
     """Two stops while the verdict of a crawl that had finished could not be written: both are on record before it."""
     judge = lab.store.completion.end_run
 
-    def away(fence: Fence, how: Any) -> Any:
+    def away(fence: Fence, *how: Any) -> Any:
         if len(lab.store.runs.cancellations(fence.run_id)) < 2:
             raise StoreUnavailable("not now")
-        return judge(fence, how)
+        return judge(fence, *how)
 
     lab.store.completion.end_run = away
     handle = await lab.start({"crawler": "books"})

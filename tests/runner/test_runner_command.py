@@ -48,7 +48,7 @@ def test_its_exit_code_is_the_evidence(bench: RunnerBench, code: int, reason: st
     assert "signal" not in summary
 
 
-WRITES = """
+PRICES = """
 import json, os
 with open(os.environ["CRAWL_FILES_DIR"] + "/items.jsonl", "w") as feed:
     for n in range(100):
@@ -58,10 +58,10 @@ assert "CRAWL_FIELDS" not in os.environ
 
 
 def test_the_fields_that_items_fill_are_in_the_summary(bench: RunnerBench) -> None:
-    assert bench.python(WRITES, CRAWL_FIELDS='["price", "stock"]') == 0
+    assert bench.python(PRICES, CRAWL_FIELDS='["price", "stock"]') == 0
     assert bench.summary()["fields"] == {"items": 100, "shares": {"price": 0.41, "stock": 0.0, "title": 1.0}}
     for odd in ("{", "7", "[1, {}]", "[" * 100_000):
-        assert bench.python(WRITES, CRAWL_FIELDS=odd) == 0
+        assert bench.python(PRICES, CRAWL_FIELDS=odd) == 0
         assert bench.summary()["fields"]["shares"] == {"title": 1.0, "price": 0.41}
     bench.files.joinpath("items.jsonl").unlink()
     assert bench.python("") == 0

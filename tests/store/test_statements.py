@@ -79,7 +79,7 @@ def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
     assert store.runs.get_run(fence.run_id).pages == sum(range(1000))  # type: ignore[union-attr]
     with counted(store) as sent:
         world.end(fence)
-    assert len(sent) < 22
+    assert len(sent) < 23
 
 
 def test_cancelling_ten_thousand_tasks(store: Store) -> None:
@@ -95,7 +95,7 @@ def test_cancelling_ten_thousand_tasks(store: Store) -> None:
         world.end(fence)
         world.resume(fence)
     assert store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 10_000}
-    assert len(sent) < 48
+    assert len(sent) < 50
 
 
 def test_cancelling_is_committed_page_by_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

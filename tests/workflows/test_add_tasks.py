@@ -142,10 +142,10 @@ async def test_tasks_that_come_with_the_last_look_keep_the_run_alive(real_lab: L
     lab.cluster.behaviour = Behaviour(executes=0.3)
     judge, added = lab.store.completion.end_run, []
 
-    def meanwhile(fence: Any, how: Any) -> Any:
+    def meanwhile(fence: Any, *how: Any) -> Any:
         if not added:
             added.extend(lab.store.additions.add_tasks(fence.run_id, "late", [{"shelf": "9"}]))
-        return judge(fence, how)
+        return judge(fence, *how)
 
     lab.store.completion.end_run = meanwhile
     result = await lab.run({"crawler": "books", "limits": SOON, "poll_minutes": [0.02]})

@@ -212,9 +212,9 @@ async def test_a_stop_whose_signal_misses_the_verdict_is_told(
     lab.cluster.behaviour = Behaviour(end=ended)
     end_run = lab.store.completion.end_run
 
-    def stopped_just_before(fence: Fence, judge: Any) -> Any:
+    def stopped_just_before(fence: Fence, *how: Any) -> Any:
         lab.store.stops.record_stop(fence.run_id, StopIntent(workflow_clock(), requested_by="ada"), "g1")
-        return end_run(fence, judge)
+        return end_run(fence, *how)
 
     monkeypatch.setattr(lab.store.completion, "end_run", stopped_just_before)
     result = await lab.run({"crawler": "books"})

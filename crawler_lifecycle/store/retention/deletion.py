@@ -28,7 +28,7 @@ from crawler_lifecycle.store.tables import metadata
 from .file_retention import begin_removal
 
 _EMPTY: Mapping[str, Any] = {}
-_WORDS: dict[str, Any] = dict.fromkeys(("cause", "reason", "resume_note"))
+_WORDS: dict[str, Any] = dict.fromkeys(("cause", "reason", "resume_note", "error", "fields"))
 
 
 def _known(outcome: Column[Any]) -> Any:
@@ -98,7 +98,7 @@ class DeletionStore(RunPart):
             unit.update_run(
                 request={**unit.run["request"], "args": {}, "settings": {}, "tags": []},
                 outcome=unit.run["outcome"] if unit.run["outcome"] in OUTCOMES else None,
-                **dict.fromkeys(("cause", "waiting_for", "look_error", "look_error_since", "stop_reason")),
+                **dict.fromkeys(("cause", "waiting_for", "look_error", "look_error_since", "stop_reason", "fields")),
             )
         return gone
 

@@ -10,11 +10,11 @@ import pytest
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.task import Phase
 from tests.clusters.local.local_bench import Bench
-from tests.runner.test_runner_command import WRITES
+from tests.runner.test_runner_command import PRICES
 
 
 def test_the_end_of_a_crawl_tells_the_fields_of_its_items(bench: Bench) -> None:
-    bench.cluster.deploy(bench.deployment(), bench.crawler(WRITES, expect={"stock": 0.5}))
+    bench.cluster.deploy(bench.deployment(), bench.crawler(PRICES, expect={"stock": 0.5}))
     seen = bench.until_on_file()
     assert (seen.phase, seen.fields) == (Phase.ENDED, Coverage(100, {"stock": 0.0, "title": 1.0, "price": 0.41}))
 

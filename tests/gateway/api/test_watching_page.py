@@ -30,7 +30,8 @@ def test_every_command_of_the_page_is_answered(world: World) -> None:
         for path in paths:
             if path != "/v1/events":  # it never ends
                 path = path.replace("/7", f"/{run_id}").replace("task=12", f"task={task_id}")
-                assert client.get(path).status_code == 200, path
+                expected = 404 if "/items/feed" in path else 200  # this run has none
+                assert client.get(path).status_code == expected, path
 
 
 def test_the_page_names_every_filter_and_kind_and_the_numbers_in_the_code(client: TestClient) -> None:

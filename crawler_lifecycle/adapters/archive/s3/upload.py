@@ -349,15 +349,19 @@ class Leftovers:
 
 def abort_below(client: Any, bucket: str, prefix: str) -> None:
     """Abort every unfinished upload whose key begins so. Raises what the client raises."""
-    for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
-        for one in page.get("Uploads", ()):
-            if not one["Key"].startswith(prefix):  # rclone's server lists others as well
-                continue
-            try:
-                client.abort_multipart_upload(Bucket=bucket, Key=one["Key"], UploadId=one["UploadId"])
-            except S3_ERRORS as error:
-                if code_of(error) != "NoSuchUpload":  # it ended meanwhile, and the next ones have not
-                    raise
+    try:
+        pages = list(client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix))
+    except S3_ERRORS as error:
+        if code_of(error) != "NoSuchUpload":  # what rclone's server answers when the bucket never had one
+            raise
+        return
+    for key, upload_id in ((one["Key"], one["UploadId"]) for page in pages for one in page.get("Uploads", ())):
+        try:
+            if key.startswith(prefix):  # rclone's server lists others as well
+                client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
+        except S3_ERRORS as error:
+            if code_of(error) != "NoSuchUpload":  # it ended meanwhile, and the next ones have not
+                raise
 
 
 def _server_time(answer: Mapping[str, Any]) -> datetime:
