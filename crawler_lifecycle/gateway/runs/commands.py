@@ -307,10 +307,8 @@ class Commands:
         if not row.status.terminal:
             for candidate in workflow_ids(row):
                 if await self.workflows.is_open(candidate):
-                    detail = (
-                        f"run {row.run_id} is {row.status} and its workflow works on it; stop it or wait for its end"
-                    )
-                    raise Problem(409, "not_in_this_state", detail, run_id=row.run_id)
+                    what = f"run {row.run_id} is {row.status} and its workflow works on it"
+                    raise Problem(409, "not_in_this_state", f"{what}; stop it or wait for its end", run_id=row.run_id)
             return wanted
         former = row.owner_run_id if row.owner_workflow_id == wanted else None
         if former is not None and await self.workflows.is_open(wanted, former):
