@@ -200,7 +200,7 @@ class Commands:
             check_json_types(crawler, body)
             await run_in_threadpool(check_tasks, crawler, request.args, request.settings, args)
             return with_limits(request, crawler.limits)
-        request = with_limits(request, _mapping(known.request.get("limits")))
+        request = with_limits(request, mapping_of(known.request.get("limits")))
         if request.requested_by is not None and request.requested_by == caller_name():
             request = dataclasses.replace(request, requested_by=_text(known.request.get("requested_by")))
         return request
@@ -349,12 +349,13 @@ def _own_id(given: str | None) -> str:
     return uuid.uuid4().hex if given is None else given
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def mapping_of(value: object) -> Mapping[str, Any]:
+    """The object that a stored request has here; an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def _texts(value: object) -> dict[str, str]:
-    return {str(name): str(text) for name, text in _mapping(value).items()}
+    return {str(name): str(text) for name, text in mapping_of(value).items()}
 
 
 def _text(value: object) -> str | None:
