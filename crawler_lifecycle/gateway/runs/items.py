@@ -100,7 +100,7 @@ class _Reading:
             yield from read_items(name, self._pieces(name), self._skipped, self.notes, **decoder)
 
     def in_time(self, **decoder: Any) -> Iterator[Any]:
-        """Those that fit, until there is no more time."""
+        """The items that fit, until there is no more time."""
         try:
             yield from filter(matching(self._choice.field, self._choice.contains), self.items(**decoder))
         except _Late:
