@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
 
@@ -47,35 +47,32 @@ def chosen(
 
 def as_jsonl(items: Iterable[Any]) -> Iterator[bytes]:
     """An item a line, as JSON that everybody reads."""
-    lines, size = list[str](), 0
-    for item in items:
-        if item is not PAUSE:
-            lines.append(plain(item) + "\n")
-            size += len(lines[-1])
-        if item is PAUSE or size >= PIECE:
-            yield "".join(lines).encode("utf-8", "replace")
-            lines, size = [], 0
-    yield "".join(lines).encode("utf-8", "replace")
+    text = io.StringIO()
+    return _pieces(items, text, lambda item: text.write(plain(item) + "\n"))
 
 
 def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Iterator[bytes]:
     """A line with the names of ``fields``, or of those of the first items, and a record for each item."""
-    source, head = iter(items), Head()
-    for item in source:
-        if item is PAUSE:
-            yield b""
-        elif head.add(item):
-            break
-    names = list(fields or head.columns)
-    text = io.StringIO()
+    source, text = iter(items), io.StringIO()
+    head, columns, leaves_out = yield from read_head(source)
+    names = list(fields or columns)
+    more = [LEFT_OUT] if fields is None and leaves_out else []
     writer = csv.writer(text, lineterminator="\n")
-    more = [LEFT_OUT] if fields is None and head.leaves_out else []
     writer.writerow([*map(_harmless, names), *more])
-    for item in chain(head.items, source):
+
+    def write(item: Any) -> None:
+        row = dict(fields_of(item))
+        cells = [_harmless(cell_text(row.pop(name, None))) for name in names]
+        writer.writerow([*cells, *([plain(row) if row else ""] if more else [])])
+
+    yield from _pieces(chain(head, source), text, write)
+
+
+def _pieces(items: Iterable[Any], text: io.StringIO, write: Callable[[Any], object]) -> Iterator[bytes]:
+    """The text, which ``write`` makes longer by an item, a piece at a time."""
+    for item in items:
         if item is not PAUSE:
-            row = dict(fields_of(item))
-            cells = [_harmless(cell_text(row.pop(name, None))) for name in names]
-            writer.writerow([*cells, *([plain(row) if row else ""] if more else [])])
+            write(item)
         if item is PAUSE or text.tell() >= PIECE:
             yield text.getvalue().encode("utf-8", "replace")
             text.seek(0)
@@ -83,31 +80,20 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
     yield text.getvalue().encode("utf-8", "replace")
 
 
-class Head:
-    """The first items, and the columns that their fields become."""
-
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-        self._names: dict[str, None] = {}
-        self._chars, self._full = 0, False
-
-    def add(self, item: Any) -> bool:
-        """Take one more; tell whether that was the last one."""
-        self.items.append(item)
-        self._names.update(dict.fromkeys(fields_of(item)))
-        self._chars += len(plain(item))
-        self._full = len(self.items) >= HEAD_ITEMS or self._chars >= HEAD_CHARS
-        return self._full
-
-    @property
-    def columns(self) -> list[str]:
-        """Names that may be columns: texts, and not that of what is left out."""
-        return [name for name in self._names if name != LEFT_OUT and utf8(name) == name][:COLUMNS_MAX]
-
-    @property
-    def leaves_out(self) -> bool:
-        """Tell whether an item may have fields that have no column."""
-        return self._full or len(self._names) > len(self.columns)
+def read_head(items: Iterator[Any]) -> Generator[bytes, None, tuple[list[Any], list[str], bool]]:
+    """Take the first items; an empty piece for each ``PAUSE``. Returns them, the columns that their fields become, and
+    whether an item may have fields that have no column."""
+    head, names, chars, full = list[Any](), dict[str, None](), 0, False
+    while not full and (item := next(items, items)) is not items:
+        if item is PAUSE:
+            yield b""
+            continue
+        head.append(item)
+        names |= dict.fromkeys(fields_of(item))
+        chars += len(plain(item))
+        full = len(head) >= HEAD_ITEMS or chars >= HEAD_CHARS
+    columns = [name for name in names if name != LEFT_OUT and utf8(name) == name][:COLUMNS_MAX]
+    return head, columns, full or len(names) > len(columns)
 
 
 def fields_of(item: Any) -> dict[str, Any]:

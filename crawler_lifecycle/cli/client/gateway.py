@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -262,12 +262,12 @@ class Gateway:
         path: str,
         params: Mapping[str, Any],
         silence_s: float | None = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
         """An answer whose body is read while it comes; ``silence_s`` limits pauses."""
         timeout = httpx.Timeout(self._timeout_s, read=silence_s)
-        options: Document = {"params": dict(params), "headers": dict(headers), "timeout": timeout}
-        with self._transport(), self._http.stream("GET", path, **options) as answer:
+        asked = self._http.stream("GET", path, params=dict(params), headers=headers, timeout=timeout)
+        with self._transport(), asked as answer:
             if not answer.is_success:
                 answer.read()
                 raise refusal(answer, "GET", path)

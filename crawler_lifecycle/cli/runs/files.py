@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import os
 import secrets
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,19 +28,12 @@ SHOWN_MAX = 1024 * 1024
 TaskId = Annotated[int | None, Parameter(help="only those of this task, by its id")]
 
 
-class Files:
-    """The files of one run, by the names that they have in its archive."""
-
-    def __init__(self, gateway: Gateway, run: int, task: int | None) -> None:
-        found = gateway.get(f"/v1/runs/{run}/files", task=task)
-        left_out = int(found.get("left_out") or 0)
-        notes = [f"{number(left_out)} more are left out" if left_out else None, clean(found.get("note")) or None]
-        self.rows: list[Document] = found["files"]
-        self.note = "; ".join(filter(None, notes)) or None
-        self._gateway, self._run = gateway, run
-
-    def open(self, row: Document) -> Generator[bytes]:
-        return self._gateway.file(self._run, str(row["name"]))
+def files_of(gateway: Gateway, run: int, task: int | None) -> tuple[list[Document], str | None]:
+    """The files of a run, by the names that they have in its archive, and what is to be told about them."""
+    found = gateway.get(f"/v1/runs/{run}/files", task=task)
+    left_out = int(found.get("left_out") or 0)
+    notes = [f"{number(left_out)} more are left out" if left_out else None, clean(found.get("note"))]
+    return found["files"], "; ".join(filter(None, notes)) or None
 
 
 def files(
@@ -56,63 +49,42 @@ def files(
         cure = f"crawlctl files {run} NAME --download FOLDER; crawlctl export {run} --download FOLDER fetches all"
         raise CommandFailed(Exit.USAGE, "--download needs the name of a file", None, cure)
     with current().gateway() as gateway:
-        found = Files(gateway, run, task)
+        rows, note = files_of(gateway, run, task)
+        names = [row["name"] for row in rows]
         if name is None:
-            return _show_list(run, found)
-        row = next((row for row in found.rows if row["name"] == name), None)
-        if row is None:
+            empty = f"run {run} has no supporting files"
+            document = {"run_id": run, "files": rows, "note": note}
+            emit(document, names=names, table=lambda: show_rows(rows, tables.FILES, empty=empty), rows=rows)
+            if note:
+                say(note)
+            if rows:
+                say(f"next: crawlctl files {run} NAME · crawlctl items {run}")
+            return Exit.DONE
+        if name not in names:
             raise CommandFailed(Exit.NOT_FOUND, f"run {run} has no file {name!r}", None, f"crawlctl files {run}")
-        with closing(found.open(row)) as pieces:
-            if download is not None:
-                return _download(run, str(row["name"]), pieces, download)
-            return _show_file(run, str(row["name"]), pieces)
-
-
-def _show_list(run: int, found: Files) -> int:
-    def table() -> None:
-        show_rows(found.rows, tables.FILES, empty=f"run {run} has no supporting files")
-
-    names = [row["name"] for row in found.rows]
-    emit({"run_id": run, "files": found.rows, "note": found.note}, names=names, table=table, rows=found.rows)
-    if found.note:
-        say(found.note)
-    if found.rows:
-        say(f"next: crawlctl files {run} NAME · crawlctl items {run}")
+        with closing(gateway.file(run, name)) as pieces:
+            if download is None:
+                return _show_file(run, name, pieces)
+            target = download / os.path.basename(name)
+            document = {"run_id": run, "name": name, "file": str(target), "bytes": fetch(pieces, target)}
+    shown = f"{clean(target)}: {number(document['bytes'])} bytes"
+    emit(document, names=[target], table=lambda: print(shown))
     return Exit.DONE
 
 
-def _show_file(run: int, name: str, pieces: Generator[bytes]) -> int:
-    text, whole = "", True
-    for piece in _text(pieces):
+def _show_file(run: int, name: str, pieces: Iterator[bytes]) -> int:
+    text = ""
+    for piece in codecs.iterdecode(pieces, "utf-8", "replace"):
         text += piece
         if len(text) > SHOWN_MAX:
-            text, whole = text[:SHOWN_MAX], False
             break
+    whole, text = len(text) <= SHOWN_MAX, text[:SHOWN_MAX]
     shown = clean(text.replace("\r\n", "\n"), lines=True)
     document = {"run_id": run, "name": name, "text": text, "whole": whole}
-
-    def table() -> None:
-        print(shown, end="" if shown.endswith("\n") or not shown else "\n")
-
-    emit(document, names=[name], table=table)
+    emit(document, names=[name], table=lambda: print(shown, end="" if shown.endswith("\n") or not shown else "\n"))
     if not whole:
         say(f"… its beginning; all of it: crawlctl files {run} {clean(name)} --download .")
     return Exit.DONE
-
-
-def _download(run: int, name: str, pieces: Generator[bytes], folder: Path) -> int:
-    target = folder / os.path.basename(name)
-    size = fetch(pieces, target, None)
-    document = {"run_id": run, "name": name, "file": str(target), "bytes": size}
-    emit(document, names=[target], table=lambda: print(f"{clean(target)}: {number(size)} bytes"))
-    return Exit.DONE
-
-
-def _text(pieces: Iterable[bytes]) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for piece in pieces:
-        yield decoder.decode(piece)
-    yield decoder.decode(b"", final=True)
 
 
 # --- export ----------------------------------------------------------------------------------------------------------
@@ -201,7 +173,7 @@ def wanted_export(run: Document, attempt: int | None) -> dict[str, Any]:
 # --- downloads -------------------------------------------------------------------------------------------------------
 
 
-def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None) -> int:
+def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None = None) -> int:
     """Write ``pieces`` to the new file ``target`` once they are complete and have this checksum, if any; their size.
 
     Until then they are in a file beside it that nobody else can read, and after a failure there is nothing. Raises

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import clean, emit, number, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say
@@ -19,7 +20,7 @@ from crawler_lifecycle.domain.item_export import PAUSE, as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.items import NO_FEEDS, feeds, plain, read_items, sentences
 
 from . import tables
-from .files import Files, TaskId, fetch
+from .files import TaskId, fetch, files_of
 from .texts import RUN, RunId
 
 #: Items that are shown where nobody asks for more.
@@ -54,83 +55,71 @@ def items(
         if stats:
             document = gateway.get(RUN.path(run, "/items/stats"), task=task, field=field, contains=contains)
             return _show_stats(run, document)
-        found = _Found(Files(gateway, run, task))
-        if format is not None and not found.names:
-            raise CommandFailed(Exit.NOT_FOUND, f"run {run} has no items", found.why, f"crawlctl files {run}")
+        found = _Found(gateway, run, task)
         names = fields.split(",") if fields else None
         if format is None:
-            return _show(
-                run, found, chosen(found, field, contains, names, offset, (limit or SHOWN) + 1), limit or SHOWN
-            )
-        pieces = _written(chosen(found, field, contains, names, offset, limit), format, names)
+            shown = limit or SHOWN
+            return _show(run, found, chosen(found, field, contains, names, offset, shown + 1), shown)
+        if not found.names:
+            raise CommandFailed(Exit.NOT_FOUND, f"run {run} has no items", found.why, f"crawlctl files {run}")
+        some = chosen(found, field, contains, names, offset, limit)
+        if format == "parquet":
+            from .parquet import as_parquet
+
+            pieces = as_parquet(some, names)
+        else:
+            pieces = as_csv(some, names) if format == "csv" else as_jsonl(some)
         if write is None:
-            for piece in pieces:
-                sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.writelines(pieces)
             sys.stdout.buffer.flush()
         else:
-            size = fetch(pieces, write, None)
-            document = {"run_id": run, "file": str(write), "bytes": size, "notes": found.notes}
+            size = fetch(pieces, write)
+            document = {"run_id": run, "file": str(write), "bytes": size, "notes": found.notes()}
             emit(document, names=[write], table=lambda: print(f"{clean(write)}: {number(size)} bytes"))
-    for note in found.notes:
-        say(clean(note))
+    _say_all(found.notes())
     return Exit.DONE
 
 
 class _Found:
-    """The items in the feeds of a run. ``notes`` are about what was read of them so far."""
+    """The items in the feeds of a run."""
 
-    def __init__(self, files: Files) -> None:
-        self._files, self._skipped, self._notes = files, Counter[str](), list[str]()
-        self.names = feeds(str(row["name"]) for row in files.rows)
-        self.why = files.note or NO_FEEDS
+    def __init__(self, gateway: Gateway, run: int, task: int | None) -> None:
+        rows, note = files_of(gateway, run, task)
+        self.names, self.why = feeds(row["name"] for row in rows), note or NO_FEEDS
+        self._gateway, self._run = gateway, run
+        self._skipped, self._notes = Counter[str](), [note] if note else []
 
     def __iter__(self) -> Iterator[Any]:
         for name in self.names:
-            with closing(self._files.open({"name": name})) as pieces:
+            with closing(self._gateway.file(self._run, name)) as pieces:
                 yield from read_items(name, pieces, self._skipped, self._notes)
 
-    @property
     def notes(self) -> list[str]:
-        return [*filter(None, [self._files.note]), *self._notes, *sentences(self._skipped)]
+        """About the files, and what was read of them so far."""
+        return [*self._notes, *sentences(self._skipped)]
 
 
 def _show(run: int, found: _Found, items: Iterable[Any], limit: int) -> int:
     texts = [plain(item) for item in items if item is not PAUSE]
-    more, texts = len(texts) > limit, texts[:limit]
-    rows = [json.loads(text) for text in texts]
-
-    def table() -> None:
-        for text in texts:
-            print(clean(text))
-
-    emit({"run_id": run, "items": rows, "notes": found.notes}, names=[], table=table, rows=rows)
-    for note in found.notes:
-        say(clean(note))
+    lines, rows = [f"{clean(text)}\n" for text in texts[:limit]], [json.loads(text) for text in texts[:limit]]
+    document = {"run_id": run, "items": rows, "notes": found.notes()}
+    emit(document, names=[], table=lambda: sys.stdout.writelines(lines), rows=rows)
+    _say_all(found.notes())
     if not found.names:
         say(f"{found.why}; next: crawlctl files {run}")
-    elif more:
+    elif len(texts) > limit:
         say(f"… the first {limit}; all of them: crawlctl items {run} --write items.jsonl")
     return Exit.DONE
 
 
 def _show_stats(run: int, document: dict[str, Any]) -> int:
-    rows = document["fields"]
-    empty = f"run {run} has no items; next: crawlctl files {run}"
-    emit(
-        document,
-        names=[row["name"] for row in rows],
-        rows=rows,
-        table=lambda: show_rows(rows, tables.STATS, empty=empty),
-    )
-    say(f"{number(document['items'])} items")
-    for note in document["notes"]:
-        say(clean(note))
+    rows, empty = document["fields"], f"run {run} has no items; next: crawlctl files {run}"
+    names = [row["name"] for row in rows]
+    emit(document, names=names, rows=rows, table=lambda: show_rows(rows, tables.STATS, empty=empty))
+    _say_all([f"{number(document['items'])} items", *document["notes"]])
     return Exit.DONE
 
 
-def _written(items: Iterable[Any], format: Format, fields: list[str] | None) -> Iterator[bytes]:
-    if format == "parquet":
-        from .parquet import as_parquet
-
-        return as_parquet(items, fields)
-    return as_csv(items, fields) if format == "csv" else as_jsonl(items)
+def _say_all(notes: Iterable[str]) -> None:
+    for note in notes:
+        say(clean(note))

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, Head, cell_text, fields_of, utf8
+from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, cell_text, fields_of, read_head, utf8
 from crawler_lifecycle.domain.items import plain
 
 #: Rows of a group, and characters after which it is written anyway.
@@ -30,20 +30,18 @@ def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> I
     except ImportError as error:
         cure = 'pip install "crawler-lifecycle[parquet]"'
         raise CommandFailed(Exit.ERROR, "--format parquet needs pyarrow", str(error), cure) from None
-    source = (item for item in items if item is not PAUSE)
-    head = Head()
-    for item in source:
-        if head.add(item):
-            break
-    kinds = {name: _kind([fields_of(item).get(name) for item in head.items]) for name in fields or head.columns}
+    source, sink = (item for item in items if item is not PAUSE), io.BytesIO()
+    head, names, _ = yield from read_head(source)
+    kinds = {name: _kind([fields_of(item).get(name) for item in head]) for name in fields or names}
     columns = [pyarrow.field(name, getattr(pyarrow, kind)()) for name, kind in kinds.items()]
     schema = pyarrow.schema([*columns, pyarrow.field(LEFT_OUT, pyarrow.string())])
-    sink = _Pieces()
     with parquet.ParquetWriter(sink, schema) as writer:
-        for group in _groups(_row(item, kinds, fields is None) for item in chain(head.items, source)):
+        for group in _groups(_row(item, kinds, fields is None) for item in chain(head, source)):
             writer.write_table(pyarrow.Table.from_pylist(group, schema))
-            yield sink.taken()
-    yield sink.taken()
+            yield sink.getvalue()
+            sink.seek(0)
+            sink.truncate()
+    yield sink.getvalue()
 
 
 def _kind(values: Iterable[Any]) -> str:
@@ -53,8 +51,7 @@ def _kind(values: Iterable[Any]) -> str:
 
 
 def _row(item: Any, kinds: dict[str, str], whole: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    rest: dict[str, Any] = {}
+    row, rest = dict[str, Any](), dict[str, Any]()
     for name, value in fields_of(item).items():
         kind = kinds.get(name)
         if kind == "string":
@@ -75,27 +72,3 @@ def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
             yield group
             group, chars = [], 0
     yield group
-
-
-class _Pieces(io.RawIOBase):
-    """A file to be written whose bytes are taken as they come."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._size
-
-    def write(self, data: Any) -> int:
-        self._pieces.append(bytes(data))
-        self._size += len(self._pieces[-1])
-        return len(self._pieces[-1])
-
-    def taken(self) -> bytes:
-        """All that was written since."""
-        found, self._pieces = b"".join(self._pieces), []
-        return found

@@ -102,18 +102,17 @@ class SummaryChoice(Choice):
 LINES_MAX = 10_000
 
 
-class LogChoice(Choice):
-    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task's) and the last lines."""
-
-    task: int | None = Field(default=None, ge=1, le=ID_MAX)
-    tail: int = Field(default=1000, ge=0, le=LINES_MAX)
-    follow: bool = False
-
-
 class FilesChoice(Choice):
     """Parameters of ``GET /v1/runs/{run_id}/files``: a task's id; default: all tasks."""
 
     task: int | None = Field(default=None, ge=1, le=ID_MAX)
+
+
+class LogChoice(FilesChoice):
+    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task's) and the last lines."""
+
+    tail: int = Field(default=1000, ge=0, le=LINES_MAX)
+    follow: bool = False
 
 
 class FileChoice(Choice):

@@ -200,7 +200,7 @@ class Commands:
             check_json_types(crawler, body)
             await run_in_threadpool(check_tasks, crawler, request.args, request.settings, args)
             return with_limits(request, crawler.limits)
-        request = with_limits(request, _mapping(known.request.get("limits")))
+        request = with_limits(request, mapping_of(known.request.get("limits")))
         if request.requested_by is not None and request.requested_by == caller_name():
             request = dataclasses.replace(request, requested_by=_text(known.request.get("requested_by")))
         return request
@@ -307,10 +307,8 @@ class Commands:
         if not row.status.terminal:
             for candidate in workflow_ids(row):
                 if await self.workflows.is_open(candidate):
-                    detail = (
-                        f"run {row.run_id} is {row.status} and its workflow works on it; stop it or wait for its end"
-                    )
-                    raise Problem(409, "not_in_this_state", detail, run_id=row.run_id)
+                    what = f"run {row.run_id} is {row.status} and its workflow works on it"
+                    raise Problem(409, "not_in_this_state", f"{what}; stop it or wait for its end", run_id=row.run_id)
             return wanted
         former = row.owner_run_id if row.owner_workflow_id == wanted else None
         if former is not None and await self.workflows.is_open(wanted, former):
@@ -351,12 +349,13 @@ def _own_id(given: str | None) -> str:
     return uuid.uuid4().hex if given is None else given
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def mapping_of(value: object) -> Mapping[str, Any]:
+    """The object that a stored request has here; an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def _texts(value: object) -> dict[str, str]:
-    return {str(name): str(text) for name, text in _mapping(value).items()}
+    return {str(name): str(text) for name, text in mapping_of(value).items()}
 
 
 def _text(value: object) -> str | None:

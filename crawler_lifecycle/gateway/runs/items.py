@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
@@ -20,7 +21,7 @@ from crawler_lifecycle.domain.items import NO_FEEDS, feeds, matching, read_items
 from crawler_lifecycle.gateway.api.paging import FeedChoice, ItemPage, ItemsChoice
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
-from crawler_lifecycle.gateway.runs.output import THREADS, UNTRUSTED, missing
+from crawler_lifecycle.gateway.runs.output import THREADS, UNTRUSTED, in_threads, missing
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
@@ -50,36 +51,36 @@ class RunItems:
 
     def table(self, run_id: int, choice: ItemsChoice, limit: int) -> ItemTable:
         """A page of items. After ``READ_S`` it ends, and says so."""
-        read = _Reading(self, run_id, choice)
         with reading(run_id):
-            items = filter(matching(choice.field, choice.contains), read.in_time(read.items(digits=True)))
-            table = item_table(items, choice.offset, limit)
+            read = _Reading(self, run_id, choice)
+            table = item_table(read.in_time(decoder=DIGITS), choice.offset, limit)
         return replace(table, total=None if read.late else table.total, notes=[*table.notes, *read.told()])
 
     def stats(self, run_id: int, choice: ItemsChoice) -> ItemStats:
         """The statistics of items. After ``READ_S`` it ends, and says so."""
-        read = _Reading(self, run_id, choice)
         with reading(run_id):
-            stats = item_stats(filter(matching(choice.field, choice.contains), read.in_time(read.items())))
+            read = _Reading(self, run_id, choice)
+            stats = item_stats(read.in_time())
         return replace(stats, notes=read.told())
 
     def feed(self, run_id: int, choice: FeedChoice) -> Iterator[bytes]:
         """Items in this format, in pieces."""
-        read = _Reading(self, run_id, choice)
-        if not read.names:
-            raise missing(run_id, "; ".join(read.notes))
-        fields = choice.fields.split(",") if choice.fields else None
-        items = chosen(read.items(), choice.field, choice.contains, fields, choice.offset, choice.limit)
-        for piece in as_csv(items, fields) if choice.format == "csv" else as_jsonl(items):
-            read.until = time.monotonic() + READ_S
-            yield piece
+        with reading(run_id):
+            read = _Reading(self, run_id, choice)
+            if not read.names:
+                raise missing(run_id, "; ".join(read.notes))
+            fields = choice.fields.split(",") if choice.fields else None
+            items = chosen(read.items(), choice.field, choice.contains, fields, choice.offset, choice.limit)
+            for piece in as_csv(items, fields) if choice.format == "csv" else as_jsonl(items):
+                read.until = time.monotonic() + READ_S
+                yield piece
 
 
 class _Reading:
     """One reading of the items of a run, and what is to be told about it."""
 
     def __init__(self, of: RunItems, run_id: int, choice: ItemsChoice) -> None:
-        self._files, self._run = of.files, undeleted(of.runs, run_id)
+        self._files, self._run, self._choice = of.files, undeleted(of.runs, run_id), choice
         self._skipped, self.late = Counter[str](), False
         self.until = time.monotonic() + READ_S
         self.notes: list[str] = []
@@ -87,23 +88,21 @@ class _Reading:
             self.names = [choice.name]
             return
         task = None if choice.task is None else find_task(of.tasks, self._run.ref, choice.task).ref
-        with reading(run_id):
-            listed = of.files.list(self._run, task)
+        listed = of.files.list(self._run, task)
         self.names = feeds(file.name for file in listed.files)
         if listed.left_out:
             self.notes.append(f"{listed.left_out:,} files are not looked at: links, pipes, or one too many")
         self.notes += filter(None, [listed.note, NO_FEEDS if not self.names and listed.readable else None])
 
-    def items(self, *, digits: bool = False) -> Iterator[Any]:
+    def items(self, **decoder: Any) -> Iterator[Any]:
         """The items of its feeds, one feed after the other. Raises ``NotDelivered``, ``Problem`` and ``_Late``."""
-        decoder = {"decoder": DIGITS} if digits else {}
         for name in self.names:
             yield from read_items(name, self._pieces(name), self._skipped, self.notes, **decoder)
 
-    def in_time(self, items: Iterator[Any]) -> Iterator[Any]:
-        """The same until there is no more time."""
+    def in_time(self, **decoder: Any) -> Iterator[Any]:
+        """The items that fit, until there is no more time."""
         try:
-            yield from items
+            yield from filter(matching(self._choice.field, self._choice.contains), self.items(**decoder))
         except _Late:
             self.late = True
             self.notes.append(f"reading was ended after {READ_S:g} s: these are not all; …/items/feed gives all")
@@ -145,19 +144,8 @@ def add_items(app: FastAPI, items: RunItems) -> None:
     async def get_feed(run_id: RunId, choice: Annotated[FeedChoice, Query()]) -> Streamed:
         """All items of a run, or those that fit a filter, as JSON Lines or CSV. An answer that is cut is not whole."""
         pieces = items.feed(run_id, choice)
-        first = await to_thread.run_sync(_begun, run_id, pieces, limiter=threads)
-
-        async def chunks() -> AsyncGenerator[bytes, None]:
-            piece: bytes | None = first
-            while piece is not None:
-                yield piece
-                piece = await to_thread.run_sync(next, pieces, None, limiter=threads)
-
-        named = f'attachment; filename="items-{run_id}.{choice.format}"'
-        return Streamed(chunks(), _TYPES[choice.format], {**UNTRUSTED, "Content-Disposition": named})
-
-
-def _begun(run_id: int, pieces: Iterator[bytes]) -> bytes:
-    """The first piece: after it the answer's head has gone out, and an error can only cut it."""
-    with reading(run_id):
-        return next(pieces)
+        # After the first piece the answer's head has gone out, and an error can only cut it.
+        first = await to_thread.run_sync(next, pieces, limiter=threads)
+        chunks = in_threads(chain([first], pieces), threads)
+        headers = {**UNTRUSTED, "Content-Disposition": f'attachment; filename="items-{run_id}.{choice.format}"'}
+        return Streamed(chunks, _TYPES[choice.format], headers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -90,25 +90,29 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         opened = await to_thread.run_sync(begin, limiter=threads)
         size = opened.size
         if asked and first >= size:
-            told, headers = f"Range: byte {first:,} is behind the end", {"Content-Range": f"bytes */{size}"}
-            raise Problem(
-                416, "range_not_satisfiable", f"{told}; the file has {size:,}", headers=headers, run_id=run_id
-            )
+            told = f"Range: byte {first:,} is behind the end; the file has {size:,}"
+            headers = {"Content-Range": f"bytes */{size}"}
+            raise Problem(416, "range_not_satisfiable", told, headers=headers, run_id=run_id)
         stop = min(end, size)
 
-        async def chunks() -> AsyncGenerator[bytes, None]:
-            part = opened.part(first, stop)
-            while (piece := await to_thread.run_sync(next, part, None, limiter=threads)) is not None:
-                yield piece
+        def part() -> Iterator[bytes]:
+            yield from opened.part(first, stop)
             if asked and choice.name is not None:
                 reads_on.keep(run_id, choice.name, opened)
 
         named = choice.path or str(choice.name)
         name = quote(named.rsplit("/", 1)[-1], safe="", errors="replace")
-        headers = {**UNTRUSTED, "Content-Disposition": f"attachment; filename*=UTF-8''{name}", "Accept-Ranges": "bytes"}
-        headers |= {"Content-Length": str(stop - first)}
+        headers = {**UNTRUSTED, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+        headers |= {"Accept-Ranges": "bytes", "Content-Length": str(stop - first)}
         headers |= {"Content-Range": f"bytes {first}-{stop - 1}/{size}"} if asked else {}
-        return Streamed(chunks(), "application/octet-stream", headers, status_code=206 if asked else 200)
+        chunks, status = in_threads(part(), threads), 206 if asked else 200
+        return Streamed(chunks, "application/octet-stream", headers, status_code=status)
+
+
+async def in_threads(pieces: Iterator[bytes], threads: CapacityLimiter) -> AsyncGenerator[bytes, None]:
+    """The same pieces; each is read by one of these threads."""
+    while (piece := await to_thread.run_sync(next, pieces, None, limiter=threads)) is not None:
+        yield piece
 
 
 def missing(run_id: int, what: str) -> Problem:

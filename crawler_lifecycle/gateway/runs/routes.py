@@ -208,6 +208,8 @@ def _ticket(tasks: TaskReader, bundles: TaskBundles | None, key: tuple[int, int,
 #: Runs that have ended whose tasks are remembered, so that lists do not count them again.
 ENDED_MAX = 5_000
 _NO_TASKS = RunTasks(TaskCounts({}))
+#: Filters that have another name in the store.
+_OWN = {"page_size", "page_token", "tag"}
 
 
 def add_readers(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
@@ -227,27 +229,15 @@ class RunViews:
         #: Tasks of attempts that have ended: nothing changes them any more.
         self._ended: dict[tuple[str, int] | None, RunTasks] = {}
 
-    def page(self, filters: RunFilters) -> RunPage:
-        """Runs, newest first, that fit. Blocks. Raises ``InvalidRequest`` and ``Problem`` 422."""
-        return self.listed(filters)[0]
-
     def listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-        """The same, and what there is to say about the tasks of each."""
+        """Runs, newest first, that fit, and what there is to say about the tasks of each. Blocks. Raises
+        ``InvalidRequest`` and ``Problem`` 422."""
         filters.check()
         rows = self._store.runs.list_runs(
             before_run_id=decode("run", filters.page_token),
             limit=filters.page_size + 1,
-            status=filters.status,
-            stage=filters.stage,
-            crawler=filters.crawler,
-            trigger=filters.trigger,
-            outcome=filters.outcome,
-            flow_id=filters.flow_id,
-            parent=filters.parent,
             tags=filters.tag,
-            created_from=filters.created_from,
-            created_until=filters.created_until,
-            attention=filters.attention,
+            **filters.model_dump(include=RunFilters.model_fields.keys() - _OWN),
         )
         page, token = cut("run", rows, filters.page_size, lambda row: row.run_id)
         now = self.clock()
@@ -308,7 +298,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         ended, or whose items lack fields that the catalogue expects (outcome ``coverage``), and that no later good run
         followed, of the same work (crawler, arguments, settings, tasks) or of the same schedule.
         """
-        return conditional(request, views.page(filters))
+        return conditional(request, views.listed(filters)[0])
 
     @app.get("/v1/runs/{run_id}", operation_id="getRun", **documents(RunDetail))
     async def get_run(

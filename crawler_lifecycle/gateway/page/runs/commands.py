@@ -167,23 +167,16 @@ def add_runs(app: FastAPI, views: RunViews, health: Health) -> None:
         filters = read(PageFilters, request.query_params.multi_items())
         read_runs = run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters))
         found, strip = await asyncio.gather(read_runs, health.read_within(HEALTH_WAIT_S))
-        return await run_in_threadpool(shown, request, filters, found, strip)
+        return await run_in_threadpool(shown, request, filters, strip, *found)
 
     def shown(
-        request: Request,
-        filters: PageFilters,
-        found: tuple[RunPage, dict[int, RunTasks]],
-        strip: HealthStrip | None,
+        request: Request, filters: PageFilters, strip: HealthStrip | None, page: RunPage, tasks: dict[int, RunTasks]
     ) -> Response:
-        page, tasks = found
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", "all"})
         values: dict[str, Any] = {"strip": strip, "runs": page.runs, "overdue": page.overdue, "now": views.clock()}
         values |= {"tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()}}
-        values |= {
-            "more": next_page(filters, page.next_page_token, "all"),
-            "everything": "/" + query({**asked, "all": "true"}),
-        }
-        values["selected_max"] = SELECTED_MAX
+        values |= {"more": next_page(filters, page.next_page_token, "all"), "selected_max": SELECTED_MAX}
+        values |= {"everything": "/" + query({**asked, "all": "true"})}
         hidden = [(name, asked[name]) for name in _UNSHOWN if name in asked]
         hidden += [("tag", tag) for tag in filters.tag[1:]]
         values |= {"asked": asked, "more_filters": not _RARE.isdisjoint(asked)}

@@ -152,10 +152,6 @@ def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
         table = await to_thread.run_sync(items.table, run_id, choice, ROWS, limiter=tables)
         stats = await to_thread.run_sync(items.stats, run_id, choice, limiter=tables) if choice.stats else None
         asked = choice.model_dump(exclude_none=True, exclude={"offset", "stats"})
-
-        def link(**more: object) -> str:
-            return urlencode(asked | more)
-
-        before = max(0, table.offset - ROWS) if table.offset else None
-        values: dict[str, Any] = {"run_id": run_id, "choice": choice, "table": table, "stats": stats, "link": link}
-        return answer(request, "items.html", now=views.clock(), before=before, **values)
+        values: dict[str, Any] = {"run_id": run_id, "choice": choice, "table": table, "stats": stats}
+        values |= {"before": max(0, table.offset - ROWS) if table.offset else None}
+        return answer(request, "items.html", now=views.clock(), link=lambda **more: urlencode(asked | more), **values)

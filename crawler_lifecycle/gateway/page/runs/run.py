@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -209,14 +209,10 @@ def history_of(store: Store, timeline: Timeline, row: RunRow) -> dict[str, Any]:
 
 def ladder(run: RunDetail) -> list[tuple[float, bool]]:
     """The minutes between looks, and which of them holds now, as far as the times of the looks tell."""
-    own = _mapping(run.request).get("poll_minutes")
+    own = run.request.get("poll_minutes")
     minutes = [float(one) for one in own] if isinstance(own, list) and own else list(LADDER_MINUTES)
     if run.next_look_at is None or run.verified_at is None or run.status in ("COMPLETED", "FAILED"):
         return [(one, False) for one in minutes]
     gap = (run.next_look_at - run.verified_at).total_seconds() / 60
     nearest = min(range(len(minutes)), key=lambda n: abs(minutes[n] - gap))
     return [(one, n == nearest) for n, one in enumerate(minutes)]
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.page.parts import forms as fields
 from crawler_lifecycle.gateway.page.parts.rendering import answer
-from crawler_lifecycle.gateway.runs.commands import Commands
+from crawler_lifecycle.gateway.runs.commands import Commands, mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
 from crawler_lifecycle.ports.runs import RunRow
@@ -132,11 +132,11 @@ def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]
     """The form as this run would have been started with, and what could not be filled in."""
     stored = row.request
     plain = {name: stored.get(name) for name in ("flow_id", "priority", "max_parallel_tasks")}
-    plain |= {f"arg.{name}": value for name, value in _mapping(stored.get("args")).items()}
-    plain |= {f"limit.{name}": value for name, value in _mapping(stored.get("limits")).items()}
-    plain |= _mapping(stored.get("resources"))
+    plain |= {f"arg.{name}": value for name, value in mapping_of(stored.get("args")).items()}
+    plain |= {f"limit.{name}": value for name, value in mapping_of(stored.get("limits")).items()}
+    plain |= mapping_of(stored.get("resources"))
     given = {name: str(value) for name, value in plain.items() if value is not None}
-    given["settings"] = "\n".join(f"{name}={value}" for name, value in _mapping(stored.get("settings")).items())
+    given["settings"] = "\n".join(f"{name}={value}" for name, value in mapping_of(stored.get("settings")).items())
     tags = stored.get("tags")
     given["tags"] = ", ".join(str(tag) for tag in tags) if isinstance(tags, list) else ""
     notes = [
@@ -151,7 +151,3 @@ def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]
         else:
             given["tasks"] = "\n".join(json.dumps(dict(task.args), ensure_ascii=False) for task in own)
     return given, " ".join(notes) or None
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
