@@ -23,7 +23,6 @@ ITEM_MAX = 8 * 1024 * 1024
 _CHUNK = 64 * 1024
 #: Lists inside of each other that are written, where they are too many for Python.
 _DEPTH_MAX = 50
-_SUFFIX = re.compile(r"\.(jsonl|jsonlines|ndjson|jl|json|csv|tsv)$", re.IGNORECASE)
 #: Of a feed in two formats the first of these counts.
 _FORMATS = ("jsonl", "jsonlines", "ndjson", "jl", "json", "csv", "tsv")
 _NAMED_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
@@ -55,7 +54,7 @@ _decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 
 def is_items(name: str) -> bool:
     """Tell whether a file of this name may hold items."""
-    return _SUFFIX.search(name) is not None
+    return "." in name and _suffix(name) in _FORMATS
 
 
 def feeds(names: Iterable[str]) -> list[str]:
