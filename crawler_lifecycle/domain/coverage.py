@@ -19,6 +19,8 @@ NAMES_MAX = 1_000
 RUNS, RUNS_MIN = 10, 3
 #: Sentences that a cause holds.
 SAID_MAX = 5
+#: All tasks of a run have the same names.
+_travels = lru_cache(4 * NAMES_MAX)(travels)
 _PART = Bound(0, 1, above=True, cure=": the part of the usual share that is demanded")
 
 
@@ -41,7 +43,7 @@ class Coverage:
             for name, share in told.items()
             if isinstance(name, str)
             and len(name) <= FIELD_NAME_MAX
-            and _travels(name)
+            and _travels(name, FIELD_NAME_MAX)
             and type(share) in (int, float)
             and 0 <= share <= 1  # which no NaN is
         )
@@ -50,12 +52,6 @@ class Coverage:
     def share(self, name: str) -> float | None:
         """The share of items that fill a field; ``None``: unknown, as other fields took its place."""
         return self.shares.get(name, None if len(self.shares) >= FIELDS_MAX else 0.0)
-
-
-@lru_cache(4 * NAMES_MAX)
-def _travels(name: str) -> bool:
-    """Tell whether databases take the name; all tasks of a run have the same ones."""
-    return travels(name, FIELD_NAME_MAX)
 
 
 class OnViolation(StrEnum):

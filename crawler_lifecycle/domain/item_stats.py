@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from .item_table import NAME_MAX, VALUE, visible
-from .items import plain
+from .items import as_text
 
 #: Fields that are followed, and hashes that are kept of each: up to so many distinct values the number is exact.
 FIELDS_MAX, HASHES = 200, 256
@@ -78,7 +78,7 @@ class _Field:
             some += [value for value in values if not value and isinstance(value, int | float)]
         kinds = set(map(type, some))
         if kinds and kinds != {str}:
-            some = list(map(str if kinds <= {int, float, bool} else _text, some))
+            some = list(map(str if kinds <= {int, float, bool} else as_text, some))
         if not some:
             return
         self.filled += len(some)
@@ -96,7 +96,3 @@ class _Field:
         distinct = len(self._hashes) if exact else round((HASHES - 1) * 2 * _HALF / (least[-1] + _HALF))
         coverage = round(self.filled / items, 4)
         return FieldStats(name, self.filled, coverage, min(distinct, self.filled), self.shortest, self.longest)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else plain(value)

@@ -58,7 +58,9 @@ class Number(str):
 class _Object(dict[str, Any]):
     """A JSON object; ``repeated``: a name occurred in it more than once, and the last value counts."""
 
-    repeated = False
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.repeated = len(self) < len(pairs)
 
 
 def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
@@ -92,24 +94,16 @@ def visible(text: str, most: int = CELL_MAX) -> str:
     return short.encode("utf-8", "replace").decode("utf-8").translate(_VISIBLE)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> _Object:
-    found = _Object(pairs)
-    found.repeated = len(found) < len(pairs)
-    return found
-
-
 _numbers = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), Number)
 #: Reads numbers with all their digits.
-DIGITS = json.JSONDecoder(object_pairs_hook=_object, strict=False, **_numbers)
+DIGITS = json.JSONDecoder(object_pairs_hook=_Object, strict=False, **_numbers)
 
 
 def cell(value: Any) -> str | None:
     """A value as text: a text unchanged, ``None`` for null, any other value as JSON."""
     if value is None:
         return None
-    if isinstance(value, str):
-        return visible(value)
-    return visible(_written(value, 0))
+    return visible(value if isinstance(value, str) else _written(value, 0))
 
 
 def _written(value: Any, depth: int) -> str:

@@ -14,25 +14,23 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 #: Characters of one item. A longer one is skipped and counted.
 ITEM_MAX = 8 * 1024 * 1024
 _CHUNK = 64 * 1024
 #: Lists inside of each other that are written, where they are too many for Python.
 _DEPTH_MAX = 50
-_SUFFIX = re.compile(r"\.(jsonl|jsonlines|ndjson|jl|json|csv|tsv)$", re.IGNORECASE)
 #: Of a feed in two formats the first of these counts.
 _FORMATS = ("jsonl", "jsonlines", "ndjson", "jl", "json", "csv", "tsv")
 _NAMED_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
 _NO_FEED = re.compile(r"(^|/)(skipped\.jsonl$|[^/]*/pages/)")
+#: The mark of UTF-32 is asked for first: it begins with that of UTF-16.
 _BOMS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    ("utf-32", (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)),
+    ("utf-16", (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
 )
 _SPACE = re.compile(r"[ \t\r\n]*")
 #: Reasons for which something is skipped, and what a person reads.
@@ -56,7 +54,7 @@ _decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 
 def is_items(name: str) -> bool:
     """Tell whether a file of this name may hold items."""
-    return _SUFFIX.search(name) is not None
+    return "." in name and _suffix(name) in _FORMATS
 
 
 def feeds(names: Iterable[str]) -> list[str]:
@@ -65,17 +63,18 @@ def feeds(names: Iterable[str]) -> list[str]:
     Of each task (the first folder of a name) these are the files that are named ``items…``, or else all that may hold
     items. One feed in two formats, such as ``items.jsonl`` and ``items.csv``, counts once.
     """
-    of_task: dict[str, dict[str, str]] = {}
+    best: dict[str, str] = {}
     names = [name for name in names if is_items(name) and not _NO_FEED.search(name)]
     named = {name.partition("/")[0] for name in names if _NAMED_ITEMS.search(name)}
     for name in names:
-        task, (stem, _, suffix) = name.partition("/")[0], name.rpartition(".")
-        if task in named and not _NAMED_ITEMS.search(name):
-            continue
-        known = of_task.setdefault(task, {})
-        if stem not in known or _FORMATS.index(suffix.lower()) < _FORMATS.index(known[stem].lower()):
-            known[stem] = suffix
-    return [f"{stem}.{suffix}" for known in of_task.values() for stem, suffix in known.items()]
+        if name.partition("/")[0] not in named or _NAMED_ITEMS.search(name):
+            stem = name.rpartition(".")[0]
+            best[stem] = min(best.get(stem, name), name, key=lambda name: _FORMATS.index(_suffix(name)))
+    return list(best.values())
+
+
+def _suffix(name: str) -> str:
+    return name.rpartition(".")[2].lower()
 
 
 def sentences(skipped: Counter[str]) -> list[str]:
@@ -92,13 +91,10 @@ def read_items(
 ) -> Iterator[Any]:
     """The items of the file of this name, whose bytes are these pieces. What is skipped is counted in ``skipped``, and
     ``notes`` gets sentences about what cannot be read on."""
-    reader = ItemReader(name, text_of(pieces, lines_only=format_of(name) not in ("csv", "tsv")), decoder)
-    try:
-        yield from reader
-    finally:
-        skipped.update(reader.skipped)
-        if notes is not None:
-            notes += [f"{name}: {note}" for note in reader.notes]
+    kind = _suffix(name)
+    text = _text_of(pieces, "" if kind in ("csv", "tsv") else "\n")
+    reader = _Reader(name, text, skipped, [] if notes is None else notes, decoder)
+    return {"json": reader.values, "csv": reader.records, "tsv": reader.records}.get(kind, reader.json_lines)()
 
 
 def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
@@ -108,12 +104,15 @@ def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
 
     def fits(item: Any) -> bool:
         fields = item if isinstance(item, dict) else {None: item}
-        for value in fields.values() if field is None else (fields.get(field),):
-            if value is not None and wanted in (value if isinstance(value, str) else plain(value)).casefold():
-                return True
-        return False
+        values = fields.values() if field is None else (fields.get(field),)
+        return any(value is not None and wanted in as_text(value).casefold() for value in values)
 
     return fits if field is not None or wanted else lambda _: True
+
+
+def as_text(value: Any) -> str:
+    """A text unchanged, nothing for null, any other value as JSON."""
+    return value if isinstance(value, str) else "" if value is None else plain(value)
 
 
 def plain(value: Any) -> str:
@@ -136,130 +135,100 @@ def _bounded(value: Any, depth: int) -> Any:
     return {name: _bounded(one, depth + 1) for name, one in value.items()}
 
 
-def format_of(name: str) -> str:
-    """The format of a file by its name: ``jsonl``, ``json``, ``csv`` or ``tsv``."""
-    found = _SUFFIX.search(name)
-    kind = found[1].lower() if found else ""
-    return kind if kind in ("json", "csv", "tsv") else "jsonl"
-
-
-def text_of(pieces: Iterable[bytes], *, lines_only: bool) -> TextIO:
-    """The bytes as text. Bytes that are no UTF-8 come as lone surrogates, which ``ItemReader`` mends line by line.
-    ``lines_only``: only a line feed ends a line."""
+def _text_of(pieces: Iterable[bytes], newline: str) -> TextIO:
+    """The bytes as text. Bytes that are no UTF-8 come as lone surrogates, which are mended line by line.
+    ``newline`` ends a line; of ``""`` each kind of end does."""
     rest = iter(pieces)
     begin = b""
     while len(begin) < 4 and (piece := next(rest, b"")):
         begin += piece
-    encoding, mark = next(((name, mark) for mark, name in _BOMS if begin.startswith(mark)), ("utf-8", b""))
-    errors = "surrogateescape" if encoding == "utf-8" else "replace"
-    raw = io.BufferedReader(_Pieces(chain([begin[len(mark) :]], rest)), _CHUNK)
-    return io.TextIOWrapper(raw, encoding, errors, newline="\n" if lines_only else "")
+    encoding = next((name for name, marks in _BOMS if begin.startswith(marks)), "utf-8-sig")
+    errors = "surrogateescape" if encoding == "utf-8-sig" else "replace"
+    return io.TextIOWrapper(cast(BinaryIO, _Pieces(chain([begin], rest))), encoding, errors, newline)
 
 
-def decoded(data: bytes) -> str:
-    """The bytes of a line that is no UTF-8."""
-    text = data.decode("utf-8", "replace")
-    # Of Windows' own encoding nearly every letter with an accent is wrong; of a spoilt file few are.
-    if text.count("\ufffd") * 2 > len(text) - len(text.encode("ascii", "ignore")):
-        return data.decode("cp1252", "replace")
-    return text
-
-
-class _Pieces(io.RawIOBase):
+class _Pieces(io.BufferedIOBase):
     """Pieces of bytes as a file."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, memoryview(b"")
+        self._pieces = filter(None, pieces)
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return 0
-            self._rest = memoryview(piece)
-        most = min(len(buffer), len(self._rest))
-        buffer[:most] = self._rest[:most]
-        self._rest = self._rest[most:]
-        return most
+    def read1(self, _size: int = -1, /) -> bytes:
+        return next(self._pieces, b"")
 
 
-class ItemReader:
-    """The items of one feed: iterate over it once."""
+@dataclass
+class _Reader:
+    """One feed; one of the methods that yield items is called once."""
 
-    def __init__(self, name: str, text: TextIO, decoder: json.JSONDecoder = _decoder) -> None:
-        self._kind, self._text, self._decoder = format_of(name), text, decoder
-        self.skipped: Counter[str] = Counter()
-        self.notes: list[str] = []
-        """Sentences about what cannot be read on."""
+    name: str
+    text: TextIO
+    skipped: Counter[str]
+    notes: list[str]
+    decoder: json.JSONDecoder
 
-    def __iter__(self) -> Iterator[Any]:
-        return {"json": self._values, "jsonl": self._json_lines}.get(self._kind, self._records)()
+    def _end(self, why: str) -> None:
+        """Note that the rest cannot be read."""
+        self.skipped[UNREADABLE] += 1
+        self.notes.append(f"{self.name}: {why}")
 
     def _lines(self) -> Iterator[str]:
         """Whole lines."""
-        while line := self._text.readline(ITEM_MAX):
+        while line := self.text.readline(ITEM_MAX):
             if len(line) == ITEM_MAX and not line.endswith(("\n", "\r")):
-                self._skip_line()
+                self.skipped[TOO_LONG] += 1
+                while (rest := self.text.readline(ITEM_MAX)) and not rest.endswith("\n"):
+                    continue
                 continue
             if not line.isascii() and (mended := _mended(line)) is not line:
                 self.skipped[MENDED] += 1
                 line = mended
             yield line
 
-    def _skip_line(self) -> None:
-        self.skipped[TOO_LONG] += 1
-        while (rest := self._text.readline(ITEM_MAX)) and not rest.endswith("\n"):
-            continue
-
-    def _json_lines(self) -> Iterator[Any]:
+    def json_lines(self) -> Iterator[Any]:
         for line in self._lines():
             if not (stripped := line.strip()):
                 continue
             try:
-                yield self._decoder.decode(stripped)
+                yield self.decoder.decode(stripped)
             except (ValueError, RecursionError):
                 self.skipped[NO_JSON if line.endswith("\n") else TORN] += 1
 
-    def _values(self) -> Iterator[Any]:
+    def values(self) -> Iterator[Any]:
         """Items of a list, or items one behind the other."""
-        window = _Window(self._text, self._decoder)
+        window = _Window(self.text, self.decoder)
         in_list = window.next() == "["
         window.place += in_list
         while window.next() not in ("]", ""):
             try:
                 item = window.value()
             except (ValueError, RecursionError) as error:
-                self.skipped[UNREADABLE] += 1
-                self.notes.append(f"it ends in something that is no JSON: {str(error)[:100]}")
+                self._end(f"it ends in something that is no JSON: {str(error)[:100]}")
                 return
             yield item
             follows = window.next()
             if in_list and follows == ",":
                 window.place += 1
             elif in_list and follows not in ("]", ""):
-                self.skipped[UNREADABLE] += 1
-                self.notes.append("behind its last item stands something that is no JSON")
+                self._end("behind its last item stands something that is no JSON")
                 return
 
-    def _records(self) -> Iterator[dict[str, str]]:
-        rows = self._rows()
-        names = _unlike(next(rows, []))
-        for row in rows:
-            more = (f"(column {n + 1})" for n in range(len(names), len(row)))
-            yield {name: value for name, value in zip(chain(names, more), row, strict=False) if value}
-
-    def _rows(self) -> Iterator[list[str]]:
+    def records(self) -> Iterator[dict[str, str]]:
+        """Lines of CSV by the names in the first one."""
         lines = self._lines()
         first = next(lines, "")
-        delimiter = "\t" if self._kind == "tsv" else max(",;\t|", key=first[:10_000].count)
+        delimiter = "\t" if _suffix(self.name) == "tsv" else max(",;\t|", key=first[:10_000].count)
+        rows = filter(None, csv.reader(chain([first], lines), delimiter=delimiter))
         try:
-            yield from filter(None, csv.reader(chain([first], lines), delimiter=delimiter))
+            names = _unlike(next(rows, []))
+            for row in rows:
+                more = (f"(column {n + 1})" for n in range(len(names), len(row)))
+                yield {name: value for name, value in zip(chain(names, more), row, strict=False) if value}
         except csv.Error as error:
-            self.skipped[UNREADABLE] += 1
-            self.notes.append(f"it cannot be read on: {str(error)[:100]}; a quote without its end is one cause")
+            self._end(f"it cannot be read on: {str(error)[:100]}; a quote without its end is one cause")
 
 
 class _Window:
@@ -294,10 +263,8 @@ class _Window:
             size *= 2
 
     def _grow(self, size: int) -> bool:
-        more = self._file.read(size)
-        if more:
-            more = more if more.isascii() else _mended(more)
-            self._text, self.place = self._text[self.place :] + more, 0
+        more = _mended(self._file.read(size))
+        self._text, self.place = self._text[self.place :] + more, 0
         return bool(more)
 
 
@@ -307,7 +274,12 @@ def _mended(text: str) -> str:
         text.encode()
         return text
     except UnicodeEncodeError:
-        return decoded(text.encode("utf-8", "surrogateescape"))
+        data = text.encode("utf-8", "surrogateescape")
+    mended = data.decode("utf-8", "replace")
+    # Of Windows' own encoding nearly every letter with an accent is wrong; of a spoilt file few are.
+    if mended.count("\ufffd") * 2 > len(mended) - len(mended.encode("ascii", "ignore")):
+        return data.decode("cp1252", "replace")
+    return mended
 
 
 def _unlike(names: Iterable[str]) -> list[str]:

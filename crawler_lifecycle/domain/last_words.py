@@ -100,7 +100,6 @@ def _lines(log: str) -> Iterator[str]:
     for raw in log.replace("\0", "").split("\n")[-_LINES_MAX:]:
         # A progress bar draws over itself.
         over = [part for part in _ANSI.sub("", raw[-_LINE_MAX:]).split("\r") if part.strip()]
-        line = _GROUP.sub("", over[-1]) if over else ""
-        line = printable(line).rstrip()
+        line = printable(_GROUP.sub("", over[-1])).rstrip() if over else ""
         if line.strip() and not _OURS.match(line):
             yield line

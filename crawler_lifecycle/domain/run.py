@@ -72,20 +72,14 @@ OUTCOMES = frozenset({
     *("failed", "deploy_failed", "lost", "partial", COVERAGE),
 })  # fmt: skip
 
-_RUN_RANK = {
-    RunStatus.INITIALIZING: 0,
-    RunStatus.PROCESSING: 1,
-    RunStatus.STOPPING: 2,
-    RunStatus.COMPLETED: 3,
-    RunStatus.FAILED: 3,
-}
+_ORDER = list(RunStatus)
 
 
 def run_may_become(current: RunStatus, new: RunStatus) -> bool:
     """Return whether a run may change from ``current`` to ``new`` in one attempt: only forwards, and never after an
     end.
     """
-    return _RUN_RANK[new] > _RUN_RANK[current]
+    return not current.terminal and _ORDER.index(new) > _ORDER.index(current)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,10 +112,8 @@ class Items:
         self._skipped.clear()
         end = None if self._limit is None else self._offset + self._limit
         for item in islice(self._all(), self._offset, end):
-            if self._fields is not None and isinstance(item, dict):
-                yield {name: item[name] for name in self._fields if name in item}
-            else:
-                yield item
+            cut = self._fields is not None and isinstance(item, dict)
+            yield {name: item[name] for name in self._fields or () if name in item} if cut else item
 
     def _all(self) -> Iterator[Any]:
         for run_id in self._runs:

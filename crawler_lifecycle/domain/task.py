@@ -219,12 +219,9 @@ def own_exit(code: int | None, finish_reason: str | None, crawlers: int | None) 
 
 
 def _how(end: End) -> str:
-    parts = []
-    if end.signal is not None:
-        parts.append(signal_name(end.signal))
-    if end.exit_code is not None:
-        parts.append(f"exit {end.exit_code}")
-    return ", ".join(parts) or "exit code unknown"
+    signal = signal_name(end.signal) if end.signal is not None else ""
+    code = f"exit {end.exit_code}" if end.exit_code is not None else ""
+    return ", ".join(filter(None, (signal, code))) or "exit code unknown"
 
 
 _LIMIT_WORDS = {
@@ -362,9 +359,7 @@ def reconcile(
     once a task has ended on the cluster every order of observations leads to the same end. ``due_at`` is the moment by
     which a look should have found a change; ``resumed`` says that this is the first look of a resumed run.
     """
-    if task.status.terminal:
-        return None
-    if seen.phase is Phase.ABSENT:
+    if task.status.terminal or seen.phase is Phase.ABSENT:
         return None
     foreign = task.uid is not None and seen.uid is not None and seen.uid != task.uid
     if foreign or seen.phase is Phase.GONE:
@@ -409,7 +404,6 @@ def _correction(end: End, seen: Observation, stop: StopIntent | None, due_at: da
     taken_away = end.disruption is not None and end.finish_reason in (None, "shutdown")
     if (by_force or taken_away) and not asked and end.reason != "OOMKilled":
         return "killed"
-    late = seen.observed_at > due_at + timedelta(seconds=LATE_TOLERANCE_SECONDS)
-    if not late:
+    if seen.observed_at <= due_at + timedelta(seconds=LATE_TOLERANCE_SECONDS):
         return None
     return "repair" if resumed else "late"

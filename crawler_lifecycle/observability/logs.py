@@ -39,15 +39,8 @@ FIRST = (
 )
 #: Libraries whose less important lines are left out.
 CHATTY = (
-    "httpx",
-    "httpcore",
-    "uvicorn.access",
-    "uvicorn.error",
-    "alembic",
-    "botocore",
-    "boto3",
-    "urllib3",
-    "s3transfer",
+    *("httpx", "httpcore", "uvicorn.access", "uvicorn.error"),
+    *("alembic", "botocore", "boto3", "urllib3", "s3transfer"),
 )
 
 #: The fields of the workflow whose code runs now. Its interceptor fills them as soon as they are known.

@@ -203,12 +203,11 @@ def summary_text(data: Json) -> str:
 
     The fields of items come last, all of them or none: a field that is missing counts as one that no item fills.
     """
-    data = dict(data)
-    fields = {"fields": data.pop("fields")} if "fields" in data else {}
     long: Json = {name: data[name] for name in ("files", "message") if name in data}
-    short = fitted({name: value for name, value in data.items() if name not in long}, SHORT_MAX)
+    last: Json = {"fields": data["fields"]} if "fields" in data else {}
+    short = fitted({name: value for name, value in data.items() if name not in (*long, *last)}, SHORT_MAX)
     text = fitted({**json.loads(short), **long}, SUMMARY_MAX)
-    whole = json.dumps({**json.loads(text), **fields})
+    whole = json.dumps({**json.loads(text), **last})
     return whole if len(whole) <= SUMMARY_MAX else text
 
 

@@ -6,13 +6,16 @@ lines is counted. Everything is read under bounds: the folder and what is in it 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from .held import Held, NotOurs
@@ -50,25 +53,26 @@ class Feeds:
         """Count what was written since, or the first part of it; whether there is more to be counted."""
         left = READ_MAX
         try:
-            names = feeds(_files(Held(self._folder), "", DEPTH_MAX, []))[:FEEDS_MAX]
+            names = feeds(list(islice(_files(Held(self._folder), "", DEPTH_MAX), FILES_MAX)))[:FEEDS_MAX]
         except (OSError, NotOurs):
             return False
         self._feeds = {name: self._feeds.get(name) or _Feed(name, self._wanted) for name in names}
         for feed in self._feeds.values():
-            left -= feed.read(self._folder, left)
+            with contextlib.suppress(OSError, NotOurs):
+                left -= feed.read(self._folder, left)
         return left <= 0
 
     def finish(self) -> None:
         """Count the last line of each feed, which may have no end."""
         for feed in self._feeds.values():
-            feed.finish(self._folder)
+            with contextlib.suppress(OSError, NotOurs):
+                feed.finish(self._folder)
 
     def fields(self) -> dict[str, float]:
         """The share of items that have something in a field, for the fields that most have; 0 to 1."""
-        filled: dict[str, int] = {}
+        filled: Counter[str] = Counter()
         for feed in self._feeds.values():
-            for name, count in feed.filled.items():
-                filled[name] = filled.get(name, 0) + count
+            filled.update(feed.filled)
         seen = sum(feed.seen for feed in self._feeds.values())
         most = sorted(filled, key=lambda name: (name not in self._wanted, -filled[name]))[:FIELDS_MAX]
         return {name: round(filled[name] / max(seen, 1), 4) for name in most}
@@ -78,25 +82,25 @@ class _Feed:
     """One feed, as far as it was read."""
 
     def __init__(self, name: str, wanted: frozenset[str]) -> None:
-        self._names, self._kind, self._fields = name.split("/"), name.rpartition(".")[2].lower(), wanted
+        *self._above, self._name = name.split("/")
+        self._kind, self._fields = _suffix(name), wanted
         self._file: tuple[int, int] | None = None
         self._begin()
 
     def _begin(self) -> None:
         self.items, self.place, self.seen = 0, 0, 0
-        self.filled = dict.fromkeys(self._fields, 0)
+        self.filled: Counter[str] = Counter(dict.fromkeys(self._fields, 0))
         self._rest, self._too_long, self._is_list = b"", False, False
         self._head: list[str] | None = None
         self._record: list[str] = []
         self._quotes = self._length = 0
 
     def read(self, folder: str, most: int) -> int:
-        """Read on, so many bytes at most; how many there were. A file that is another one now is read anew."""
-        *above, name = self._names
-        try:
-            handle = Held(folder, *above).open(name)
-        except (OSError, NotOurs):
-            return 0
+        """Read on, so many bytes at most; how many there were. A file that is another one now is read anew.
+
+        Raises ``NotOurs`` and ``OSError``, and so does ``finish``.
+        """
+        handle = Held(folder, *self._above).open(self._name)
         if handle is None:
             return 0
         with open(handle, "rb") as file:
@@ -115,19 +119,12 @@ class _Feed:
 
     def finish(self, folder: str) -> None:
         """Count the last line, which may have no end, and a list that has no item a line."""
-        rest, self._rest = self._rest, b""
-        if rest or self._too_long:
-            self._line(rest)
-        self._too_long = False
+        if self._rest or self._too_long:
+            self._take(b"\n")
         self._end_record()
         if self._kind != "json" or not self._is_list or self.items or self.place > READ_MAX:
             return
-        *above, name = self._names
-        try:
-            whole = Held(folder, *above).read(name, READ_MAX)
-        except (OSError, NotOurs):
-            return
-        found = _value(whole or b"")
+        found = _value(Held(folder, *self._above).read(self._name, READ_MAX) or b"")
         for item in found if isinstance(found, list) else ():
             self.items += 1
             self._look_into(item)
@@ -150,10 +147,8 @@ class _Feed:
             if isinstance(item, dict):
                 self.items += 1
                 self._look_into(item)
-        elif text or self._too_long:
-            self.items += 1
-            if self._wanted():
-                self._look_into(_value(text))
+        elif (text or self._too_long) and self._is_wanted():
+            self._look_into(_value(text))
 
     def _csv_line(self, line: str) -> None:
         """Take a line; a record ends where the quotes are even."""
@@ -167,10 +162,8 @@ class _Feed:
         record, self._record, self._quotes, self._length = "\n".join(self._record), [], 0, 0
         if not record.strip():
             return
-        if self._head is not None:
-            self.items += 1
-            if not self._wanted():
-                return
+        if self._head is not None and not self._is_wanted():
+            return
         delimiter = "\t" if self._kind == "tsv" else max(",;\t|", key=record.count)
         try:
             row = next(csv.reader(io.StringIO(record, newline=""), delimiter=delimiter), [])
@@ -179,9 +172,11 @@ class _Feed:
         if self._head is None:
             self._head = row
         else:
-            self._look_into(dict(zip(self._head, row, strict=False)))
+            self._look_into(dict(zip(self._head, row)))  # noqa: B905 - Python 3.9 has no strict
 
-    def _wanted(self) -> bool:
+    def _is_wanted(self) -> bool:
+        """Count one more item; whether it is looked into."""
+        self.items += 1
         return self.items <= ALL_MAX or self.items % EACH == 0
 
     def _look_into(self, item: Any) -> None:
@@ -191,7 +186,7 @@ class _Feed:
         for name, value in item.items():
             fits = len(self.filled) < 10 * FIELDS_MAX and len(name) <= FIELD_NAME_MAX and name.isprintable()
             if (fits or name in self.filled) and value not in (None, "", [], {}):
-                self.filled[name] = self.filled.get(name, 0) + 1
+                self.filled[name] += 1
 
 
 def feeds(names: list[str]) -> list[str]:
@@ -199,33 +194,27 @@ def feeds(names: list[str]) -> list[str]:
     known: dict[str, str] = {}
     names = [name for name in names if _suffix(name) in _FORMATS and not _NO_FEED.search(name)]
     for name in [name for name in names if _NAMED_ITEMS.search(name)] or names:
-        stem, _, suffix = name.rpartition(".")
-        if stem not in known or _FORMATS.index(suffix.lower()) < _FORMATS.index(known[stem].lower()):
-            known[stem] = suffix
-    return [f"{stem}.{suffix}" for stem, suffix in known.items()]
+        stem = name.rpartition(".")[0]
+        known[stem] = min(known.get(stem, name), name, key=lambda name: _FORMATS.index(_suffix(name)))
+    return list(known.values())
 
 
 def _suffix(name: str) -> str:
     return name.rpartition(".")[2].lower()
 
 
-def _files(folder: Held, above: str, depth: int, found: list[str]) -> list[str]:
-    """The paths of files below this folder that may be feeds, at most ``FILES_MAX``; those named so come first."""
+def _files(folder: Held, above: str, depth: int) -> Iterator[str]:
+    """The paths of files below this folder that may be feeds; those named so come first."""
     for name in sorted(folder.names(NAMES_MAX)[0], key=lambda name: (not _NAMED_ITEMS.search(name), name)):
-        if len(found) >= FILES_MAX:
-            break
         feed = _suffix(name) in _FORMATS
         if not feed and depth == 1:
             continue
         known = folder.stat(name)
         if feed and known is not None and stat.S_ISREG(known.st_mode):
-            found.append(above + name)
+            yield above + name
         elif known is not None and stat.S_ISDIR(known.st_mode) and depth > 1 and name != "pages":
-            try:
-                _files(folder.below(name), f"{above}{name}/", depth - 1, found)
-            except (OSError, NotOurs):
-                continue
-    return found
+            with contextlib.suppress(OSError, NotOurs):
+                yield from _files(folder.below(name), f"{above}{name}/", depth - 1)
 
 
 def _value(text: bytes) -> Any:

@@ -129,10 +129,8 @@ class Runner:
         env["CRAWL_STATS_FILE"] = self._child_stats
         if self._terms.deadline is not None:
             env["CRAWL_DEADLINE"] = contract.moment(self._terms.deadline)
-        if self._terms.memory_limit is None:
-            limit = cgroup_limit()
-            if limit is not None:
-                env["CRAWL_MEMORY_LIMIT"] = str(limit)
+        if self._terms.memory_limit is None and (limit := cgroup_limit()) is not None:
+            env["CRAWL_MEMORY_LIMIT"] = str(limit)
         return env
 
     def _open_state(self, env: dict[str, str]) -> None:
@@ -297,7 +295,6 @@ class Runner:
         if statistics and not self._terms.log_file:  # where we keep the log, the file is read as well
             _print({"crawl_stats": self._statistics})
         self._print_progress(finish)
-        counters = {name: self._stats[name] for name in contract.COUNTERS if name in self._stats}
         summary = {
             "runner": VERSION,
             "exit": code,
@@ -306,7 +303,7 @@ class Runner:
             "exit_code": ended.exit_code,
             "own_exit": None if self._scrapy else ended.exit_code,  # one that has a say in what its code means
             "signal": ended.signal,
-            **counters,
+            **{name: self._stats[name] for name in contract.COUNTERS if name in self._stats},
             **self._resumption,
             "peak_memory": ended.peak_memory or None,
             "started_at": self._started_at,

@@ -44,8 +44,7 @@ def exit_of(end: Evidence) -> tuple[int, str | None]:
 def _killed(end: Evidence) -> tuple[int, str | None]:
     assert end.signal is not None
     of_stop = end.signal in (end.stop_signal, signal.SIGTERM, signal.SIGINT) or end.killed_late
-    by_stop = end.stop_asked and of_stop
-    if not by_stop:
+    if not (end.stop_asked and of_stop):
         return 128 + end.signal, end.finish_reason
     if end.scrapy and not end.began and not end.killed_late:
         return contract.STOPPED, BEFORE_START  # its handlers exist only once the spider opens

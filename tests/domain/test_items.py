@@ -106,7 +106,8 @@ def test_no_more_is_read_than_is_asked_for() -> None:
     (["task-0/a.csv", "task-0/b/c.JSON", "task-1/items.jl"], ["task-0/a.csv", "task-0/b/c.JSON", "task-1/items.jl"]),
     (["task-0/items.csv", "task-0/items.jl", "task-0/items_b.csv"], ["task-0/items.jl", "task-0/items_b.csv"]),
     (["task-0/skipped.jsonl", "task-0/pages/1.json", "task-0/a.xml", "task-0/readme"], []),
-], ids=range(4))  # fmt: skip
+    (["task-0/items.csv\n", "task-0/items.jl\n", "task-0/csv"], []),
+], ids=range(5))  # fmt: skip
 def test_feeds_of_a_run(names: list[str], found: list[str]) -> None:
     assert feeds(names) == found
 

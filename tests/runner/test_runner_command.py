@@ -98,11 +98,11 @@ def test_stats_are_passed_on_while_it_runs(bench: RunnerBench) -> None:
     process.kill()
 
 
-WRITES = "import os, json, time\nfile = open(os.environ['CRAWL_FILES_DIR'] + '/items.jsonl', 'a', buffering=1)\n"
+APPENDS = "import os, json, time\nfile = open(os.environ['CRAWL_FILES_DIR'] + '/items.jsonl', 'a', buffering=1)\n"
 
 
 def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(bench: RunnerBench) -> None:
-    code = f"{WRITES}print('{{}}\\n' * 3, file=file, end='')\n{READY}"
+    code = f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')\n{READY}"
     code += "while not os.path.exists(os.environ['CRAWL_FILES_DIR'] + '/go'): time.sleep(0.01)\n"
     process = bench.start_python(f"{code}print('{{}}', file=file, end='')", eager=True)
     wait_until(bench.stats_file.exists)
@@ -126,7 +126,7 @@ def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(bench: RunnerBe
 def test_a_counter_that_a_crawler_tells_is_never_replaced(
     bench: RunnerBench, own: dict[str, int], environment: dict[str, str], told: tuple[int | None, ...]
 ) -> None:
-    code = f"{WRITES}print('{{}}\\n' * 3, file=file, end='')\n{STATS}write({own})"
+    code = f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')\n{STATS}write({own})"
     assert bench.python(code, **environment) == 0
     assert tuple(bench.summary().get(name) for name in ("items", "bytes", "pages")) == told
 

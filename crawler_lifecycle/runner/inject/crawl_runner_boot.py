@@ -42,13 +42,8 @@ def _settings() -> Any:
 
     settings = get_project_settings()
     # In the base dictionary, so that the EXTENSIONS of project or spider neither replace ours nor lose theirs.
-    base = dict(settings.getdict("EXTENSIONS_BASE"))
-    base["crawl_runner_stats.StatsFile"] = 0
-    ours: dict[str, object] = {
-        "EXTENSIONS_BASE": base,
-        "TELNETCONSOLE_ENABLED": False,
-        "REMOTE_CONTROL_ENABLED": False,
-    }
+    base = {**settings.getdict("EXTENSIONS_BASE"), "crawl_runner_stats.StatsFile": 0}
+    ours: dict[str, object] = {"EXTENSIONS_BASE": base, "TELNETCONSOLE_ENABLED": False, "REMOTE_CONTROL_ENABLED": False}
     if os.environ.get("CRAWL_JOB_DIR"):
         ours["JOBDIR"] = os.environ["CRAWL_JOB_DIR"]
     limit = int(os.environ.get("CRAWL_MEMORY_LIMIT") or 0)

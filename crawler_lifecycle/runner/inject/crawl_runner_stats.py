@@ -9,6 +9,7 @@ closes, all its numbers stand beside these (``scrapystats``), those first that m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -100,12 +101,10 @@ class StatsFile:
                 record["finish_reason"] = self._reason
                 record["scrapystats"] = self._numbers()
             beside = f"{self._path}.tmp"
-            try:
+            with contextlib.suppress(OSError):  # a full disk must not end the crawl from here
                 with open(beside, "w", encoding="utf-8") as file:
                     json.dump(record, file)
                 os.replace(beside, self._path)
-            except OSError:  # a full disk must not end the crawl from here
-                pass
 
     def _numbers(self) -> dict[str, float]:
         """All numbers of the collector that fit; empty where a project's own collector does not provide them."""
