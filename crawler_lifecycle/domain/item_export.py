@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Final
 
 from .item_table import VALUE
-from .items import matching, plain
+from .items import as_text, matching, plain
 
 #: The first items, whose fields become columns: so many, or fewer where they have so many characters.
 HEAD_ITEMS, HEAD_CHARS = 1_000, 2 * 1024 * 1024
@@ -62,7 +62,7 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
 
     def write(item: Any) -> None:
         row = dict(fields_of(item))
-        cells = [_harmless(cell_text(row.pop(name, None))) for name in names]
+        cells = [_harmless(as_text(row.pop(name, None))) for name in names]
         writer.writerow([*cells, *([plain(row) if row else ""] if more else [])])
 
     yield from _pieces(chain(head, source), text, write)
@@ -99,13 +99,6 @@ def read_head(items: Iterator[Any]) -> Generator[bytes, None, tuple[list[Any], l
 def fields_of(item: Any) -> dict[str, Any]:
     """The fields of an item; what has none is one."""
     return item if isinstance(item, dict) else {VALUE: item}
-
-
-def cell_text(value: Any) -> str:
-    """A value as the text of a cell: nothing for null, JSON for what is no text."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else plain(value)
 
 
 def utf8(text: str) -> str:

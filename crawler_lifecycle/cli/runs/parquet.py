@@ -8,8 +8,8 @@ from itertools import chain
 from typing import Any
 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, cell_text, fields_of, read_head, utf8
-from crawler_lifecycle.domain.items import plain
+from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, fields_of, read_head, utf8
+from crawler_lifecycle.domain.items import as_text, plain
 
 #: Rows of a group, and characters after which it is written anyway.
 ROWS, CHARS = 20_000, 8 * 1024 * 1024
@@ -55,7 +55,7 @@ def _row(item: Any, kinds: dict[str, str], whole: bool) -> dict[str, Any]:
     for name, value in fields_of(item).items():
         kind = kinds.get(name)
         if kind == "string":
-            row[name] = None if value is None else utf8(cell_text(value))
+            row[name] = None if value is None else utf8(as_text(value))
         elif kind is not None and (value is None or _FITS[kind](value)):
             row[name] = value
         elif kind is not None or whole:
