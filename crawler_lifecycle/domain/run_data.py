@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -136,7 +137,7 @@ def find_file(source: DataSource, runs: Sequence[int], name: str) -> RunFile:
 
 def open_file(source: DataSource, file: RunFile) -> BinaryIO:
     """The file, to be read from its beginning."""
-    return cast(BinaryIO, io.BufferedReader(_Raw(source, file), PIECE))
+    return cast(BinaryIO, io.BufferedReader(FarFile(partial(source.read_file, file), file.bytes), PIECE))
 
 
 def _pieces(source: DataSource, file: RunFile) -> Iterator[bytes]:
@@ -152,11 +153,11 @@ def _task_of(name: str) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-class _Raw(io.RawIOBase):
-    """A file that is read on by questions."""
+class FarFile(io.RawIOBase):
+    """A file that lies elsewhere: ``read`` answers its bytes from an offset on, as many as it likes."""
 
-    def __init__(self, source: DataSource, file: RunFile) -> None:
-        self._source, self._file, self._offset = source, file, 0
+    def __init__(self, read: Callable[[int], bytes], size: int) -> None:
+        self._read, self._size, self._offset = read, size, 0
         self._piece, self._begin = b"", 0
 
     def readable(self) -> bool:
@@ -166,7 +167,7 @@ class _Raw(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        offset += {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._file.bytes}[whence]
+        offset += {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
         if offset < 0:
             raise ValueError(f"seek to {offset}: a file begins at 0")
         self._offset = offset
@@ -175,7 +176,7 @@ class _Raw(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         at = self._offset - self._begin
         if not 0 <= at < len(self._piece):
-            self._piece, self._begin, at = self._source.read_file(self._file, self._offset), self._offset, 0
+            self._piece, self._begin, at = self._read(self._offset), self._offset, 0
         most = min(len(buffer), len(self._piece) - at)
         buffer[:most] = self._piece[at : at + most]
         self._offset += most
