@@ -126,18 +126,14 @@ class Items:
                     yield from read_items(name, _pieces(self._source, files[name]), self._skipped)
 
 
-def find_file(source: DataSource, runs: Sequence[int], name: str) -> RunFile:
-    """The file of this name. Raises ``InvalidRequest`` where there is none, and where several runs have it."""
+def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:
+    """The file of this name, to be read from its beginning. Raises ``InvalidRequest`` where there is none, and where
+    several runs have it."""
     found = [file for run_id in runs for file in source.run_files(run_id) if file.name == name]
     if len(found) != 1:
         cure = "files() lists what is there" if not found else "several runs have it; name the step of one of them"
         raise refusal("name", name, cure)
-    return found[0]
-
-
-def open_file(source: DataSource, file: RunFile) -> BinaryIO:
-    """The file, to be read from its beginning."""
-    return cast(BinaryIO, io.BufferedReader(FarFile(partial(source.read_file, file), file.bytes), PIECE))
+    return cast(BinaryIO, io.BufferedReader(FarFile(partial(source.read_file, found[0]), found[0].bytes), PIECE))
 
 
 def _pieces(source: DataSource, file: RunFile) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 from crawler_lifecycle.domain.bounds import YEAR_S, refusal
-from crawler_lifecycle.domain.run_data import Items, RunFile, find_file, open_file
+from crawler_lifecycle.domain.run_data import Items, RunFile, open_file
 from crawler_lifecycle.domain.values import of_json
 
 from .asking import current
@@ -141,8 +141,7 @@ class Job:
 
     def open(self, step: str | None, name: str, *, partial: bool = False) -> BinaryIO:
         """One of these files, to be read. Raises ``InvalidRequest`` where there is none of this name."""
-        source = current()
-        return open_file(source, find_file(source, self._runs(step, partial=partial), name))
+        return open_file(current(), self._runs(step, partial=partial), name)
 
     def _runs(self, step: str | None, *, partial: bool) -> list[int]:
         """The runs of the crawls that a name means. Raises ``InvalidRequest``."""

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.managers.manager import FAILED_OUTCOMES
-from crawler_lifecycle.domain.run_data import Items, RunFile, find_file, open_file
+from crawler_lifecycle.domain.run_data import Items, RunFile, open_file
 
 from .base import BaseLoopScript
 from .cycle import Cycle
@@ -208,8 +208,7 @@ class WorkFlowManager(BaseLoopScript):
 
     def open(self, job: JobKey | JobDict, name: str, *, partial: bool = False) -> BinaryIO:
         """One of these files, to be read. Raises ``InvalidRequest`` where there is none of this name."""
-        runs = [self._run_of(job, partial=partial)]
-        return open_file(self._platform, find_file(self._platform, runs, name))
+        return open_file(self._platform, [self._run_of(job, partial=partial)], name)
 
     def _run_of(self, job: JobKey | JobDict, *, partial: bool) -> int:
         key = job if isinstance(job, str) else job.get("key") if isinstance(job, dict) else None

@@ -74,7 +74,12 @@ class Pool(Generic[P]):
                 one.process.end()
                 one.kill()
             if process is None:
-                process = self._begin(slot, start)
+                process = start()
+                with self._changed:
+                    self.started += 1
+                    self._taken[slot] = process
+                    if self.over.is_set():
+                        process.process.strike()
             yield process
         finally:
             self._give_back(slot, process)
@@ -136,15 +141,6 @@ class Pool(Generic[P]):
             gone.append(self._idle.pop(0))
             self.parked += 1
         return None, gone
-
-    def _begin(self, slot: object, start: Callable[[], P]) -> P:
-        process = start()
-        with self._changed:
-            self.started += 1
-            self._taken[slot] = process
-            if self.over.is_set():
-                process.process.strike()
-        return process
 
     def _give_back(self, slot: object, process: P | None) -> None:
         keep = process is not None and process.usable()
