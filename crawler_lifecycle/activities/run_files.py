@@ -123,9 +123,7 @@ class RunFiles:
 
     def of_task(self, run: RunRef, task: TaskRef, path: str, offset: int = 0) -> OpenedFile | None:
         """The file that a task has at this path now, as far as it is written; ``None`` when there is none."""
-        live = self.live
-        first = live.read(run, task, path, offset, CHUNK) if live is not None else None
-        if live is None or first is None:
+        if (live := self.live) is None or (first := live.read(run, task, path, offset, CHUNK)) is None:
             return None
         return OpenedFile(first.size, _pieces(live, run, task, path, first, offset), offset)
 

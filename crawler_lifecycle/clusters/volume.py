@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
@@ -184,16 +185,11 @@ def _removed(folder: Path) -> list[tuple[Path, OSError]]:
 
 def _open_up(folder: Path) -> None:
     """Give ourselves the rights that crawlers removed, as far as the files are ours."""
-    _open_one(folder)
-    for path, names, _ in os.walk(folder, onerror=lambda error: None):
-        for name in names:
-            _open_one(Path(path, name))
-
-
-def _open_one(folder: Path) -> None:
-    with suppress(OSError):  # another process removes it too; a folder that stays closed is reported by the next try
-        if _is_folder(folder) and folder.lstat().st_uid == os.geteuid():
-            folder.chmod(0o700)
+    inside = (Path(path, name) for path, names, _ in os.walk(folder) for name in names)
+    for one in chain([folder], inside):  # each before ``os.walk`` goes into it
+        with suppress(OSError):  # another process removes it too; one that stays closed is reported by the next try
+            if _is_folder(one) and one.lstat().st_uid == os.geteuid():
+                one.chmod(0o700)
 
 
 def _rmdir(folder: Path) -> None:

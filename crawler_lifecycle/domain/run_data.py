@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, TypedDict, cast
 
 from .bounds import INT_MAX, refusal
 from .items import feeds, read_items, sentences
@@ -76,6 +76,17 @@ class HeldFiles:
 
     def read_file(self, file: RunFile, offset: int) -> bytes:
         return self._runs[file.run_id][file.name][offset : offset + PIECE]
+
+
+class Which(TypedDict, total=False):
+    """Items that are wanted."""
+
+    task: int | None
+    """Only of the task with this index."""
+    offset: int
+    limit: int | None
+    fields: Collection[str] | None
+    """Only these of each item."""
 
 
 class Items:

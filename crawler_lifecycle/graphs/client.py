@@ -155,8 +155,7 @@ class Gateway:
     # --- transport -------------------------------------------------------------------------------------------------
 
     def _command(self, key: str, name: str, body: Document | bytes) -> int:
-        count: int = self._call("POST", f"{_graph(key)}/{name}", body)["count"]
-        return count
+        return int(self._call("POST", f"{_graph(key)}/{name}", body)["count"])
 
     def _about(self, key: str, what: str, paths: Sequence[str] | None) -> list[Document]:
         """All pages about these steps; none when there is no such graph."""

@@ -238,6 +238,7 @@ class Hosts:
         self.own_queue = plans_queue(worker_id)
         self._modules, self._rules, self._limits = modules, rules, limits
         self._pool: Pool[Host] = Pool(limits.processes)
+        self.close = self._pool.close
         self._lock = threading.Lock()
         self._known: set[int] = set()
         """Managers that should come back to this worker."""
@@ -305,10 +306,6 @@ class Hosts:
     def state(self) -> dict[str, object]:
         """For the worker's health."""
         return self._pool.state() | {"most": self._limits.processes, "parked": self._pool.parked}
-
-    def close(self) -> None:
-        """End all processes. Calls under way end as with a killed process."""
-        self._pool.close()
 
     def _hear(self, manager_id: int, host: Host) -> None:
         if not host.usable():

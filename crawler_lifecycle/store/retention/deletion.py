@@ -27,7 +27,6 @@ from crawler_lifecycle.store.tables import metadata
 
 from .file_retention import begin_removal
 
-
 _WORDS: dict[str, Any] = dict.fromkeys(("cause", "reason", "resume_note"))
 
 
