@@ -12,9 +12,9 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, cast
 
 from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.run_data import FarFile
 from crawler_lifecycle.ports.protocols import FileArchive
 
 #: Bytes of a directory that are read: of some twenty thousand files.
@@ -52,7 +52,7 @@ class ArchivedFiles:
     @contextmanager
     def _opened(self, url: str, size: int) -> Iterator[zipfile.ZipFile]:
         try:
-            with zipfile.ZipFile(cast(IO[bytes], _Far(self._archive, url, size))) as archive:
+            with zipfile.ZipFile(_Far(self._archive, url, size)) as archive:
                 yield archive
         except _BROKEN as error:
             raise NotDelivered(f"{url}: the archive cannot be read: {error}; download it as a whole") from error
@@ -64,45 +64,22 @@ def _members(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
             yield one
 
 
-class _Far:
-    """A stored archive as a file that ``zipfile`` can read; one block of it is kept."""
+class _Far(io.BufferedReader):
+    """A stored archive as a file that ``zipfile`` can read."""
 
     def __init__(self, archive: FileArchive, url: str, size: int) -> None:
-        self._archive, self._url, self._size = archive, url, size
-        self._place = self._begin = 0
-        self._block = b""
+        def fetch(offset: int) -> bytes:
+            if offset >= size:
+                return b""
+            part = archive.part(url, offset, min(BLOCK, size - offset))
+            if part.size != size or not part.data:
+                raise ValueError(f"it has {part.size:,} bytes and not {size:,}: it is another one than was recorded")
+            return part.data
 
-    def seekable(self) -> bool:
-        return True
+        super().__init__(FarFile(fetch, size), BLOCK)
 
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        if self._place < 0:
-            raise ValueError("it points to before its beginning")
-        return self._place
-
-    def read(self, most: int = -1) -> bytes:
+    def read(self, size: int | None = -1, /) -> bytes:
         """Read on. ``zipfile`` asks for a directory as a whole, and for nothing else that is as large."""
-        left = max(0, self._size - self._place)
-        most = left if most < 0 else min(most, left)
-        if most > DIRECTORY_MAX:
+        if size is not None and size > DIRECTORY_MAX:
             raise ValueError(f"its directory has more than {DIRECTORY_MAX:,} bytes")
-        found = b""
-        while len(found) < most:
-            at = self._place - self._begin
-            if not 0 <= at < len(self._block):
-                self._fetch(max(BLOCK, most - len(found)))
-                continue
-            piece = self._block[at : at + most - len(found)]
-            self._place += len(piece)
-            found += piece
-        return found
-
-    def _fetch(self, most: int) -> None:
-        part = self._archive.part(self._url, self._place, min(most, self._size - self._place))
-        if part.size != self._size or not part.data:
-            raise ValueError(f"it has {part.size:,} bytes and not {self._size:,}: it is another one than was recorded")
-        self._begin, self._block = self._place, part.data
+        return super().read(size)

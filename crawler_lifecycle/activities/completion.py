@@ -167,13 +167,6 @@ class CompletionActivities:
         found = self.files.files(fence.run, [ref for ref in refs if ref.attempt > given_up])
         return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]
 
-    def _is_stored(self, fence: Fence) -> bool:
-        return any(one["attempt"] == fence.attempt and one["url"] for one in self.exports.list_exports(fence.run_id))
-
-    def _files_max(self, run_id: int) -> int | None:
-        crawler = self.catalogue.get(self.runs.request_of(run_id).crawler or "")
-        return None if crawler is None else crawler.files_max
-
     @activity.defn(name="export_supporting_files", no_thread_cancel_exception=True)
     def export_supporting_files(self, fence: Fence) -> ExportResult | None:
         """Zip the supporting files of all tasks of the run into the archive; ``None`` when there are none.
@@ -184,7 +177,8 @@ class CompletionActivities:
         try:
             with beating():
                 given_up = self.exports.begin_export(fence)
-                if given_up >= fence.attempt and self._is_stored(fence):
+                exports = self.exports.list_exports(fence.run_id) if given_up >= fence.attempt else []
+                if any(one["attempt"] == fence.attempt and one["url"] for one in exports):
                     raise NotInThisState(f"{FILES_REMOVED}; the archive stays as it was exported before")
                 sources = self._sources(fence, given_up)
                 if not sources:
@@ -192,7 +186,9 @@ class CompletionActivities:
                     return None
                 manifest = {"run_id": fence.run_id, "run_uid": fence.run_uid, "attempt": fence.attempt}
                 key = archive_key(fence.run, fence.attempt)
-                result = self.archive.store(key, sources, manifest, alive, files_max=self._files_max(fence.run_id))
+                crawler = self.catalogue.get(self.runs.request_of(fence.run_id).crawler or "")
+                files_max = None if crawler is None else crawler.files_max
+                result = self.archive.store(key, sources, manifest, alive, files_max=files_max)
         except LifecycleError as error:
             self.exports.record_export(fence, "failed", None, str(error))
             raise

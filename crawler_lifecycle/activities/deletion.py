@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 LISTS, LIST_S = 2, 1.0
 #: Lists of one try.
 LISTS_MAX = 300
-HISTORIES, ARCHIVES = "histories of Temporal", "archives"
 
 
 @dataclass
@@ -53,7 +52,7 @@ class DeletionActivities:
         Raises ``TemporalUnavailable`` while there is something.
         """
         row, empty = self._row(run), 0
-        with beating(), self._noting(run, HISTORIES):
+        with beating(), self._noting(run, "histories of Temporal"):
             for _ in range(LISTS_MAX):
                 empty = 0 if self.directory.delete_executions(run, workflow_ids(row)) else empty + 1
                 if empty == LISTS:
@@ -72,7 +71,7 @@ class DeletionActivities:
                 with self._noting(run, f"files in {place.where}", troubles):
                     place.put_aside(run)
                     place.remove(run, row.attempt)
-            with self._noting(run, ARCHIVES, troubles):
+            with self._noting(run, "archives", troubles):
                 self.archive.remove(run)
             if troubles:  # its words may be names of a crawler's files, and would stay in our own history
                 raise NotDelivered("not everything could be removed; the report of the run says why")

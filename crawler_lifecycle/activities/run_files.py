@@ -40,8 +40,8 @@ WAIT_S, LOOK_S = 30.0, 0.5
 READ_S = 60.0
 #: Files that one asker may read at the same time without beginning anew.
 OPEN_MAX = 8
-#: Bytes of a file that are read at once, and that its beginning has.
-CHUNK, BEGINNING_MAX = 64 * 1024, 2 * 1024 * 1024
+#: Bytes of a file that are read at once.
+CHUNK = 64 * 1024
 _OF_TASK = re.compile(r"task-([0-9]{1,9})(?:-attempt-([0-9]{1,9}))?/(.+)", re.ASCII | re.DOTALL)
 
 
@@ -84,10 +84,6 @@ class OpenedFile:
             self.at += stop
             yield piece[begin:stop]
 
-    def beginning(self, most: int = BEGINNING_MAX) -> bytes:
-        """At most so many of its first bytes. Blocks."""
-        return b"".join(self.part(0, most))
-
 
 @dataclass(frozen=True)
 class RunFiles:
@@ -107,8 +103,7 @@ class RunFiles:
         attempts too."""
         most = ALL_FILES if whole else FILES_MAX
         there = self._of_tasks(run.ref, of, most, whole)
-        record = None if there.readable else self._newest_archive(run.run_id)
-        if record is None or self.archived is None:
+        if there.readable or self.archived is None or (record := self._newest_archive(run.run_id)) is None:
             return there
         attempt, url, size = record
         prefix = f"{files_prefix(of.index, of.attempt)}/" if of is not None else ""
@@ -120,8 +115,7 @@ class RunFiles:
         """The file with this name of the list; ``None`` when there is none that can be read here. It may be opened at
         this offset, or before it."""
         live = self._live_file(run.ref, name, offset)
-        record = None if live is not None else self._newest_archive(run.run_id)
-        if record is None or self.archived is None:
+        if live is not None or self.archived is None or (record := self._newest_archive(run.run_id)) is None:
             return live
         _, url, size = record
         found = self.archived.open(url, size, name)
@@ -129,9 +123,7 @@ class RunFiles:
 
     def of_task(self, run: RunRef, task: TaskRef, path: str, offset: int = 0) -> OpenedFile | None:
         """The file that a task has at this path now, as far as it is written; ``None`` when there is none."""
-        live = self.live
-        first = live.read(run, task, path, offset, CHUNK) if live is not None else None
-        if live is None or first is None:
+        if (live := self.live) is None or (first := live.read(run, task, path, offset, CHUNK)) is None:
             return None
         return OpenedFile(first.size, _pieces(live, run, task, path, first, offset), offset)
 
@@ -247,20 +239,17 @@ class FileReading:
         rest of it, is not there any more."""
         if type(offset) is not int or not 0 <= offset <= ID_MAX:
             raise refusal("offset", offset, "give a whole number from 0 on")
+        file, found, until = f"{name!r:.300}", bytearray(), time.monotonic() + READ_S
         with beating():
-            return self._read(run_id, name, offset)
-
-    def _read(self, run_id: int, name: str, offset: int) -> bytes:
-        opened = self._opened.open(self._run(run_id), name, offset)
-        if opened is None:
-            raise NotDelivered(f"run {run_id} has no file {name!r:.300} that can be read here")
-        found, until = bytearray(), time.monotonic() + READ_S
-        for piece in opened.part(offset, offset + PIECE):
-            if time.monotonic() > until:
-                raise NotDelivered(f"run {run_id}: {name!r:.300} takes too long to read; read it from its beginning on")
-            found += piece
+            opened = self._opened.open(self._run(run_id), name, offset)
+            if opened is None:
+                raise NotDelivered(f"run {run_id} has no file {file} that can be read here")
+            for piece in opened.part(offset, offset + PIECE):
+                if time.monotonic() > until:
+                    raise NotDelivered(f"run {run_id}: {file} takes too long to read; read it from its beginning on")
+                found += piece
         if opened.at < min(offset + PIECE, opened.size):
-            raise NotDelivered(f"run {run_id}: {name!r:.300} was removed while it was read; begin again")
+            raise NotDelivered(f"run {run_id}: {file} was removed while it was read; begin again")
         self._opened.keep(run_id, name, opened)
         return bytes(found)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
@@ -87,18 +87,19 @@ class VolumePlace:
         top = self._root / _TASKS / str(run)
         try:
             aside = [folder for folder in _folders(self._root / TRASH) if folder.name.startswith(f"{run}.")]
-            indexes = list(_folders(top))
+            indexes = _folders(top)
             over = [
                 one for index in indexes for one in _folders(index) if one.name.isdecimal() and int(one.name) <= attempt
             ]
-            states = list(_folders(self._root / _STATE / str(run)))
+            states = _folders(self._root / _STATE / str(run))
             aside += [one for state in states for one in _folders(state) if one.name.startswith(ASIDE)]
         except OSError as error:
             raise _cannot_clear(self._root, error) from error
         for folder in (*aside, *over):
             _remove(folder)
-        for folder in over:
-            _remove_empty(folder)
+        for folder in over:  # and empty folders that are left in it
+            for path, _, _ in os.walk(folder, topdown=False):
+                _rmdir(Path(path))
         for folder in (*indexes, top, self._root / _STATE / str(run)):
             _rmdir(folder)
         check_mounted(self._root)
@@ -107,7 +108,7 @@ class VolumePlace:
         """Remove what killed calls had put aside. Returns what could not be removed, and why."""
         incidents = []
         try:
-            left = list(_folders(self._root / TRASH))
+            left = _folders(self._root / TRASH)
         except OSError as error:
             return [str(_cannot_clear(self._root, error))]
         for folder in left:
@@ -122,23 +123,19 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _folders(folder: Path) -> Iterator[Path]:
+def _folders(folder: Path) -> list[Path]:
     """The folders in it, without links; none when it does not exist, or is a link itself. Raises ``OSError``."""
-    if folder.is_symlink():
-        return
-    try:
-        with os.scandir(folder) as entries:
-            found = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except (FileNotFoundError, NotADirectoryError):
-        found = []
-    yield from found
+    if not folder.is_symlink():
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return []
 
 
 def _check_ours(folder: Path) -> None:
     """Raise ``PermissionError`` unless the files of the first task there is can be removed."""
     first: Path | None = folder
     for _ in ("index", "attempt", "files"):
-        first = next(_folders(first), None) if first is not None else None
+        first = next(iter(_folders(first)), None) if first is not None else None
     if first is not None and not os.access(first, os.W_OK | os.X_OK) and _is_folder(first):  # if it still exists
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(first))
 
@@ -157,11 +154,9 @@ def _hide_state(folder: Path) -> None:
 
 
 def _to_hide(state: Path) -> list[str]:
-    try:
-        with os.scandir(state) as entries:
-            return [entry.name for entry in entries if not entry.name.startswith(ASIDE)]
-    except FileNotFoundError:
-        return []
+    with suppress(FileNotFoundError), os.scandir(state) as entries:
+        return [entry.name for entry in entries if not entry.name.startswith(ASIDE)]
+    return []
 
 
 def _remove(folder: Path) -> None:
@@ -170,10 +165,8 @@ def _remove(folder: Path) -> None:
     """
     if _removed(folder):
         _open_up(folder)
-        incidents = _removed(folder)
-        if incidents:
-            path, error = incidents[0]
-            raise _cannot_clear(path, error)
+        if incidents := _removed(folder):
+            raise _cannot_clear(*incidents[0])
 
 
 def _removed(folder: Path) -> list[tuple[Path, OSError]]:
@@ -192,30 +185,18 @@ def _removed(folder: Path) -> list[tuple[Path, OSError]]:
 
 def _open_up(folder: Path) -> None:
     """Give ourselves the rights that crawlers removed, as far as the files are ours."""
-    _open_one(folder)
-    for path, names, _ in os.walk(folder, onerror=lambda error: None):
-        for name in names:
-            _open_one(Path(path, name))
-
-
-def _open_one(folder: Path) -> None:
-    with suppress(OSError):  # another process removes it too; a folder that stays closed is reported by the next try
-        if _is_folder(folder) and folder.lstat().st_uid == os.geteuid():
-            folder.chmod(0o700)
-
-
-def _remove_empty(folder: Path) -> None:
-    """Remove the folder and its empty subfolders, as far as we may."""
-    for path, _, _ in os.walk(folder, topdown=False):
-        _rmdir(Path(path))
+    inside = (Path(path, name) for path, names, _ in os.walk(folder) for name in names)
+    for one in chain([folder], inside):  # each before ``os.walk`` goes into it
+        with suppress(OSError):  # another process removes it too; one that stays closed is reported by the next try
+            if _is_folder(one) and one.lstat().st_uid == os.geteuid():
+                one.chmod(0o700)
 
 
 def _rmdir(folder: Path) -> None:
     """Remove the folder if it is empty and we may."""
-    if folder.is_symlink():
-        return
     try:
-        folder.rmdir()
+        if not folder.is_symlink():
+            folder.rmdir()
     except OSError as error:
         if error.errno not in _LEFT:
             raise _cannot_clear(folder, error) from error

@@ -11,8 +11,9 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, TypedDict, cast
 
 from .bounds import INT_MAX, refusal
 from .items import feeds, read_items, sentences
@@ -77,6 +78,17 @@ class HeldFiles:
         return self._runs[file.run_id][file.name][offset : offset + PIECE]
 
 
+class Which(TypedDict, total=False):
+    """Items that are wanted."""
+
+    task: int | None
+    """Only of the task with this index."""
+    offset: int
+    limit: int | None
+    fields: Collection[str] | None
+    """Only these of each item."""
+
+
 class Items:
     """The items of crawls, one after the other: iterate over them, as often as you like.
 
@@ -123,18 +135,14 @@ class Items:
                     yield from read_items(name, _pieces(self._source, files[name]), self._skipped)
 
 
-def find_file(source: DataSource, runs: Sequence[int], name: str) -> RunFile:
-    """The file of this name. Raises ``InvalidRequest`` where there is none, and where several runs have it."""
+def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:
+    """The file of this name, to be read from its beginning. Raises ``InvalidRequest`` where there is none, and where
+    several runs have it."""
     found = [file for run_id in runs for file in source.run_files(run_id) if file.name == name]
     if len(found) != 1:
         cure = "files() lists what is there" if not found else "several runs have it; name the step of one of them"
         raise refusal("name", name, cure)
-    return found[0]
-
-
-def open_file(source: DataSource, file: RunFile) -> BinaryIO:
-    """The file, to be read from its beginning."""
-    return cast(BinaryIO, io.BufferedReader(_Raw(source, file), PIECE))
+    return cast(BinaryIO, io.BufferedReader(FarFile(partial(source.read_file, found[0]), found[0].bytes), PIECE))
 
 
 def _pieces(source: DataSource, file: RunFile) -> Iterator[bytes]:
@@ -150,11 +158,11 @@ def _task_of(name: str) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-class _Raw(io.RawIOBase):
-    """A file that is read on by questions."""
+class FarFile(io.RawIOBase):
+    """A file that lies elsewhere: ``read`` answers its bytes from an offset on, as many as it likes."""
 
-    def __init__(self, source: DataSource, file: RunFile) -> None:
-        self._source, self._file, self._offset = source, file, 0
+    def __init__(self, read: Callable[[int], bytes], size: int) -> None:
+        self._read, self._size, self._offset = read, size, 0
         self._piece, self._begin = b"", 0
 
     def readable(self) -> bool:
@@ -164,7 +172,7 @@ class _Raw(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        offset += {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._file.bytes}[whence]
+        offset += {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
         if offset < 0:
             raise ValueError(f"seek to {offset}: a file begins at 0")
         self._offset = offset
@@ -173,7 +181,7 @@ class _Raw(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         at = self._offset - self._begin
         if not 0 <= at < len(self._piece):
-            self._piece, self._begin, at = self._source.read_file(self._file, self._offset), self._offset, 0
+            self._piece, self._begin, at = self._read(self._offset), self._offset, 0
         most = min(len(buffer), len(self._piece) - at)
         buffer[:most] = self._piece[at : at + most]
         self._offset += most

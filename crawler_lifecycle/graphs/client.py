@@ -14,6 +14,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -86,12 +87,8 @@ class Gateway:
             return None
 
     def find(self, *, states: Collection[str], keys: Collection[str], limit: int) -> list[Document]:
-        rows: list[Document] = []
-        for page in self._pages("/v1/graphs", {"state": sorted(states), "id": list(keys)}, min(limit, PAGE_SIZE)):
-            rows += page["graphs"]
-            if len(rows) >= limit:
-                break
-        return rows[:limit]
+        pages = self._pages("/v1/graphs", {"state": sorted(states), "id": list(keys)}, min(limit, PAGE_SIZE))
+        return list(islice((row for page in pages for row in page["graphs"]), limit))
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         pages, wanted = self._about(key, "steps", paths), _wanted(paths)
@@ -158,8 +155,7 @@ class Gateway:
     # --- transport -------------------------------------------------------------------------------------------------
 
     def _command(self, key: str, name: str, body: Document | bytes) -> int:
-        count: int = self._call("POST", f"{_graph(key)}/{name}", body)["count"]
-        return count
+        return int(self._call("POST", f"{_graph(key)}/{name}", body)["count"])
 
     def _about(self, key: str, what: str, paths: Sequence[str] | None) -> list[Document]:
         """All pages about these steps; none when there is no such graph."""
@@ -245,7 +241,5 @@ def _graph(key: str) -> str:
 
 def _wanted(paths: Sequence[str] | None) -> Callable[[str], bool]:
     """Return whether a step is one of these or in one of these."""
-    if paths is None:
-        return lambda path: True
-    chosen = set(paths)
-    return lambda path: not chosen.isdisjoint(with_above(path))
+    chosen = None if paths is None else set(paths)
+    return lambda path: chosen is None or not chosen.isdisjoint(with_above(path))

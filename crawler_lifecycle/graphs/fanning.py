@@ -40,7 +40,9 @@ def fan_out(items: Iterable[Any], step: Callable[[Any], Any], *, key: str | Call
         if number >= STEPS_MAX:
             cure = f"give each step several of them, or read them in parts (limit={STEPS_MAX})"
             raise InvalidRequest(f"items: more than {STEPS_MAX} are too many for one graph; {cure}")
-        value = _value(number, item, key)
+        if not callable(key) and (not isinstance(item, Mapping) or key not in item):
+            raise refusal(f"item {number}", item, f"it has no field {key!r:.100}; name one that each item has")
+        value = key(item) if callable(key) else item[key]
         name = _name(value)
         if not name:
             raise refusal(f"key of item {number}", value, "give a text or a number that names it")
@@ -50,14 +52,6 @@ def fan_out(items: Iterable[Any], step: Callable[[Any], Any], *, key: str | Call
         job, args = what if isinstance(what, tuple) else (what, None)
         found.add(name, job, args=args)
     return found
-
-
-def _value(number: int, item: Any, key: str | Callable[[Any], Any]) -> Any:
-    if callable(key):
-        return key(item)
-    if not isinstance(item, Mapping) or key not in item:
-        raise refusal(f"item {number}", item, f"it has no field {key!r:.100}; name one that each item has")
-    return item[key]
 
 
 def _name(value: Any) -> str:

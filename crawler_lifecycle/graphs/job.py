@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
 from crawler_lifecycle.domain.bounds import YEAR_S, refusal
-from crawler_lifecycle.domain.run_data import Items, RunFile, find_file, open_file
+from crawler_lifecycle.domain.run_data import Items, RunFile, Which, open_file
 from crawler_lifecycle.domain.values import of_json
 
 from .asking import current
@@ -105,22 +105,14 @@ class Job:
             self._asked = (now, answer)
         return answer
 
-    def items(
-        self,
-        step: str | None = None,
-        *,
-        task: int | None = None,
-        offset: int = 0,
-        limit: int | None = None,
-        fields: Collection[str] | None = None,
-        partial: bool = False,
-    ) -> Items:
+    def items(self, step: str | None = None, *, partial: bool = False, **which: Unpack[Which]) -> Items:
         """The items of a crawl of this graph, one after the other.
 
         ``step`` names it, beside this step or around it; the name of a graph means all crawls in it, in their order.
         Without it this step is meant.
-        ``task``: only of the task with this index. ``fields``: only these of each item. A crawl that has not completed
-        is refused unless ``partial`` is true: then its items count as far as they came. Raises ``InvalidRequest``.
+        ``task``: only of the task with this index. ``offset``, ``limit``: so many are passed over, so many come then.
+        ``fields``: only these of each item. A crawl that has not completed is refused unless ``partial`` is true: then
+        its items count as far as they came. Raises ``InvalidRequest``.
 
         >>> from crawler_lifecycle.graphs import Workflow, crawl, current_job
         >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -132,8 +124,7 @@ class Job:
         ...     print(workflow.get_recorded("report"))
         9
         """
-        runs = self._runs(step, partial=partial)
-        return Items(current(), runs, task=task, offset=offset, limit=limit, fields=fields)
+        return Items(current(), self._runs(step, partial=partial), **which)
 
     def files(self, step: str | None = None, *, partial: bool = False) -> list[RunFile]:
         """The supporting files of a crawl of this graph; ``step`` and ``partial`` as for ``items``."""
@@ -141,8 +132,7 @@ class Job:
 
     def open(self, step: str | None, name: str, *, partial: bool = False) -> BinaryIO:
         """One of these files, to be read. Raises ``InvalidRequest`` where there is none of this name."""
-        source = current()
-        return open_file(source, find_file(source, self._runs(step, partial=partial), name))
+        return open_file(current(), self._runs(step, partial=partial), name)
 
     def _runs(self, step: str | None, *, partial: bool) -> list[int]:
         """The runs of the crawls that a name means. Raises ``InvalidRequest``."""

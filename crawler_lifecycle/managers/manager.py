@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.managers.manager import FAILED_OUTCOMES
-from crawler_lifecycle.domain.run_data import Items, RunFile, find_file, open_file
+from crawler_lifecycle.domain.run_data import Items, RunFile, Which, open_file
 
 from .base import BaseLoopScript
 from .cycle import Cycle
@@ -174,21 +174,13 @@ class WorkFlowManager(BaseLoopScript):
 
     # --- what jobs brought -------------------------------------------------------------------------------------------
 
-    def items(
-        self,
-        job: JobKey | JobDict,
-        *,
-        task: int | None = None,
-        offset: int = 0,
-        limit: int | None = None,
-        fields: Collection[str] | None = None,
-        partial: bool = False,
-    ) -> Items:
+    def items(self, job: JobKey | JobDict, *, partial: bool = False, **which: Unpack[Which]) -> Items:
         """The items of a job of this manager, one after the other.
 
-        ``task``: only of the task with this index. ``fields``: only these of each item. A job that lives or failed is
-        refused unless ``partial`` is true: then its items count as far as they came. Raises ``InvalidRequest``, and
-        ``NotYetDelivered`` when its files are still on their way after 30 s; a hook that raises that runs again later.
+        ``task``: only of the task with this index. ``offset``, ``limit``: so many are passed over, so many come then.
+        ``fields``: only these of each item. A job that lives or failed is refused unless ``partial`` is true: then its
+        items count as far as they came. Raises ``InvalidRequest``, and ``NotYetDelivered`` when its files are still on
+        their way after 30 s; a hook that raises that runs again later.
 
         >>> from crawler_lifecycle.managers import CrawlManager
         >>> from crawler_lifecycle.managers.testing import simulate
@@ -199,8 +191,7 @@ class WorkFlowManager(BaseLoopScript):
         >>> simulate(Shop, items={"shop.com": [{"price": 7}, {"price": 9}]}).state
         {'dearest': 9}
         """
-        runs = [self._run_of(job, partial=partial)]
-        return Items(self._platform, runs, task=task, offset=offset, limit=limit, fields=fields)
+        return Items(self._platform, [self._run_of(job, partial=partial)], **which)
 
     def files(self, job: JobKey | JobDict, *, partial: bool = False) -> Sequence[RunFile]:
         """The supporting files of a job of this manager; ``partial`` as for ``items``."""
@@ -208,8 +199,7 @@ class WorkFlowManager(BaseLoopScript):
 
     def open(self, job: JobKey | JobDict, name: str, *, partial: bool = False) -> BinaryIO:
         """One of these files, to be read. Raises ``InvalidRequest`` where there is none of this name."""
-        runs = [self._run_of(job, partial=partial)]
-        return open_file(self._platform, find_file(self._platform, runs, name))
+        return open_file(self._platform, [self._run_of(job, partial=partial)], name)
 
     def _run_of(self, job: JobKey | JobDict, *, partial: bool) -> int:
         key = job if isinstance(job, str) else job.get("key") if isinstance(job, dict) else None

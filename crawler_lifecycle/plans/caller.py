@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from crawler_lifecycle.domain import values
 from crawler_lifecycle.domain.graph.checks import shown
@@ -117,8 +117,7 @@ class _OwnGraph(AskedFiles):
         self._worker, self._key = worker, key
 
     def status(self, key: str) -> Document | None:
-        found: Document | None = self._of(key).ask("status")
-        return found
+        return cast(Document | None, self._of(key).ask("status"))
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         found: list[Document] = []

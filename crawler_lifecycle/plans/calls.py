@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -87,16 +88,12 @@ class Loaded:
     on_hook_error: str
 
 
-_FOUND = TypeAdapter(FoundModule)
-_LOADED = TypeAdapter(Loaded)
-_OUTCOMES = TypeAdapter(list[str])
-_PAGE = TypeAdapter(Page)
-_DECISION = TypeAdapter(Decision)
+_adapter = functools.cache(TypeAdapter)
 
 
 def found(reply: object) -> FoundModule:
     """Return the content of a module. Like all functions here it raises ``InvalidRequest`` for an impossible reply."""
-    module = _checked(_FOUND, reply)
+    module = _checked(FoundModule, reply)
     for plan in module.plans:
         if len(json.dumps(plan.options)) > JOB_BYTES:
             raise InvalidRequest(f"options of {plan.plan}: more than {JOB_BYTES} bytes")
@@ -105,7 +102,7 @@ def found(reply: object) -> FoundModule:
 
 def loaded(reply: object) -> Loaded:
     """Return the loaded class."""
-    one = _checked(_LOADED, reply)
+    one = _checked(Loaded, reply)
     for name, known in CHOICES.items():
         if (value := getattr(one, name)) not in known:
             raise InvalidRequest(f"{name}: {value!r:.80} is not allowed; give one of {', '.join(known)}")
@@ -114,13 +111,12 @@ def loaded(reply: object) -> Loaded:
 
 def outcomes(reply: object) -> frozenset[str]:
     """The failed outcomes of an object."""
-    told = _checked(_OUTCOMES, reply, "failed_outcomes")
-    return frozenset(told)
+    return frozenset(_checked(list[str], reply, "failed_outcomes"))
 
 
 def page(reply: object, after: int) -> Page:
     """The next yields after this position."""
-    one = _checked(_PAGE, reply)
+    one = _checked(Page, reply)
     if len(yields_behind(one, after)) != len(one.items) or one.position < after:
         raise InvalidRequest(f"a page after position {after} that begins or ends before it")
     for item in one.items:
@@ -140,7 +136,7 @@ def _item(item: SourceItem) -> SourceItem:
 
 def decision(reply: object) -> Decision:
     """Return the decision of a cycle."""
-    one = _checked(_DECISION, reply)
+    one = _checked(Decision, reply)
     if len(one.hooked) + len(one.failed) > CYCLE_ENDS:
         raise InvalidRequest(f"more ends than the {CYCLE_ENDS} that a cycle gets")
     for job in [entry.job for entry in one.added] + [entry.job for entry in one.picked]:
@@ -169,9 +165,9 @@ def check_job(job: Job) -> None:
             raise InvalidRequest(f"{name}: more than {JOB_BYTES} bytes of JSON; pass a reference instead")
 
 
-def _checked(adapter: TypeAdapter[T], reply: object, name: str = "") -> T:
+def _checked(kind: type[T], reply: object, name: str = "") -> T:
     try:
-        one = adapter.validate_python(reply)
+        one: T = _adapter(kind).validate_python(reply)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise InvalidRequest(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None

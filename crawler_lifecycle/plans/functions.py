@@ -42,7 +42,7 @@ class FunctionProcess(Pooled):
         self._modules, self._rules, self._result_max = modules, rules, result_max
         self._imported: set[str] = set()
         self._calls = 0
-        self.graph, self._left = "", False
+        self.graph, self.left = "", False
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as result:
             self.process = HostProcess("functions", rules, (given.fileno(), result.fileno()))
             self._given, self._result = os.dup(given.fileno()), os.dup(result.fileno())
@@ -93,12 +93,6 @@ class FunctionProcess(Pooled):
     def usable(self) -> bool:
         return self._calls < CALLS_MAX and super().usable() and self.process.resident() < self._rules.memory // 2
 
-    def fits(self, graph: str) -> bool:
-        """Return whether it may be called for this graph. State that a function has left (threads, timers, variables)
-        stays with its own graph.
-        """
-        return not self._left or self.graph == graph
-
     def kill(self) -> None:
         super().kill()
         for file in (self._given, self._result):
@@ -123,7 +117,7 @@ class FunctionProcess(Pooled):
         """Return the checked result of the function. Raises ``PlanFailed`` for a failure, and the errors of an
         impossible result.
         """
-        kind, self._left = reply["kind"], self._left or reply["left"] is not False
+        kind, self.left = reply["kind"], self.left or reply["left"] is not False
         if kind == "failed":
             raise PlanFailed(_text(reply["error"]), lives=True, for_good=reply["for_good"] is True)
         if kind == "cancel":
@@ -165,7 +159,8 @@ class Functions:
 
     @contextmanager
     def use(self, graph: str) -> Iterator[FunctionProcess]:
-        with self._pool.use(None, lambda host: host.fits(graph), self._start, lambda: None) as host:
+        # State that a function has left (threads, timers, variables) stays with its own graph.
+        with self._pool.use(None, lambda host: not host.left or host.graph == graph, self._start, lambda: None) as host:
             if host.graph != graph:
                 host.printed()  # that one belonged to another call
                 host.graph = graph

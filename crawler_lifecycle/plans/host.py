@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from crawler_lifecycle.domain.managers.manager import CHOICES, Decision, JobState, Live, Start, Waiting
 from crawler_lifecycle.domain.run_data import AskedFiles
@@ -76,8 +76,7 @@ class HostPlatform(AskedFiles):
         return set(self._pipes.ask("known_identities", identities=list(identities)))
 
     def job(self, key: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._pipes.ask("job", key=key)
-        return found
+        return cast(dict[str, Any] | None, self._pipes.ask("job", key=key))
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
         return OwnedPage(**self._pipes.ask("owned_jobs", **asdict(query)))

@@ -74,7 +74,12 @@ class Pool(Generic[P]):
                 one.process.end()
                 one.kill()
             if process is None:
-                process = self._begin(slot, start)
+                process = start()
+                with self._changed:
+                    self.started += 1
+                    self._taken[slot] = process
+                    if self.over.is_set():
+                        process.process.strike()
             yield process
         finally:
             self._give_back(slot, process)
@@ -136,15 +141,6 @@ class Pool(Generic[P]):
             gone.append(self._idle.pop(0))
             self.parked += 1
         return None, gone
-
-    def _begin(self, slot: object, start: Callable[[], P]) -> P:
-        process = start()
-        with self._changed:
-            self.started += 1
-            self._taken[slot] = process
-            if self.over.is_set():
-                process.process.strike()
-        return process
 
     def _give_back(self, slot: object, process: P | None) -> None:
         keep = process is not None and process.usable()
@@ -242,6 +238,7 @@ class Hosts:
         self.own_queue = plans_queue(worker_id)
         self._modules, self._rules, self._limits = modules, rules, limits
         self._pool: Pool[Host] = Pool(limits.processes)
+        self.close = self._pool.close
         self._lock = threading.Lock()
         self._known: set[int] = set()
         """Managers that should come back to this worker."""
@@ -309,10 +306,6 @@ class Hosts:
     def state(self) -> dict[str, object]:
         """For the worker's health."""
         return self._pool.state() | {"most": self._limits.processes, "parked": self._pool.parked}
-
-    def close(self) -> None:
-        """End all processes. Calls under way end as with a killed process."""
-        self._pool.close()
 
     def _hear(self, manager_id: int, host: Host) -> None:
         if not host.usable():

@@ -79,8 +79,7 @@ class Pipes:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Raises ``ValueError`` and ``TypeError`` for values that are no JSON, and then sends nothing."""
-        line = encode(message)
-        self._write.write(line)
+        self._write.write(encode(message))
         self._write.flush()
 
     def reply(self, message: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered, NotYetDelivered, RunNotFound
-from crawler_lifecycle.domain.run_data import PIECE, AskedFiles, Items, RunFile, find_file, open_file
+from crawler_lifecycle.domain.run_data import PIECE, AskedFiles, Items, RunFile, open_file
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import FileArchive
 from crawler_lifecycle.ports.runs import Fence
@@ -107,11 +107,11 @@ def test_what_a_crawl_left_is_read_to_the_byte(bench: Bench) -> None:
     assert sizes == {"task-0/items.jsonl": len(PRICES), "task-0/noise.zip": len(NOISE), "task-0/empty.txt": 0}
     assert [item["price"] for item in Items(source, [run_id], offset=5, limit=3)] == [5, 6, 7]
     assert sum(item["price"] for item in Items(source, [run_id])) == sum(range(200_000))
-    noise = open_file(source, find_file(source, [run_id], "task-0/noise.zip"))
+    noise = open_file(source, [run_id], "task-0/noise.zip")
     assert noise.read() == NOISE
     assert noise.seek(-100, 2) == len(NOISE) - 100
     assert noise.read(50) == NOISE[-100:-50]
-    assert open_file(source, find_file(source, [run_id], "task-0/empty.txt")).read() == b""
+    assert open_file(source, [run_id], "task-0/empty.txt").read() == b""
 
 
 def test_several_files_at_once_and_on_from_anywhere(bench: Bench) -> None:

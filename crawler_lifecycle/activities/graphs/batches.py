@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -35,7 +35,7 @@ from crawler_lifecycle.ports.protocols import (
     WorkflowDirectory,
 )
 
-from .questions import Around, Frame, Questions, given_frames, unfit
+from .questions import Around, Questions, given_frames, unfit
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.graphs.graphs import GraphStore
@@ -214,27 +214,24 @@ class _Batch:
         if work.attempt > 1:
             rows = self._graphs.list_steps(self._row.graph_id, paths=[work.path])
             job["errors"] = [error for row in rows for error in row.errors]
+        # Of a step that has grafted before, the context of what it grafted would be among the others.
+        around = Around() if work.graft else self._around
+        given = given_frames(self._graphs, self._row.graph_id, work, around)  # nothing is read before it is asked
         return FunctionCall(
-            function=str(work.job.get("call")),
+            function=_called(work),
             graph=self._row.key,
             job=job,
             limit_s=work.timeout_s,
             graft=work.graft,
-            given=self._given(work) if work.job.get("style") in ("cascade", "item") else (),
+            given=given if work.job.get("style") in ("cascade", "item") else (),
         )
 
-    def _given(self, work: StepWork) -> Iterable[Frame]:
-        # Of a step that has grafted before, the context of what it grafted would be among the others.
-        around = Around() if work.graft else self._around
-        return given_frames(self._graphs, self._row.graph_id, work, around)
-
     def _completed(self, work: StepWork, reply: FunctionReply) -> Done:
-        state, not_before = StepState.COMPLETED, None
+        state, outcome, not_before = StepState.COMPLETED, None, None
         if reply.kind == "cancel":
-            state = StepState.CANCELLED
+            state, outcome = StepState.CANCELLED, "cancelled"
         elif reply.kind == "snooze":
             state, not_before = StepState.SCHEDULED, self._owner.clock() + timedelta(seconds=reply.seconds)
-        outcome = "cancelled" if state is StepState.CANCELLED else None
         end = StepEnd(work.number, work.attempt, state, outcome, reply.reason, not_before)
         return Done(end, reply.result, reply.result_bytes)
 
@@ -267,22 +264,20 @@ def _called(work: StepWork) -> str:
     return str(work.job.get("call"))
 
 
+@dataclass
 class _Watch:
     """Watches an executing function: somebody may cancel it."""
 
-    def __init__(
-        self,
-        owner: GraphBatchActivities,
-        fence: GraphFence,
-        work: StepWork,
-        host: FunctionHost,
-        beat: Callable[[float], None],
-    ) -> None:
-        self._owner, self._fence, self._work, self._host, self._beat = owner, fence, work, host, beat
-        self._began = self._looked = time.monotonic()
-        self._since: float | None = None
-        """When it was seen that the step was cancelled."""
-        self._asked = False
+    _owner: GraphBatchActivities
+    _fence: GraphFence
+    _work: StepWork
+    _host: FunctionHost
+    _beat: Callable[[float], None]
+    _began: float = field(default_factory=time.monotonic)
+    _looked: float = field(default_factory=time.monotonic)
+    _since: float | None = None
+    """When it was seen that the step was cancelled."""
+    _asked: bool = False
 
     def took(self) -> float:
         """Seconds since it began."""

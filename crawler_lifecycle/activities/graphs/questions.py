@@ -193,8 +193,7 @@ class Questions(FileQuestions):
         known = {row.path for row in self._named(paths)}
         inside = self._inside([path for path in paths if path in known][:1])
         crawls = [one.path for one in inside if one.kind is StepKind.CRAWL]
-        pages = [crawls[begin : begin + PAGE] for begin in range(0, len(crawls), PAGE)]
-        rows = [row for page in pages for row in self._named(page)]
+        rows = [row for begin in range(0, len(crawls), PAGE) for row in self._named(crawls[begin : begin + PAGE])]
         return [{name: getattr(row, name) for name in CRAWL} for row in rows]
 
     # --- behind them

@@ -27,7 +27,6 @@ from crawler_lifecycle.store.tables import metadata
 
 from .file_retention import begin_removal
 
-_EMPTY: Mapping[str, Any] = {}
 _WORDS: dict[str, Any] = dict.fromkeys(("cause", "reason", "resume_note", "error", "fields"))
 
 
@@ -40,9 +39,9 @@ _T, _run = metadata.tables, metadata.tables["run_history"].c
 _task, _event = _T["task_history"], _T["outbox_event"]
 #: Large tables, in the order of their keys, and what of their rows goes: words of persons and of crawlers.
 _PAGED: Mapping[Column[Any], Mapping[str, Any]] = {
-    _task.c.task_id: _WORDS | {"outcome": _known(_task.c.outcome), "args": _EMPTY},
-    _T["status_transition"].c.seq: {"evidence": _EMPTY},
-    _T["correction"].c.id: {"evidence": _EMPTY},
+    _task.c.task_id: _WORDS | {"outcome": _known(_task.c.outcome), "args": {}},
+    _T["status_transition"].c.seq: {"evidence": {}},
+    _T["correction"].c.id: {"evidence": {}},
     _event.c.seq: {"body": {"deleted": True}},
 }
 #: The same of small ones; ``None``: the whole row. Exports keep their status: nothing is undelivered of the run.

@@ -125,10 +125,9 @@ class CompletionStore(RunPart):
                 fields=None if coverage is None else asdict(coverage),
                 **count_sums(unit),
             )
-            if unit.stop is not None:
-                note_acted(unit, unit.now)  # nothing is left to be done about one that nobody heard of any more
             forget_staged(unit)
             if unit.stop is not None:
+                note_acted(unit, unit.now)  # nothing is left to be done about one that nobody heard of any more
                 key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
                 stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", "outcome", "cause")
                 unit.append_event(EVENT_RUN_STOPPED, key, stopped)

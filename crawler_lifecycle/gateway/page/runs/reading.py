@@ -13,7 +13,7 @@ from fastapi import FastAPI, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from crawler_lifecycle.activities.run_files import BEGINNING_MAX, FileList, RunFiles
+from crawler_lifecycle.activities.run_files import FileList, RunFiles
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.items import is_items
 from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, NameChoice
@@ -93,7 +93,7 @@ async def _end(reader: LogReader, task: LoggedTask) -> tuple[str, str | None]:
 
 
 #: Bytes of a text that are shown, and of a picture that is.
-TEXT_MAX, PICTURE_MAX = 256 * 1024, BEGINNING_MAX
+TEXT_MAX, PICTURE_MAX = 256 * 1024, 2 * 1024 * 1024
 #: Pictures by how they begin: a name alone is a crawler's word. Those of vectors may hold scripts, and are none here.
 _PICTURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -131,7 +131,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
                 opened = files.open(row, choice.name)
                 if opened is None:
                     raise missing(run_id, f"name: {choice.name!r}")
-                return opened.size, opened.beginning(PICTURE_MAX)
+                return opened.size, b"".join(opened.part(0, PICTURE_MAX))
 
         size, data = await to_thread.run_sync(begin, limiter=threads)
         kind = next((kind for mark, kind in _PICTURES.items() if data.startswith(mark)), None)
