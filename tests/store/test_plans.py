@@ -82,7 +82,7 @@ SERVERS_SIZE = Size(20_000, 5, 10_000)
 #: (method, what, table) -> why it may.
 MAY = {
     ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
-    ("list_runs attention tags", "temporary", "later"): "MariaDB decides by its estimate: one page, of one tag, at times",
+    ("list_runs attention tags", "temporary", "later"): "MariaDB makes it or not, by its estimate, for one page",
     ("list_managers", "scan", "manager"): "the newest managers are read in the order of the key, until a page is full",
     ("list_graphs", "scan", "graph"): "the newest graphs are read in the order of the key, until a page is full",
     ("count_schedules", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
