@@ -67,7 +67,7 @@ def catalogue() -> list[dict[str, Any]]:
             "name": "plain",
             "kind": "command",
             "image": REFERENCE,
-            "command": ["python", "/opt/crawlers/plain_crawler.py"],
+            "command": ["python3", "/opt/crawlers/plain_crawler.py"],
             "args": {"site": {"required": True}, "max_pages": {"required": False}, "delay": {"required": False}},
             "resources": {"cpu": "100m", "memory": "64Mi"},
         },

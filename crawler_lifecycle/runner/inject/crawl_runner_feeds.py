@@ -17,12 +17,20 @@ class KeptFeed(FileFeedStorage):
     def __init__(self, uri: str, **options: Any) -> None:
         super().__init__(uri, **options)
         self.path = os.path.join(os.environ.get("CRAWL_FILES_DIR") or "", self.path)
-        # Of the feed that a project without one gets: a file that was not there when it began is the project's own.
-        given = (options.get("feed_options") or {}).get("crawl_default", False)
-        self._yields = given and not os.path.exists(self.path)
+        self._given = (options.get("feed_options") or {}).get("crawl_default", False)
+        self._before = _stand(self.path)
 
     def open(self, spider: Any) -> Any:
         """Write nothing beside a project that writes the same file itself, which it did before an item comes here."""
-        if self._yields and os.path.exists(self.path):
+        if self._given and _stand(self.path) != self._before:
             return open(os.devnull, "wb")
         return super().open(spider)
+
+
+def _stand(path: str) -> Any:
+    """A value that is another one after somebody wrote to the file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
