@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from crawler_lifecycle.domain.item_stats import FIELDS_MAX, FieldStats, item_stats
+from crawler_lifecycle.domain.item_stats import FIELDS_MAX, FieldStats, _batch, item_stats
 
 
 def test_fields_of_items() -> None:
@@ -28,3 +30,23 @@ def test_distinct_values(distinct: int) -> None:
 def test_fields_without_end_are_counted_and_left_out() -> None:
     found = item_stats([{f"f{n}": n for n in range(5_000)}, {"\x1b" * 300: 1}])
     assert (len(found.fields), found.fields_left_out) == (FIELDS_MAX, 4_801)
+
+
+def test_values_of_several_kinds_are_the_same_in_each_batch() -> None:
+    rows: list[object] = [5, 5.5, 5.0, "5", True, None, "", [], {}, [1], False, "x"]
+    found = item_stats([{"a": rows[n % 2]} for n in range(2_000)] + [{"a": row} for row in rows])
+    assert found.fields == [FieldStats("a", 2_008, 0.998, 7, 1, 5)]  # 5, 5.5, "5", true, [1], false, x
+
+
+def test_large_items_are_not_kept_together() -> None:
+    kept = 0
+
+    def items() -> Iterator[dict[str, str]]:
+        nonlocal kept
+        for _ in range(200):
+            kept += 1024 * 1024
+            yield {"a": "x"}
+
+    assert item_stats(items(), lambda: kept).items == 200
+    batch = _batch(items(), lambda: kept)
+    assert len(batch) == 20

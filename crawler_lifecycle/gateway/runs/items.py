@@ -60,7 +60,7 @@ class RunItems:
         """The statistics of items. After ``READ_S`` it ends, and says so."""
         with reading(run_id):
             read = _Reading(self, run_id, choice)
-            stats = item_stats(read.in_time())
+            stats = item_stats(read.in_time(), lambda: read.bytes)
         return replace(stats, notes=read.told())
 
     def feed(self, run_id: int, choice: FeedChoice) -> Iterator[bytes]:
@@ -81,7 +81,7 @@ class _Reading:
 
     def __init__(self, of: RunItems, run_id: int, choice: ItemsChoice) -> None:
         self._files, self._run, self._choice = of.files, undeleted(of.runs, run_id), choice
-        self._skipped, self.late = Counter[str](), False
+        self._skipped, self.late, self.bytes = Counter[str](), False, 0
         self.until = time.monotonic() + READ_S
         self.notes: list[str] = []
         if choice.name is not None:
@@ -117,6 +117,7 @@ class _Reading:
         for piece in opened.pieces:
             if time.monotonic() > self.until:
                 raise _Late
+            self.bytes += len(piece)
             yield piece
 
 
