@@ -61,6 +61,10 @@ def _memory(least: str, most: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+#: Names of Kubernetes objects by the priority of a run.
+ByPriority = dict[Annotated[int, Field(ge=1, le=5)], Annotated[str, Field(min_length=1, max_length=253)]]
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -93,6 +97,10 @@ class ClusterSettings(_Section):
     """Priority class of scheduled runs whose catalogue entry names none."""
     onetime_priority_class: str | None = None
     """The same for all other runs."""
+    priority_classes: ByPriority = Field(default_factory=dict)
+    """Priority classes by the priority of a run; they win over the two above."""
+    queue_priority_classes: ByPriority = Field(default_factory=dict)
+    """Kueue's WorkloadPriorityClasses by the priority of a run, for crawlers with a queue."""
     volume_claim: str | None = None
     """Claim of a shared volume, mounted into crawl pods by sub-path: files and saved state."""
     volume_path: Path | None = None

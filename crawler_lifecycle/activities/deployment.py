@@ -179,6 +179,7 @@ class DeploymentActivities:
                 expires_at=expires_at,
                 scheduled=scheduled,
                 due_at=handle.due_at,
+                priority=handle.priority,
                 resume=order.resume,
                 place=place,
                 record=self._record(fence),

@@ -204,6 +204,7 @@ def wire(deployment: Deployment) -> dict[str, Any]:
         "resources": dataclasses.asdict(deployment.resources),
         "limits": dataclasses.asdict(deployment.limits),
         "expires_at": deployment.expires_at.isoformat(),
+        "priority": deployment.priority,
         "resume": deployment.resume,
     }
     if deployment.scheduled and deployment.due_at is not None:

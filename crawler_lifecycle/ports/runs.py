@@ -300,6 +300,8 @@ class Deployment:
     expires_at: datetime
     scheduled: bool = False
     due_at: datetime | None = None
+    priority: int = 3
+    """The priority of the run: 1 is first, 5 is last."""
     resume: bool = False
     """True when resumable crawlers should continue from the state of the attempt before."""
     place: str | None = None

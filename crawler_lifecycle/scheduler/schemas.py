@@ -47,6 +47,7 @@ class OnetimeCall(_Body):
     settings: dict[str, str] = Field(default_factory=dict)
     resources: Resources = Field(default_factory=Resources)
     limits: Limits = Field(default_factory=Limits)
+    priority: int = Field(default=3, ge=1, le=5)
     resume: bool = False
     place: str | None = Field(default=None, max_length=200)
     record: dict[str, Any] = Field(default_factory=dict)
@@ -103,6 +104,7 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
         expires_at=call.expires_at,
         scheduled=isinstance(call, ScheduledCall),
         due_at=call.due_at if isinstance(call, ScheduledCall) else None,
+        priority=call.priority,
         resume=call.resume,
         place=call.place,
         record=call.record,

@@ -31,6 +31,8 @@ class Rules:
     job_ttl_s: int = 86_400
     scheduled_priority_class: str | None = None
     onetime_priority_class: str | None = None
+    priority_classes: Mapping[int, str] = field(default_factory=dict)
+    queue_priority_classes: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

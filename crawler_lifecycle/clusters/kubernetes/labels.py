@@ -43,6 +43,8 @@ FINALIZER = f"{DOMAIN}/end-not-recorded"
 
 #: Label of a Job: the queue (of Kueue) in which it waits for capacity.
 QUEUE = "kueue.x-k8s.io/queue-name"
+#: Label of a Job: the WorkloadPriorityClass that orders it within its queue.
+QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
 
 #: The name of the crawler's container in the pod.
 CONTAINER = "crawler"

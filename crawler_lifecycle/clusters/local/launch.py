@@ -115,8 +115,10 @@ class Launcher:
         """Create folder and spec: ``created``, ``existing`` or ``deferred``, and why."""
         with exclusive(self.state):
             live = os.listdir(self.state / liveness_marks.LIVE)
-            if len(live) >= self.max_waiting and sum(map(self._waits, live)) >= self.max_waiting:
-                return "deferred", f"{self.max_waiting} tasks wait for a slot already"
+            # What is less urgent leaves places free, so that what is urgent can wait for the next slot.
+            most = max(1, self.max_waiting * (6 - deployment.priority) // 3)
+            if len(live) >= most and sum(map(self._waits, live)) >= most:
+                return "deferred", f"{most} tasks wait for a slot already"
             self._check_expiry(deployment.expires_at)
             # Never the folder of all tasks: if it is missing, its disk is missing, and an empty one would lose every
             # run.
@@ -256,6 +258,7 @@ class Launcher:
             "stop_grace_s": deployment.limits.stop_grace_s,
             "run_timeout_s": deployment.limits.run_timeout_s,
             "slots": self.slots,
+            "priority": deployment.priority,
             "slots_dir": str(self.state / "slots"),
             "started": str(self.state / files.STARTED / name),
             "live_mark": str(self.state / liveness_marks.LIVE / name),

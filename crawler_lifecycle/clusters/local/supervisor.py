@@ -32,6 +32,7 @@ from crawler_lifecycle.clusters.local.processes.slot_queue import (
     Woken,
     alarm,
     free_slot,
+    open_turnstiles,
     prepare_signals,
     try_lock,
 )
@@ -124,19 +125,17 @@ class Supervisor:
         self._execute(slot)
 
     def _wait_for_slot(self) -> int | None:
-        """Returns the open, locked file of a slot; ``None`` when a stop came first.
+        """Return the open, locked file of a slot; ``None`` when a stop came first.
 
-        One waiter at a time, the head of the queue, tries the slots; the others sleep in the kernel's own queue of
-        the turnstile's lock, which is first come, first served.
+        Each priority has a queue. One waiter of each, its head, tries the slots while no queue before it has a waiter;
+        the others sleep in the kernel's own queue of the turnstile's lock, which is first come, first served.
         """
         slots_dir = str(self._spec["slots_dir"])
         count = _positive(self._spec.get("slots")) or 1
-        turnstile = os.open(os.path.join(slots_dir, "turnstile"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        *before, turnstile = open_turnstiles(slots_dir, _positive(self._spec.get("priority")) or 3)
         try:
-            if try_lock(turnstile):
-                slot = free_slot(slots_dir, count)
-                if slot is not None:
-                    return slot
+            if try_lock(turnstile) and (slot := free_slot(slots_dir, count, before)) is not None:
+                return slot
             reason = f"waiting: {count} of {count} slots in use"
             files.replace(self._home, files.WAITING, {"reason": reason, "since": files.utc(time.time())})
             while not self._stop_asked():
@@ -147,13 +146,13 @@ class Supervisor:
                     continue
                 break
             while not self._stop_asked():
-                slot = free_slot(slots_dir, count)
-                if slot is not None:
+                if (slot := free_slot(slots_dir, count, before)) is not None:
                     return slot
                 alarm.wait(0.1)
             return None
         finally:
-            os.close(turnstile)
+            for handle in (*before, turnstile):
+                os.close(handle)
 
     # --- the crawler
 

@@ -54,6 +54,33 @@ def test_never_more_than_slots_execute_and_the_first_come_are_first(make_bench: 
     assert not list((bench.state / "live").iterdir())
 
 
+def test_the_next_free_slot_is_for_the_most_urgent(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1)
+    bench.deploy(HELD)
+    bench.until(Phase.EXECUTING)
+    order = [(1, 5), (2, 3), (3, 1), (4, 5), (5, 1)]
+    for index, priority in order:
+        bench.deploy(HELD, range(index, index + 1), priority=priority)
+        wait_until(lambda index=index: (bench.look(index).reason or "").startswith("waiting: "))
+        time.sleep(0.2)  # it writes that it waits, then it sleeps in its queue
+    for index in (0, 3, 5, 2, 1, 4):
+        bench.until(Phase.EXECUTING, index)
+        assert phases(bench, 6).count(Phase.EXECUTING) == 1
+        (bench.folder(index) / "files/go").touch()
+        bench.until_on_file(index)
+
+
+def test_who_is_less_urgent_leaves_places_to_wait_in(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1, max_waiting=3)
+    bench.fill(1)
+    found = []
+    for index, priority in enumerate((5, 5, 3, 3, 3, 1, 1, 1), start=1):
+        (answer,) = bench.deploy(SLEEP, range(index, index + 1), priority=priority)
+        found.append((priority, answer.state))
+    d, c = "deferred", "created"
+    assert found == [(5, c), (5, d), (3, c), (3, c), (3, d), (1, c), (1, c), (1, d)]
+
+
 def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(slots=1)
     bench.fill(1)

@@ -141,6 +141,7 @@ def priority(api: Api, settings: Settings) -> list[Line]:
     wanted = {crawler.kubernetes.priority_class: f"crawler {crawler.name}" for crawler in _crawlers(settings)}
     wanted[chosen.scheduled_priority_class] = "LIFECYCLE_CLUSTER__SCHEDULED_PRIORITY_CLASS"
     wanted[chosen.onetime_priority_class] = "LIFECYCLE_CLUSTER__ONETIME_PRIORITY_CLASS"
+    wanted |= dict.fromkeys(chosen.priority_classes.values(), "LIFECYCLE_CLUSTER__PRIORITY_CLASSES")
 
     def judge(found: Found, what: str) -> Line:
         value = found.get("value") or 0

@@ -63,6 +63,8 @@ def job_for(
     if deployment.due_at is not None:
         annotations[DUE_AT] = deployment.due_at.isoformat()
     queue = {} if options.queue is None else {labels.QUEUE: options.queue}
+    if queue and deployment.priority in settings.queue_priority_classes:
+        queue[labels.QUEUE_PRIORITY] = settings.queue_priority_classes[deployment.priority]
     template = {
         "metadata": {
             "labels": {**options.labels, **identity},
@@ -229,6 +231,7 @@ def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: Clu
     """Return the fields for node selection and priority; fields that nobody set are left out."""
     options = crawler.kubernetes
     general = settings.scheduled_priority_class if deployment.scheduled else settings.onetime_priority_class
+    general = settings.priority_classes.get(deployment.priority, general)
     pull_secrets = dict.fromkeys([*settings.pull_secrets, *options.pull_secrets])
     wanted: dict[str, object] = {
         "priorityClassName": options.priority_class or general,

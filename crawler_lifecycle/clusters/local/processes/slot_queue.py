@@ -9,6 +9,7 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Sequence
 
 #: What wakes a supervisor, and never does anything else to it.
 WAKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1}
@@ -33,8 +34,20 @@ def try_lock(handle: int, seconds: float = 0.0) -> bool:
             time.sleep(0.02)
 
 
-def free_slot(slots_dir: str, count: int) -> int | None:
-    """The locked file of a free slot."""
+def open_turnstiles(slots_dir: str, priority: int) -> list[int]:
+    """Open the locks of the queues from priority 1 to this one; whoever waits at the head of a queue holds its lock."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    return [os.open(os.path.join(slots_dir, f"turnstile-{n}"), flags, 0o600) for n in range(1, min(priority, 5) + 1)]
+
+
+def free_slot(slots_dir: str, count: int, before: Sequence[int] = ()) -> int | None:
+    """Return the locked file of a free slot; ``None`` also while somebody waits in one of the queues ``before``."""
+    for turnstile in before:
+        try:
+            fcntl.flock(turnstile, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        fcntl.flock(turnstile, fcntl.LOCK_UN)
     for number in range(count):
         handle = os.open(os.path.join(slots_dir, str(number)), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if try_lock(handle):

@@ -344,6 +344,10 @@ def test_scheduled_and_one_time_runs_differ_in_label_and_priority() -> None:
     by_hand = Case(crawler(), deployment(), rules=rules).job()
     assert [job["metadata"]["labels"][labels.TRIGGER] for job in (by_clock, by_hand)] == ["scheduled", "onetime"]
     assert [pod_of(job)["priorityClassName"] for job in (by_clock, by_hand)] == ["crawl-low", "crawl-high"]
+    urgent, later = (deployment(priority=n) for n in (1, 2))
+    mapped = replace(rules, priority_classes={1: "crawl-first"})
+    classes = [pod_of(Case(crawler(), one, rules=mapped).job())["priorityClassName"] for one in (urgent, later)]
+    assert classes == ["crawl-first", "crawl-high"]
     own = crawler(kubernetes=PodOptions(priority_class="mine"))
     assert pod_of(Case(own, deployment(), rules=rules).job())["priorityClassName"] == "mine"
 
@@ -352,6 +356,10 @@ def test_a_queue_holds_the_job() -> None:
     job = Case(crawler(kubernetes=PodOptions(queue="crawls")), deployment()).job()
     assert job["spec"]["suspend"] is True
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "crawls"
+    rules = Rules(queue_priority_classes={1: "first"})
+    for queue, priority, of_kueue in (("crawls", 1, "first"), ("crawls", 2, None), (None, 1, None)):
+        case = Case(crawler(kubernetes=PodOptions(queue=queue)), deployment(priority=priority), rules=rules)
+        assert case.job()["metadata"]["labels"].get("kueue.x-k8s.io/priority-class") == of_kueue
     assert "suspend" not in Case(crawler(), deployment()).job()["spec"]
 
 
