@@ -241,7 +241,7 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         client = HttpSchedulerClient(f"http://127.0.0.1:{port}", 120.0)
-        with pytest.raises(SchedulerUnavailable, match="something else than its contract"):
+        with pytest.raises(SchedulerUnavailable, match="against its contract"):
             client.crawlers()
         client.close()
         thread.join(60)

@@ -94,9 +94,9 @@ def test_connections_are_kept(receiver: Receiver) -> None:
     ("answer", "words"),
     [
         (Answer(500, b"on\x1b[31m fire"), "answered 500: on"),
-        (Answer(404, b""), "answered 404: without a word"),
+        (Answer(404, b""), "answered 404: no text"),
         (Answer(302, b"", headers={"Location": "http://169.254.169.254/"}), "redirects are not followed"),
-        (Answer(410, b""), "wants nothing more"),
+        (Answer(410, b""), "wants no more events"),
     ],
 )
 def test_an_answer_that_is_no_yes(receiver: Receiver, answer: Answer, words: str) -> None:
@@ -167,7 +167,7 @@ def test_a_status_holds_whatever_becomes_of_the_words(status: int) -> None:
         if status < 300:
             send(url)
         else:
-            with pytest.raises(NotDelivered, match="answered 500: without a word"):
+            with pytest.raises(NotDelivered, match="answered 500: no text"):
                 send(url)
 
 

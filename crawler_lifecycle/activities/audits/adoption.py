@@ -112,7 +112,9 @@ class Adoption:
         elif unavailable is not None:
             raise unavailable
         else:
-            raise NotInThisState("its request is lost; end it (crawlctl audit --end-unknown), and start a new run")
+            raise NotInThisState(
+                "neither a workflow nor the cluster has its request; end it (crawlctl audit --end-unknown), and start anew"
+            )
         owner = Owner(workflow.workflow_id, workflow.first_run_id) if workflow is not None else _owner(record, run)
         kind = self._cluster.kind
         return LostRun(run, attempt, request_id, request, multi, owner, tasks, kind, total, stop)
