@@ -60,7 +60,7 @@ class StopPass:
     """One pass over the tasks of a run.
 
     Without ``force`` it asks each task that was not asked yet. With ``force`` it kills each task that was not killed
-    yet, and then again each killed task that still exists after ``AGAIN_S``.
+    yet. Then it kills again each task that still exists ``AGAIN_S`` seconds after its kill.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class DeletionActivities:
         """Remove the texts of persons and crawlers from all rows about the run. Second execution: does the same."""
         with beating(), self._noting(run, "rows"):
             gone = self.deletion.delete_texts(run, alive)
-            self.deletion.note_deletion(run, {f"words in {table}": count for table, count in gone.items()}, {})
+            self.deletion.note_deletion(run, {f"texts in {table}": count for table, count in gone.items()}, {})
 
     @activity.defn(name="delete_run_histories", no_thread_cancel_exception=True)
     def delete_run_histories(self, run: RunRef) -> None:
@@ -54,7 +54,7 @@ class DeletionActivities:
         Raises ``TemporalUnavailable`` while Temporal still lists some.
         """
         row, empty = self._row(run), 0
-        with beating(), self._noting(run, "histories of Temporal"):
+        with beating(), self._noting(run, "Temporal histories"):
             for _ in range(LISTS_MAX):
                 empty = 0 if self.directory.delete_executions(run, workflow_ids(row)) else empty + 1
                 if empty == LISTS:

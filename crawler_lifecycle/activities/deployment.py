@@ -201,7 +201,7 @@ class DeploymentActivities:
         if deferred:
             self.deployment.note_waiting(fence, why)
         if deferred and not counts.active:
-            raise NothingDeployed(f"the cluster takes no task of this run yet: {why}")
+            raise NothingDeployed(f"the cluster accepts no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
 
     def _sent(self, fence: Fence, call: Deployment, until: datetime) -> tuple[Deployment, list[Deployed]]:

@@ -131,7 +131,7 @@ class PusherNotifier:
         return f"{self._where}, channels {', '.join(self._channels)}"
 
     def channels(self, event: Event) -> list[str]:
-        """The channels of an event; a channel that names a run or a crawler is used only for events about one."""
+        """Return the channels of an event. A channel name with a run or a crawler is used only for events with one."""
         given = {"run_id": event.run_id, "crawler": event.body.get("crawler")}
         known = {name: str(value) for name, value in given.items() if value is not None}
         names = [

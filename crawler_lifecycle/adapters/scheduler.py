@@ -124,7 +124,7 @@ class HttpSchedulerClient:
         asked = {task.index for task in deployment.tasks}
         if {a.index for a in answers} != asked or len(answers) != len(asked):
             raise SchedulerUnavailable(
-                f"scheduler service at {self._at} answered for other tasks ({len(answers)}) than asked ({len(asked)})"
+                f"scheduler service at {self._at} answered for wrong tasks: {len(answers)} instead of {len(asked)}"
             )
         strange = next((a.state for a in answers if a.state not in _STATES), None)
         if strange is not None:
@@ -152,7 +152,7 @@ class HttpSchedulerClient:
                         raise SchedulerUnavailable(f"scheduler service at {self._at}: answer over {ANSWER_MAX} bytes")
                     # httpx limits only each read. A server that sends byte by byte would never reach that limit.
                     if time.monotonic() > deadline:
-                        raise SchedulerUnavailable(f"scheduler service at {self._at}: no end after {self._timeout_s} s")
+                        raise SchedulerUnavailable(f"scheduler service at {self._at}: slower than {self._timeout_s} s")
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             text = str(error) or type(error).__name__
             raise SchedulerUnavailable(f"scheduler service at {self._at} cannot be reached: {text}") from error

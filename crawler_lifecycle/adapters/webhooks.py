@@ -76,7 +76,7 @@ class HttpWebhooks:
 
     @asynccontextmanager
     async def connections(self) -> AsyncIterator[WebhookSender]:
-        """See the port."""
+        """Yield a sender that has its own connections."""
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE, keepalive_expiry=2.0)
         options = {"verify": self._trusted, "trust_env": False, "follow_redirects": False}
         async with httpx.AsyncClient(timeout=self._timeout_s, limits=limits, **options) as client:  # type: ignore[arg-type]
@@ -187,13 +187,13 @@ def _unreached(error: BaseException) -> str:
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             cure = "give it a certificate for its name, or set SSL_CERT_FILE to the authorities to trust"
-            return f"its certificate is refused: {_plain(cause.verify_message)}; {cure}"
+            return f"the receiver's certificate is refused: {_plain(cause.verify_message)}; {cure}"
         if isinstance(cause, ssl.SSLError):
-            return f"TLS with it fails: {_plain(cause.reason or cause)}; check that it serves https on this port"
+            return f"TLS with the receiver fails: {_plain(cause.reason or cause)}; check that it serves https"
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.ReadError | httpx.WriteError) or not str(error):
-        return "it closed the connection without an answer"
-    return f"it cannot be reached: {_plain(error)}"
+        return "the receiver closed the connection without an answer"
+    return f"the receiver cannot be reached: {_plain(error)}"
 
 
 def _plain(text: object) -> str:

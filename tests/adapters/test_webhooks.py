@@ -254,7 +254,7 @@ def test_the_certificate_is_checked_for_the_name(certified: Path) -> None:
         port = receiver.url.rpartition(":")[2]
         send(f"https://hooks.example.com:{port}/", resolve=at("127.0.0.1"))
         assert len(receiver.taken) == 1
-        with pytest.raises(NotDelivered, match="its certificate is refused: Hostname mismatch"):
+        with pytest.raises(NotDelivered, match="certificate is refused: Hostname mismatch"):
             send(f"https://other.example.com:{port}/", resolve=at("127.0.0.1"))
     assert len(receiver.taken) == 1
 

@@ -113,7 +113,7 @@ class Adoption:
             raise unavailable
         else:
             raise NotInThisState(
-                "neither a workflow nor the cluster has its request; end it (crawlctl audit --end-unknown), and start anew"
+                "neither a workflow nor the cluster has its request; end it with crawlctl audit --end-unknown"
             )
         owner = Owner(workflow.workflow_id, workflow.first_run_id) if workflow is not None else _owner(record, run)
         kind = self._cluster.kind

@@ -133,7 +133,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Input of the activities that compare: one page of one source, beginning after ``after``."""
+    """Input of the activities that compare: one page of one source. ``after`` is the last key of the page before."""
 
     repair: bool = False
     after: str | None = None

@@ -74,7 +74,7 @@ class CycleAnswer:
     live: int = 0
     """Number of jobs that use a slot, including the picked ones."""
     ended: int = 0
-    """Number of ends whose hooks ran in this cycle."""
+    """Number of ended runs whose hooks were called in this cycle."""
     waiting: str | None = None
     """One sentence that says why no more jobs were picked."""
     again_s: float | None = None
@@ -149,7 +149,7 @@ class ManagerActivities:
     buffer: int = 1000
     """Maximum number of source items that wait for a slot."""
     reports: dict[tuple[int, int], ClassReport] = field(default_factory=dict)
-    """By manager and attempt."""
+    """The latest report for each manager and attempt."""
 
     @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:

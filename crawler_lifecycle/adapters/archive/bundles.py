@@ -159,9 +159,9 @@ class BundlesPlace:
         self._call("writing an object", lambda s3: s3.put_object(**self._probe, Body=b"probe"))
 
     def probe_reading(self) -> None:
-        """Read the probe object. An error that it does not exist also proves the right to read.
+        """Read the probe object. A missing object also counts as success.
 
-        Without the right to list, S3 answers a missing object with a refusal.
+        An account without the right to list gets a refusal for a missing object.
         """
         from botocore.exceptions import ClientError
 

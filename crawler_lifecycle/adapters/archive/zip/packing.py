@@ -88,11 +88,11 @@ class ManifestFile:
 
     @property
     def size(self) -> int:
-        """Bytes of all entries."""
+        """Return the bytes of all entries."""
         return self._file.tell()
 
     def add(self, entry: Mapping[str, object]) -> None:
-        """Note a file that is in the archive."""
+        """Add a file that is in the archive."""
         self._file.write(b",\n  " if self._entries else b"\n  ")
         self._file.write(json.dumps(entry).encode())
         self._entries += 1

@@ -62,7 +62,7 @@ class Unbundled:
         for name, header, body in _headers(stream, self.limits.bytes_max):
             looked_at += 1
             if looked_at > self.limits.names_max:
-                self.skip(top, f"not all of it: over the limit of {self.limits.names_max} names")
+                self.skip(top, f"incomplete: over the limit of {self.limits.names_max} names")
                 return
             parts = [part for part in name.split(b"/") if part not in (b"", b".", b"..")]
             if header.isdir() or not parts:
@@ -181,7 +181,7 @@ class _Body:
         unread, self._left = self._left, 0
         if unread > most:
             # A few bytes can claim a very large size, and skipped bytes cost time too.
-            raise FilesMissing("its bundle was not read to its end: too much of it is over the limits")
+            raise FilesMissing("its bundle was not read to its end: too many bytes are over the limits")
         self._stream.skip(unread)
         return unread
 

@@ -179,7 +179,7 @@ class Walk:
             with os.scandir(fd) as entries:
                 for entry in entries:
                     if self.looked_at >= self.limits.names_max:
-                        self.skip(path or ".", f"not all of it: over the limit of {self.limits.names_max} names")
+                        self.skip(path or ".", f"incomplete: over the limit of {self.limits.names_max} names")
                         break
                     self.looked_at += 1
                     names.append(os.fsencode(entry.name))
