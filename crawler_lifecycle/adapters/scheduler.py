@@ -126,9 +126,9 @@ class HttpSchedulerClient:
             raise SchedulerUnavailable(
                 f"scheduler service at {self._at} answered for wrong tasks: {len(answers)} instead of {len(asked)}"
             )
-        strange = next((a.state for a in answers if a.state not in _STATES), None)
-        if strange is not None:
-            raise SchedulerUnavailable(f"scheduler service at {self._at} answered with the unknown state {strange!r}")
+        unknown = next((a.state for a in answers if a.state not in _STATES), None)
+        if unknown is not None:
+            raise SchedulerUnavailable(f"scheduler service at {self._at} answered with the unknown state {unknown!r}")
         return [Deployed(a.index, a.state, a.name, a.uid, bounds.words(a.reason)) for a in answers]
 
     def crawlers(self) -> list[CrawlerDefinition]:
@@ -175,7 +175,7 @@ class HttpSchedulerClient:
         is_problem = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
         if status == 413:
             size = len(response.request.content)
-            raise CallTooLarge(f"scheduler service at {self._at} takes no call of {size} bytes (413)")
+            raise CallTooLarge(f"scheduler service at {self._at} accepts no call of {size} bytes (413)")
         if status == 421 and is_problem:
             raise MeantElsewhere(detail or f"scheduler service at {self._at} uses another namespace (421)")
         if is_problem and 400 <= status < 500 and status not in TRANSIENT_4XX | OURS_4XX:

@@ -13,7 +13,7 @@ BYTES_MAX = 50 * 2**30
 _KEY = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*")
 #: Maximum number of names that are visited in addition to those of the archived files.
 OTHER_NAMES_MAX = 100_000
-#: S3's limit for a key.
+#: Longest key that S3 allows, in bytes.
 _KEY_BYTES_MAX = 1024
 
 
