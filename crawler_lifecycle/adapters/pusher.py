@@ -79,9 +79,11 @@ class PusherNotifier:
         for name, value in (("KEY", key), ("SECRET", secret)):
             if not value.strip():
                 raise InvalidRequest(f"{SETTING}{name}: nothing is given; copy it from the app's page")
-        for name, value in (("HOST", host), ("CLUSTER", cluster)):
-            if value is not None and not _HOST.fullmatch(value):
-                raise InvalidRequest(f"{SETTING}{name}: {value!r} is not allowed; give a name, without scheme and port")
+        for name, address in (("HOST", host), ("CLUSTER", cluster)):
+            if address is not None and not _HOST.fullmatch(address):
+                raise InvalidRequest(
+                    f"{SETTING}{name}: {address!r} is not allowed; give a name, without scheme and port"
+                )
         self._channels = _channel_names(channel)
         self._timeout_s = timeout_s
         self._secret = secret
