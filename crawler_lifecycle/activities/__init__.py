@@ -1,5 +1,5 @@
-"""The activities of the specification, one module a stage: thin classes whose fields are ports.
+"""Activities of the specification, one module for each stage. Their classes are thin, and their fields are ports.
 
-They block and run on thread pools. Each docstring says what a second execution does, because every one of them will be
-executed twice some day: Temporal repeats an activity whose worker died after the effect and before the answer.
+Activities block, and run on thread pools. Each docstring says what a second execution does: Temporal repeats an
+activity when its worker died after the effect and before the answer.
 """

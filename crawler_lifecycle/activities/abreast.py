@@ -1,4 +1,4 @@
-"""Calls for many things, some of them at once: a call that hangs holds up no other one."""
+"""Calls a function for many items, several at a time. A call that hangs does not delay the others."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Calls that are under way at once.
+#: Maximum number of calls at the same time, not counting slow ones.
 WIDTH = 16
-#: Seconds after which a call is slow: another call may begin in its place, and at the end this one is not waited for.
+#: Seconds after which a call counts as slow. Another call may then start in its place, and nobody waits for the slow
+#: call at the end.
 SLOW_S = 5.0
-#: Calls under way at once, the slow ones among them.
+#: Maximum number of calls at the same time, including slow ones.
 MOST = 200
 
 
 class Abreast(Generic[T, R]):
-    """Calls ``do`` for each item; At the end, ``slow`` holds the calls that were not waited for.
+    """Calls ``do`` for each item. At the end, ``slow`` is the number of calls that were not waited for.
 
-    They go on in threads of their own until they end by their own time limits; what comes of them is not reported.
+    Those calls continue in their own threads until their own time limits end them. Their results are lost.
     """
 
     def __init__(self, do: Callable[[T], R], *, width: int = WIDTH, slow_s: float = SLOW_S, most: int = MOST) -> None:
@@ -37,7 +38,10 @@ class Abreast(Generic[T, R]):
         return len(self._busy)
 
     def over(self, items: Iterable[T]) -> Iterator[tuple[T, R | Exception]]:
-        """Results of the items, in the order in which the calls end. An item is taken when its call can begin."""
+        """Yield each item with its result or error, in the order in which the calls end.
+
+        The next item is read only when its call can start.
+        """
         waiting, number, more = iter(items), 0, True
         while True:
             prompt = self._prompt()
@@ -55,7 +59,7 @@ class Abreast(Generic[T, R]):
             yield from self._ended(min(prompt) + self._slow_s - time.monotonic() if prompt else 0.0)
 
     def _prompt(self) -> list[float]:
-        """The start times of the calls that are under way and not slow."""
+        """Return the start times of the running calls that are not slow."""
         since = time.monotonic() - self._slow_s
         return [began for began in self._busy.values() if began > since]
 
@@ -63,7 +67,7 @@ class Abreast(Generic[T, R]):
         def call() -> None:
             try:
                 answer: R | BaseException = self._do(item)
-            except BaseException as error:  # whatever it is, it is returned like an answer
+            except BaseException as error:  # any error is returned as the answer of this call
                 answer = error
             self._answers.put((number, item, answer))
 
@@ -72,7 +76,7 @@ class Abreast(Generic[T, R]):
         threading.Thread(target=run, args=(call,), name=f"abreast-{number}", daemon=True).start()
 
     def _ended(self, seconds: float) -> Iterator[tuple[T, R | Exception]]:
-        """Wait for one call, at most ``seconds``, and give it and all others that have ended."""
+        """Wait up to ``seconds`` for one call. Yield its answer, and the answers of all other calls that have ended."""
         try:
             found = self._answers.get(timeout=max(seconds, 0.001))
             while True:

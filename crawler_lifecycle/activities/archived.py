@@ -1,7 +1,7 @@
-"""Single files out of an archive that lies elsewhere: its directory and the members asked for, and nothing else of it.
+"""Reads single files from a stored archive: only its directory and the requested members are fetched.
 
-What is in an archive came from a crawler, and its storage may be anybody's. So only our own two ways of packing are
-read, in pieces, and a directory that is larger than ours may be is not read at all.
+The contents of an archive come from a crawler, and its storage may belong to anybody. So only the two compression
+methods that we write are read, in pieces. A directory above ``DIRECTORY_MAX`` is refused.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run_data import FarFile
 from crawler_lifecycle.ports.protocols import FileArchive
 
-#: Bytes of a directory that are read: of some twenty thousand files.
+#: Largest directory that is read, in bytes: enough for about 20,000 files.
 DIRECTORY_MAX = 2 * 1024 * 1024
-#: Bytes that are fetched at once, and given at once.
+#: Bytes of one request to the storage, and bytes of one piece for the caller.
 BLOCK, PIECE = 256 * 1024, 64 * 1024
 _MANIFEST = "manifest.json"
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -27,19 +27,23 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplemente
 
 
 class ArchivedFiles:
-    """The members of stored archives. Methods block; all raise ``NotDelivered`` for what cannot be read."""
+    """Lists and reads members of stored archives. Methods block. All raise ``NotDelivered`` when an archive cannot be
+    read.
+    """
 
     def __init__(self, archive: FileArchive) -> None:
         self._archive = archive
 
     def list(self, url: str, size: int, most: int) -> tuple[list[tuple[str, int]], int]:
-        """At most ``most`` names with sizes, and how many more there are. ``size`` is that of the archive."""
+        """Return at most ``most`` members as (name, size), and the number of further members. ``size`` is the archive's
+        size.
+        """
         with self._opened(url, size) as archive:
             found = [(one.filename, one.file_size) for one in _members(archive)]
         return found[:most], len(found[most:])
 
     def open(self, url: str, size: int, name: str) -> tuple[int, Iterator[bytes]] | None:
-        """The size of a member and its bytes, in pieces; ``None`` when there is none of this name."""
+        """Return the size of a member and an iterator over its bytes, or ``None`` if no member has this name."""
         with self._opened(url, size) as archive:
             found = next((one for one in _members(archive) if one.filename == name), None)
         return None if found is None else (found.file_size, self._pieces(url, size, found))
@@ -65,7 +69,7 @@ def _members(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
 
 
 class _Far(io.BufferedReader):
-    """A stored archive as a file that ``zipfile`` can read."""
+    """A file object over a stored archive, for ``zipfile``."""
 
     def __init__(self, archive: FileArchive, url: str, size: int) -> None:
         def fetch(offset: int) -> bytes:
@@ -73,13 +77,13 @@ class _Far(io.BufferedReader):
                 return b""
             part = archive.part(url, offset, min(BLOCK, size - offset))
             if part.size != size or not part.data:
-                raise ValueError(f"it has {part.size:,} bytes and not {size:,}: it is another one than was recorded")
+                raise ValueError(f"it has {part.size:,} bytes, not {size:,}: it was replaced meanwhile")
             return part.data
 
         super().__init__(FarFile(fetch, size), BLOCK)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read on. ``zipfile`` asks for a directory as a whole, and for nothing else that is as large."""
+        """Read the next bytes. Refuse more than ``DIRECTORY_MAX``: ``zipfile`` reads only a directory as a whole."""
         if size is not None and size > DIRECTORY_MAX:
             raise ValueError(f"its directory has more than {DIRECTORY_MAX:,} bytes")
         return super().read(size)

@@ -1,6 +1,6 @@
-"""Activities of a stop, from the request to the proof. All of them run on the control queue.
+"""Activities that stop a run. All of them run on the control queue.
 
-Tasks are asked to end page by page; heartbeats carry the progress.
+Tasks are asked to end page by page. The database records which tasks were asked, so the next execution continues there.
 """
 
 from __future__ import annotations
@@ -33,31 +33,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Tasks that are read from the database, and marked in it, in one go.
+#: Number of tasks that one query reads or marks.
 STOP_PAGE = 1000
-#: Seconds after which no further task is begun: the activity ends, and the next one continues from the record.
+#: Seconds after which no further task is asked. The activity then ends, and the next one continues from the record.
 PASS_S = 20.0
-#: The longest time between two records, in seconds: requests are recorded soon after they were sent.
+#: Longest time between two records, in seconds, so that requests are recorded soon after they were sent.
 MARK_S = 2.0
-#: Seconds after which a task that was killed and is still there is killed again.
+#: Seconds after which a killed task that still exists is killed again.
 AGAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """The work of one ``k8_stop_task`` or ``k8_stop_pod``."""
+    """Result of ``k8_stop_task`` or ``k8_stop_pod``."""
 
     left: int = 0
-    """Tasks that it tried and that did not answer, or not in time. They are tried again later."""
+    """Number of tasks whose stop request failed or was not answered in time. They are asked again later."""
     more: bool = False
-    """True if its time was over before every task had its turn."""
+    """True if the time was over before every task was asked."""
     asked_at: datetime | None = None
-    """The time when the last of the run's tasks was asked to end."""
+    """The latest time at which a task of the run was asked to end."""
     counts: Counts = field(default_factory=Counts)
 
 
 class StopPass:
-    """Visits each task of a run once: tasks not asked yet, or with force, tasks not killed yet; then repeats."""
+    """One pass over the tasks of a run.
+
+    Without ``force`` it asks each task that was not asked yet. With ``force`` it kills each task that was not killed
+    yet. Then it kills again each task that still exists ``AGAIN_S`` seconds after its kill.
+    """
 
     def __init__(
         self, acts: CancellationActivities, fence: Fence, *, force: bool, seconds: float | None = None
@@ -71,7 +75,7 @@ class StopPass:
         self._marked_at = time.monotonic()
 
     def run(self) -> StopReport:
-        """Ask all tasks to end, as long as the time allows. Raises the first error when no task could be asked."""
+        """Ask all tasks to end, within the time limit. Raises the first error when no task could be asked."""
         asking = Abreast[TaskRef, Details | None](self._kill if self._force else self._stop)
         errors = []
         for task, answer in asking.over(self._turns()):
@@ -88,12 +92,12 @@ class StopPass:
         run_id, left = self._fence.run_id, len(errors) + asking.slow
         if left:
             why = errors[0] if errors else "no answer yet"
-            log.warning("%d tasks of run %d were not asked to end, they are asked again: %s", left, run_id, why)
+            log.warning("%d tasks of run %d could not be asked to end and are asked again: %s", left, run_id, why)
         counts, asked_at = Counts.of(self._tasks.count_tasks(run_id)), self._stops.last_asked(run_id)
         return StopReport(left, self._more, asked_at, counts)
 
     def _turns(self) -> Iterator[TaskRef]:
-        """The tasks to visit next, while there is time."""
+        """Yield the tasks to ask next, until the time is over."""
         yield from self._pages(None)
         if self._force and not self._more:
             yield from self._pages(self._clock() - timedelta(seconds=AGAIN_S))
@@ -107,7 +111,7 @@ class StopPass:
                 if self._begun and time.monotonic() >= self._until:
                     self._more = True
                     return
-                self._begun = True  # at least one task, or a slow machine would make no progress
+                self._begun = True  # ask at least one task, even on a slow machine
                 yield ref_of(task)
             if len(page) < STOP_PAGE:
                 return
@@ -122,18 +126,19 @@ class StopPass:
         self._cluster.kill(self._fence.run, task)
 
     def _log(self, task: TaskRef) -> Details | None:
-        """The log of a task before it is ended. A later look replaces it, if there is still a log by then.
+        """Return the log of a task before its stop, or ``None`` if it cannot be read.
 
-        The stop never waits for it: a node that does not answer is a reason to stop.
+        A later look replaces it if the log still exists then. An error here does not prevent the stop: a node that does
+        not answer may be the reason for the stop.
         """
         try:
             return next(iter(self._cluster.details(self._fence.run, [task])), None)
-        except Exception as error:  # also when a reader fails on what a crawler printed
-            log.warning("the log of task %s was not kept before its stop: %s", task.task_id, error)
+        except Exception as error:  # a reader may also fail on the output of a crawler
+            log.warning("the log of task %s was not saved before its stop: %s", task.task_id, error)
             return None
 
     def _mark(self) -> None:
-        """Record which tasks were asked: the kept logs first, then the statuses, in one transaction each."""
+        """Record which tasks were asked: first their logs in one transaction, then their statuses in another."""
         answered, self._answered = self._answered, []
         if answered:
             try:
@@ -141,19 +146,22 @@ class StopPass:
                 if details:
                     self._details.save_details(self._fence, details)
                 self._stops.mark_stopping(self._fence, [task.task_id for task, _ in answered], killed=self._force)
-            except RowUnreadable as error:  # the requests were sent; they are repeated when the row is repaired
-                log.warning("%d tasks of run %d were asked to end: %s", len(answered), self._fence.run_id, error)
+            except RowUnreadable as error:  # the requests were sent, and are repeated after the row is repaired
+                log.warning("%d stop requests of run %d are not recorded: %s", len(answered), self._fence.run_id, error)
         self._asked += len(answered)
         self._marked_at = time.monotonic()
 
 
-#: Seconds for asking the tasks of a run whose stop cannot be recorded; the next try continues.
+#: Seconds to ask the tasks of a run when its stop cannot be recorded. The next try continues.
 UNRECORDED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class HeardStop:
-    """One stop as it reached the workflow: ``request_id`` names its row in the cancellation log (``None``: a limit)."""
+    """One stop as the workflow received it.
+
+    ``request_id`` names its row in the cancellation log. ``None``: the stop comes from a limit of the run.
+    """
 
     intent: StopIntent
     request_id: str | None = None
@@ -169,7 +177,7 @@ class RecordStop:
 
 @dataclass
 class CancellationActivities:
-    """Activities of a stop."""
+    """Activities that stop a run."""
 
     stops: StopStore
     details: LookStore
@@ -181,10 +189,11 @@ class CancellationActivities:
 
     @activity.defn(name="record_stop", no_thread_cancel_exception=True)
     def record_stop(self, order: RecordStop) -> StopIntent | None:
-        """Write the intent before anything is done about it; the run becomes STOPPING. Answers the intent on record.
+        """Record the stop before any action; the run becomes STOPPING. Returns the recorded stop.
 
-        A row that nobody can read keeps no stop back: the tasks are asked, or killed, at once, and the intent is
-        written when somebody has mended the row. Second execution: the intent is there, nothing changes.
+        If the row is unreadable, the tasks are asked or killed at once, and ``RowUnreadable`` is raised. The stop is
+        recorded after the row was repaired.
+        Second execution: the stop is recorded already, and nothing changes.
         """
         stop = None
         try:
@@ -199,29 +208,30 @@ class CancellationActivities:
 
     @activity.defn(name="cancel_queued_tasks", no_thread_cancel_exception=True)
     def cancel_queued_tasks(self, fence: Fence) -> Counts:
-        """Cancel the tasks that were never deployed; one that a deployment call may have brought to the cluster is left
-        until a look has proved that it did not.
+        """Cancel the tasks that were never deployed.
 
-        Second execution: they are CANCELLED already.
+        A deployment call may have created a task without an answer to us. Such a task is cancelled only after a look
+        has proved that it does not exist.
+        Second execution: the tasks are CANCELLED already.
         """
         return Counts.of(self.stops.cancel_queued(fence, self.clock()))
 
     @activity.defn(name="k8_stop_task", no_thread_cancel_exception=True)
     def k8_stop_task(self, fence: Fence) -> StopReport:
-        """Ask each active task of the run to end gracefully; once it has been asked, a task is STOPPING.
+        """Ask each active task of the run to end gracefully. Each asked task becomes STOPPING.
 
-        It takes as many as it can in its time, some at once, and one that hangs keeps no other one waiting.
-        Second execution: goes on with those that are not STOPPING yet. The cluster may get the same wish again, and
-        sends no second signal to the crawler.
+        Several tasks are asked at a time, so a call that hangs does not delay the others.
+        Second execution: continues with the tasks that are not STOPPING yet. The cluster may get the same request
+        again, but it sends the crawler no second signal.
         """
         with beating():
             return StopPass(self, fence, force=False).run()
 
     @activity.defn(name="add_cancellation_log_to_db", no_thread_cancel_exception=True)
     def add_cancellation_log_to_db(self, order: RecordStop) -> None:
-        """Make sure that every stop by a person has its row in the cancellation log, with the time we acted on it.
+        """Ensure that the cancellation log has a row for each stop by a person, with the time when we acted on it.
 
-        Second execution: the rows are there and keep their times.
+        Second execution: the rows exist already, and keep their times.
         """
         for heard in order.heard:
             if heard.request_id is not None:
@@ -230,19 +240,20 @@ class CancellationActivities:
 
     @activity.defn(name="k8_stop_pod", no_thread_cancel_exception=True)
     def k8_stop_pod(self, fence: Fence) -> StopReport:
-        """End each active task of the run and everything it started, by force, as ``k8_stop_task`` asks them.
+        """End by force each active task of the run, with everything that it started. Several tasks are killed at a
+        time.
 
-        Second execution: goes on with those that were not killed yet; what is gone stays gone.
+        Second execution: continues with the tasks that were not killed yet.
         """
         with beating():
             return StopPass(self, fence, force=True).run()
 
     @activity.defn(name="signal_pusher_stopped", no_thread_cancel_exception=True)
     def signal_pusher_stopped(self, fence: Fence) -> None:
-        """Tell the front end that the run was stopped, so that it closes its dialog.
+        """Notify the front end that the run was stopped, so that it closes its dialog.
 
-        The event was written together with the verdict; it is pushed also when the run was resumed meanwhile.
-        Second execution: pushes the same event where it has not arrived.
+        The event was recorded together with the verdict. It is also pushed when the run was resumed in the meantime.
+        Second execution: pushes the same event through the notifiers that have not delivered it.
         """
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_STOPPED))
         if event is not None:

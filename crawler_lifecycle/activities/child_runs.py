@@ -1,6 +1,6 @@
-"""Begins and stops runs for their owner: a manager or a graph.
+"""Begins and stops runs for a manager, a graph or a schedule.
 
-Ids and inputs of runs' workflows are also defined here, for all code that begins, stops or follows runs.
+Also defines the ids and inputs of the workflows of runs, for all code that begins, stops or follows runs.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ log = logging.getLogger(__name__)
 
 J = TypeVar("J")
 
-#: Runs that are begun or stopped in one go.
+#: Number of runs that are read at once, to begin or stop them.
 WINDOW = 100
-#: Seconds after which no further run is begun or stopped: the activity returns, and is called again.
+#: Seconds after which no further run is begun or stopped. The activity then returns, and is called again.
 PASS_S = 20.0
-#: The longest message about a wrong job, in characters.
+#: Longest recorded error message, in characters.
 ERROR_MAX = 1000
 
 
 class NeverBegun(InvalidRequest):
-    """There can be no run of this job, now or later; the text says why."""
+    """This job can never have a run. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Input of ``open_manager`` and ``open_graph``: the number of the row, and who is to own it."""
+    """Input of ``open_manager`` and ``open_graph``: the number of the row, and its new owner."""
 
     number: int
     owner: Owner
@@ -61,34 +61,34 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class RecordParentStop:
-    """Input of ``record_manager_stop`` and ``record_graph_stop``: all stops that were heard, as one wish."""
+    """Input of ``record_manager_stop`` and ``record_graph_stop``: all received stops, combined into one."""
 
     number: int
     intent: StopIntent
     leave: bool = False
     must: bool = False
-    """True to wait for the repair of a damaged row; otherwise the error is returned, and the runs are stopped
-    meanwhile.
+    """For a damaged row of a manager. True: raise the error, so that Temporal retries until the repair. False: return
+    the error, so that the runs can be stopped meanwhile.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class StopRecorded:
-    """The stop as it is on record. ``stop`` is ``None`` when the manager or graph had ended before."""
+    """The recorded stop. ``stop`` is ``None`` when the manager or graph had already ended."""
 
     stop: StopIntent | None
     leave: bool = False
     status: RunStatus = RunStatus.STOPPING
     unreadable: str | None = None
-    """The reason why nothing could be recorded: the defect of the row, and the cure. The other fields are as
-    requested.
-    """
+    """The defect of the row and its cure, when nothing could be recorded. The other fields are then as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRuns:
-    """Input of ``stop_manager_runs`` and ``stop_graph_runs``; there ``intent`` is ``None`` when only steps were
-    cancelled, and the runs of others go on."""
+    """Input of ``stop_manager_runs`` and ``stop_graph_runs``.
+
+    For a graph, ``intent`` ``None`` means: stop only the runs of cancelled steps. All other runs continue.
+    """
 
     number: int
     intent: StopIntent | None
@@ -96,32 +96,32 @@ class StopRuns:
 
 @dataclass(frozen=True, slots=True)
 class BegunRuns:
-    """Result of one pass over jobs whose runs are to be begun."""
+    """Result of one pass that begins runs for jobs."""
 
     begun: int = 0
     refused: int = 0
-    """Jobs that can never be begun: they have ended by that."""
+    """Number of jobs that can never be begun or were cancelled meanwhile. These jobs have ended."""
     more: bool = False
-    """True if its time was over before every job had its turn."""
+    """True if the time was over before every job was tried."""
     stopped: bool = False
-    """True if a stop is on record, so that no further run is begun."""
+    """True if a stop is recorded: no further run is begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunsLeft:
-    """Result of a pass over live runs that are to be stopped."""
+    """Result of one pass that stops live runs."""
 
     live: int = 0
-    """Number of runs that have not ended; when the time was over, of those that were counted."""
+    """Number of live runs. If ``more`` is true, it counts only the runs that were read."""
     more: bool = False
-    """True if its time was over before every run had its turn."""
+    """True if the time was over before all runs were read."""
     trouble: str | None = None
-    """The reason why a run could not be notified."""
+    """The latest reason why a run could not be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildRuns:
-    """Runs that belong to another workflow, their ``parent``."""
+    """Begins and stops runs for another workflow, their ``parent``."""
 
     acceptance: InitiationStore
     stops: StopStore
@@ -131,8 +131,8 @@ class ChildRuns:
     scheduler: SchedulerClient
 
     def crawlers(self) -> Sequence[CrawlerDefinition]:
-        """The known crawlers."""
-        # An installation with its own scheduler service may have no catalogue here.
+        """Return the known crawlers."""
+        # An installation with its own scheduler service may have no catalogue here. Then that service is asked.
         return self.catalogue.all() or self.scheduler.crawlers()
 
     def begin_all(
@@ -143,13 +143,15 @@ class ChildRuns:
         begun: Callable[[int, int | None, str | None], bool | None],
         stopped: Callable[[], StopIntent | None],
     ) -> BegunRuns:
-        """One pass over jobs whose runs are to be begun, as far as the time reaches. An outage ends the pass; a job
-        that fails does not delay the others. Raises the first such error after all jobs were tried.
+        """Begin the runs of all waiting jobs, until the time is over.
 
-        ``waiting``: so many of these jobs at most, by number. ``begin``: the id of what was begun for a job; ``None``:
-        it was stopped at once; raises ``NeverBegun``. ``begun`` puts on record the number of a job with that id, or
-        the reason why there can never be one; ``False``: the job was cancelled meanwhile. ``stopped``: as ``begin``
-        of one run takes it.
+        A job that fails does not delay the others. The first such error is raised after all jobs were tried. An outage
+        ends the pass at once.
+
+        ``waiting(most)`` returns up to ``most`` jobs by number. ``begin(job)`` begins a run and returns its id, or
+        ``None`` if it was stopped at once; it raises ``NeverBegun``. ``begun(number, id, why)`` records the id, or the
+        reason why the job can never have a run. It returns ``False`` if the job was cancelled meanwhile. ``stopped()``
+        returns the stop that prevents further runs.
         """
         until, incidents, tried, done = time.monotonic() + PASS_S, list[LifecycleError](), set[int](), BegunRuns()
         while True:
@@ -185,11 +187,11 @@ class ChildRuns:
         request: Callable[[], RunRequest],
         stopped: Callable[[], StopIntent | None] = lambda: None,
     ) -> RunRow | None:
-        """The run of this request, made or found, with a workflow: first the row, then the workflow, as the gateway
-        begins runs. ``None``: it was stopped before it could execute.
+        """Create or find the run of this request, and start its workflow. Return ``None`` if it was stopped before it
+        executed.
 
-        ``request`` makes the request, checked as the gateway checks it. ``stopped``: the stop because of which none is
-        begun any more, as the database has it now. Raises ``NeverBegun``.
+        As in the gateway, the row comes first and the workflow second. ``request()`` makes and checks the request.
+        ``stopped()`` returns the recorded stop that prevents new runs. Raises ``NeverBegun``.
         """
         run, fresh = self.runs.find_run(request_id), False
         if run is None:
@@ -197,13 +199,13 @@ class ChildRuns:
                 wanted = request()
             except InvalidRequest as error:
                 raise NeverBegun(str(error)) from None
-            with suppress(DuplicateRequest):  # another try of this activity was faster
+            with suppress(DuplicateRequest):  # another try of this activity has created it
                 run, fresh = self.acceptance.reserve_run(wanted, request_id)
             run = run or self.runs.find_run(request_id)
         if run is None or run.parent != parent:
-            raise NeverBegun(f"the request id {request_id!r} belongs to a run that is not of {whose}; end that")
-        # A stop, or the end, may have come after the pick and before the row of the run: then the new run must not
-        # execute. A later stop finds the row.
+            raise NeverBegun(f"the request id {request_id!r} belongs to a run that {whose} does not own; end it")
+        # A stop or the end may have come after the job was picked and before the run had a row. Then the new run must
+        # not execute. A later stop finds the row.
         intent = stopped() if fresh else None
         if intent is not None:
             self.stop(run, whose, intent)
@@ -212,15 +214,15 @@ class ChildRuns:
         return run
 
     def carry(self, run: RunRow) -> None:
-        """Start the workflow of a run that no workflow has claimed."""
+        """Start the workflow of a run, if no workflow has claimed the run."""
         if run.owner_run_id is None and not run.status.terminal:
             self.directory.begin(begin_request(run), next_workflow_id(run), run.run_uid, repair=True)
 
     def stop_all(self, whose: str, page: Callable[[int, int], Sequence[RunRow]], intent: StopIntent) -> RunsLeft:
         """Stop each of these runs whose workflow has not acted on a stop yet, several at a time.
 
-        ``whose``: the prefix of the ids of these stops. ``page``: returns at most so many live runs with ids above the
-        given one.
+        ``whose`` is the prefix of the ids of these stops. ``page(after, most)`` returns up to ``most`` live runs with
+        higher ids than ``after``.
         """
         until, after, left = time.monotonic() + PASS_S, 0, RunsLeft()
         while True:
@@ -233,7 +235,7 @@ class ChildRuns:
                     log.warning("run %d of %s could not be stopped: %s", run.run_id, whose, answer)
                     left = replace(left, trouble=f"run {run.run_id}: {answer}"[:ERROR_MAX])
             if asking.slow:
-                left = replace(left, trouble=f"{asking.slow} runs do not answer")
+                left = replace(left, trouble=f"the workflows of {asking.slow} runs do not answer")
             if len(runs) < WINDOW:
                 return left
             after = runs[-1].run_id
@@ -241,7 +243,7 @@ class ChildRuns:
                 return replace(left, more=True)
 
     def stop(self, run: RunRow, whose: str, intent: StopIntent) -> None:
-        """Record the stop of a run, then notify its workflow, or start one, as the gateway does."""
+        """Record the stop of a run. Then notify its workflow, or start one, as the gateway does."""
         kind = "force_stop" if intent.force else "stop"
         request_id = f"{whose}/{run.attempt}/{kind}"
         run = self.stops.record_stop(run.run_id, intent, request_id)
@@ -253,7 +255,9 @@ class ChildRuns:
         self._take_over(run)
 
     def stop_manager(self, managers: ManagerStore, row: ManagerRow, whose: str, intent: StopIntent) -> None:
-        """Record the stop of a manager, unless a sufficient one is there; then notify its workflow, or start one."""
+        """Record the stop of a manager, unless an equal or stronger one is recorded. Then notify its workflow, or start
+        one.
+        """
         if row.stop is None or (intent.force and not row.stop.force):
             row = managers.record_manager_stop(row.manager_id, intent)
         stop = StopRequest(f"{whose}/{row.attempt}", intent.requested_by, intent.reason, intent.force)
@@ -269,23 +273,24 @@ class ChildRuns:
 
 
 def _to_notify(run: RunRow, intent: StopIntent) -> bool:
-    """Return whether a run needs the stop: it has no stop yet, or its workflow has not acted on it (or not on its
-    force).
+    """Return whether a run still needs this stop.
+
+    It does if it has no stop, if its workflow has not acted on its stop, or if only the new stop is by force.
     """
     return run.stop is None or run.stop_acted_at is None or (intent.force and not run.stop.force)
 
 
 def own_workflow_id(row: RunRow) -> str:
-    """The id under which we start a workflow for this run."""
+    """Return the plain workflow id of a run, made from its crawler and its request."""
     return workflow_id(row.crawler, row.request_id)
 
 
 def next_workflow_id(row: RunRow) -> str:
-    """The id under which we start the next workflow for this run.
+    """Return the id for the next workflow of this run.
 
-    Under the plain one an earlier attempt may still be busy with its deliveries, for hours if an archive is down: a
-    start would find that one and begin nothing. So it is used only when no other workflow has it. The attempt's id
-    prevents a repeated call from starting two workflows.
+    An earlier attempt may still use the plain id to deliver its events. That can take hours while the archive is
+    unavailable. A start under that id would find the old workflow and begin nothing. So the plain id is used only if no
+    other workflow has it. Otherwise the id contains the next attempt: a repeated call then starts no second workflow.
     """
     own = own_workflow_id(row)
     if row.owner_run_id is None:
@@ -295,24 +300,24 @@ def next_workflow_id(row: RunRow) -> str:
 
 
 def workflow_ids(row: RunRow) -> list[str]:
-    """Ids of workflows that may work for this run: its recorded owner, then the one that is to follow it."""
+    """Return the ids of workflows that may work for this run: its recorded owner, then its next workflow."""
     return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
 
 
 def uid_there(row: RunRow, workflow_id: str) -> str | None:
-    """The uid that the workflow under one of these ids must have, if it has one;
+    """Return the run uid that a workflow with this id must have; ``None`` for the recorded owner.
 
-    ``None``: it is the recorded owner. Another run's workflow may be open under an id that is made from the request: a
-    restore lost its row, and the request was repeated.
+    The id is made from the request, so a workflow of another run may use it. That happens when a restore lost that
+    run's row and its request was repeated.
     """
     owner = row.owner_run_id is not None and workflow_id == row.owner_workflow_id
     return None if owner else row.run_uid
 
 
 def begin_request(row: RunRow, **more: Any) -> RunRequest:
-    """The input of a workflow for a run that is stored already: its id says everything."""
+    """Return the input of a workflow for a stored run. The workflow reads all other data by the run's id."""
     priority = row.request.get("priority")
-    # Temporal orders by it before the workflow has read the stored request.
+    # Temporal needs the priority before the workflow has read the stored request.
     return RunRequest(
         crawler=row.crawler, run_id=row.run_id, priority=priority if isinstance(priority, int) else 3, **more
     )

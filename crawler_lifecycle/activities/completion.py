@@ -25,7 +25,7 @@ from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import Catalogue, EventSink, FileArchive, Notifier
 from crawler_lifecycle.ports.runs import Fence, TaskRef
 
-from .shared import alive, beating, push_event, send_event, telling
+from .shared import alive, beating, push_event, reporting, send_event
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
-#: Tasks read from the database in one go.
+#: Number of tasks that one query reads.
 TASK_PAGE = 500
-#: Said instead of files that ``crawlctl cluster tidy`` cleared away.
+#: The reason in the manifest for files that ``crawlctl cluster tidy`` removed.
 FILES_REMOVED = "its files were removed because they were exported long ago (crawlctl cluster tidy)"
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The verdict of ``update_run_status``."""
+    """Result of ``update_run_status``: the verdict of the run."""
 
     status: RunStatus
     outcome: str
@@ -53,11 +53,11 @@ class RunEnded:
     items: int | None = None
     errors: int | None = None
     push: bool = False
-    """True if somebody wants ``signal_pusher_changed``."""
+    """True if a notifier sends pushes, so that ``signal_pusher_changed`` is needed."""
     stopped: bool = False
-    """True if a stop was on record, which ``signal_pusher_stopped`` reports."""
+    """True if a stop is recorded, so that ``signal_pusher_stopped`` is needed."""
     stop: StopIntent | None = None
-    """The stop on record."""
+    """The recorded stop."""
 
 
 @dataclass
@@ -80,9 +80,9 @@ class CompletionActivities:
     def update_run_status(self, fence: Fence) -> RunEnded:
         """Set the run's verdict from its tasks, once per attempt.
 
-        Second execution: answers the verdict already committed.
+        Second execution: returns the recorded verdict.
         """
-        with telling(self.waits.note_waiting, fence):
+        with reporting(self.waits.note_waiting, fence):
             row = self.runs.get_run(fence.run_id)
         crawler = self.catalogue.get(row.crawler) if row is not None else None
         partial_ok, expected = (False, Expected()) if crawler is None else (crawler.partial_ok, crawler.expected)
@@ -90,7 +90,7 @@ class CompletionActivities:
         def judge(groups: Sequence[EndedTasks], stop: StopIntent | None) -> Verdict:
             return verdict(groups, stop, partial_ok=partial_ok)
 
-        with telling(self.waits.note_waiting, fence):
+        with reporting(self.waits.note_waiting, fence):
             ended = self.completion.end_run(fence, judge, expected)
         tasks = self.tasks.count_tasks(fence.run_id).positive()
         return RunEnded(
@@ -110,44 +110,46 @@ class CompletionActivities:
     def initiate_export_signal(self, fence: Fence) -> int:
         """Notify data pipelines that the run ended and its data can be exported. Returns the event's sequence number.
 
-        The event was written together with the verdict; here it is delivered, also when the run was resumed meanwhile.
+        The event was recorded together with the verdict. It is delivered here, also when the run was resumed meanwhile.
         Second execution: delivers the same event under the same id.
         """
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
         if event is None:
-            raise NotDelivered(f"attempt {fence.attempt} of run {fence.run_id} has no verdict to tell yet")
+            raise NotDelivered(f"attempt {fence.attempt} of run {fence.run_id} has no verdict yet to send")
         self._send_earlier_ends(fence)
         return send_event(self.events, event, self.sink.send, self.sink.name).seq
 
     @activity.defn(name="deliver_event", no_thread_cancel_exception=True)
     def deliver_event(self, key: str) -> None:
-        """Notify data pipelines of an event on record: that a manager or a graph has ended.
+        """Deliver a recorded event to the data pipelines: the end of a manager or a graph.
 
-        Second execution: delivers the same event under the same id. Raises ``InvalidRequest`` for no such event.
+        Second execution: delivers the same event under the same id. Raises ``InvalidRequest`` if no such event is
+        recorded.
         """
         event = self.events.find_event(key)
         if event is None:
-            raise InvalidRequest(f"key: {key!r:.80} is the id of no event on record; give that of one")
+            raise InvalidRequest(f"key: no recorded event has the id {key!r:.80}; give the id of a recorded event")
         send_event(self.events, event, self.sink.send, self.sink.name)
 
     def _send_earlier_ends(self, fence: Fence) -> None:
-        """Deliver undelivered end events of earlier attempts: a resume came before their own workflow delivered them.
+        """Deliver the end events of earlier attempts that are still undelivered.
 
-        That workflow may have failed, and audits check the present attempt only. A failure is recorded.
+        A resume may come before the earlier workflow has delivered its event, and that workflow may have failed. Audits
+        check only the present attempt. A failure is recorded and not raised.
         """
         if fence.attempt == 1:
             return
         ends = [row for row in self.events.deliveries(fence.run_id, keyed=True) if row["type"] == EVENT_RUN_ENDED]
-        told = {row["attempt"] for row in ends if row["status"] == "delivered"}
-        untold = {int(str(row["attempt"])) for row in ends if row["attempt"] not in told}
-        for attempt in sorted(one for one in untold if one < fence.attempt):
+        delivered = {row["attempt"] for row in ends if row["status"] == "delivered"}
+        undelivered = {int(str(row["attempt"])) for row in ends if row["attempt"] not in delivered}
+        for attempt in sorted(one for one in undelivered if one < fence.attempt):
             event = self.events.find_event(event_key(fence.run, attempt, EVENT_RUN_ENDED))
             if event is not None:
                 with suppress(NotDelivered):
                     send_event(self.events, event, self.sink.send, self.sink.name)
 
     def _all_tasks(self, fence: Fence) -> list[TaskRef]:
-        """The tasks of this attempt and those before it; a later attempt has an archive of its own."""
+        """Return the tasks of this attempt and of earlier ones. A later attempt has its own archive."""
         refs: list[TaskRef] = []
         after = 0
         while True:
@@ -159,7 +161,7 @@ class CompletionActivities:
             after = page[-1].task_id
 
     def _sources(self, fence: Fence, given_up: int) -> list[FileSource]:
-        """The files of the tasks. Also notes that files of attempts without a bundle are gone."""
+        """Return the files of all tasks. For attempts whose files were removed, return entries that say so."""
         if given_up >= fence.attempt:
             return []
         refs = self._all_tasks(fence)
@@ -169,9 +171,9 @@ class CompletionActivities:
 
     @activity.defn(name="export_supporting_files", no_thread_cancel_exception=True)
     def export_supporting_files(self, fence: Fence) -> ExportResult | None:
-        """Zip the supporting files of all tasks of the run into the archive; ``None`` when there are none.
+        """Zip the supporting files of all tasks of the run into the archive. Returns ``None`` when there are none.
 
-        Earlier attempts of the same indexes are included: a resumed crawl goes on where they ended.
+        Files of earlier attempts are included, because a resumed crawl continues where they ended.
         Second execution: writes the same archive under the same key again.
         """
         try:
@@ -197,8 +199,8 @@ class CompletionActivities:
 
     @activity.defn(name="resend_pushes", no_thread_cancel_exception=True)
     def resend_pushes(self, fence: Fence) -> int:
-        """Push again the undelivered events of this attempt; how many there were. A ``run.changed`` event that a later
-        one replaces is left out.
+        """Push the undelivered events of this attempt again. Returns their number. A ``run.changed`` event is left out
+        if a newer one exists.
 
         Second execution: pushes only the events that are still undelivered. Raises ``NotDelivered`` at the first event
         that fails again.

@@ -1,4 +1,4 @@
-"""Deletion of what a run brought: texts of rows, executions with their histories, files and archives."""
+"""Deletes the data of a run: texts in rows, workflow executions with their histories, files and archives."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.retention.deletion import DeletionStore
     from crawler_lifecycle.store.runs.reads import RunReader
 
-#: Temporal's lists may lag behind: so often none must be listed in a row, with so many seconds between two lists.
+#: Temporal's lists may be out of date. Number of empty lists in a row that prove the deletion, and seconds between two
+#: lists.
 LISTS, LIST_S = 2, 1.0
-#: Lists of one try.
+#: Maximum number of lists in one try.
 LISTS_MAX = 300
 
 
 @dataclass
 class DeletionActivities:
-    """Steps of a deletion that is on record. Each writes into its report what is gone, and what is left and why."""
+    """Steps of a recorded deletion. Each step writes into the run's report what is gone, what remains, and why."""
 
     deletion: DeletionStore
     runs: RunReader
@@ -40,59 +41,69 @@ class DeletionActivities:
 
     @activity.defn(name="delete_run_texts", no_thread_cancel_exception=True)
     def delete_run_texts(self, run: RunRef) -> None:
-        """Take the words of persons and crawlers out of all rows about the run. Second execution: the same."""
+        """Remove the texts of persons and crawlers from all rows about the run. Second execution: does the same."""
         with beating(), self._noting(run, "rows"):
             gone = self.deletion.delete_texts(run, alive)
-            self.deletion.note_deletion(run, {f"words in {table}": count for table, count in gone.items()}, {})
+            self.deletion.note_deletion(run, {f"texts in {table}": count for table, count in gone.items()}, {})
 
     @activity.defn(name="delete_run_histories", no_thread_cancel_exception=True)
     def delete_run_histories(self, run: RunRef) -> None:
-        """Delete what Temporal has of the run, also what is open. Second execution: what is left.
+        """Delete all workflow executions of the run from Temporal, open ones included. Second execution: deletes the
+        rest.
 
-        Raises ``TemporalUnavailable`` while there is something.
+        Raises ``TemporalUnavailable`` while Temporal still lists some.
         """
         row, empty = self._row(run), 0
-        with beating(), self._noting(run, "histories of Temporal"):
+        with beating(), self._noting(run, "Temporal histories"):
             for _ in range(LISTS_MAX):
                 empty = 0 if self.directory.delete_executions(run, workflow_ids(row)) else empty + 1
                 if empty == LISTS:
                     return
                 alive()
                 time.sleep(LIST_S)
-            raise TemporalUnavailable("Temporal still lists some")
+            raise TemporalUnavailable("Temporal still lists workflow executions of the run")
 
     @activity.defn(name="delete_run_files", no_thread_cancel_exception=True)
     def delete_run_files(self, run: RunRef) -> None:
-        """Remove its archives, and the files of its tasks: the end of the deletion. Second execution: what is left."""
+        """Remove the run's archives and the files of its tasks. This ends the deletion. Second execution: removes the
+        rest.
+
+        Raises ``NotDelivered`` when something remains.
+        """
         row = self._row(run)
-        troubles = list[LifecycleError]()
+        errors = list[LifecycleError]()
         with beating():
-            for place in self.places:
-                with self._noting(run, f"files in {place.where}", troubles):
-                    place.put_aside(run)
-                    place.remove(run, row.attempt)
-            with self._noting(run, "archives", troubles):
+            for location in self.places:
+                with self._noting(run, f"files in {location.where}", errors):
+                    location.put_aside(run)
+                    location.remove(run, row.attempt)
+            with self._noting(run, "archives", errors):
                 self.archive.remove(run)
-            if troubles:  # its words may be names of a crawler's files, and would stay in our own history
+            if errors:  # the errors may name a crawler's files: keep them out of our history
                 raise NotDelivered("not everything could be removed; the report of the run says why")
             self.deletion.note_deletion(run, {}, {}, ended=True)
 
     def _row(self, run: RunRef) -> RunRow:
-        """The row of this very run: a database that was restored may give its number to another one."""
+        """Return the row of exactly this run. After a restore, another run may have its number; then ``Fenced`` is
+        raised.
+        """
         row = there(self.runs.get_run(run.run_id), f"run {run.run_id}")
         if row.run_uid != run.uid:
             raise Fenced(run.foreign(f"The row of run {run.run_id}", row.run_uid))
         return row
 
     @contextmanager
-    def _noting(self, run: RunRef, what: str, troubles: list[LifecycleError] | None = None) -> Iterator[None]:
-        """Keep in the report why this is left, or that it is gone. With ``troubles`` others have their turn first."""
+    def _noting(self, run: RunRef, what: str, errors: list[LifecycleError] | None = None) -> Iterator[None]:
+        """Record in the report that ``what`` is gone, or the error that prevents it.
+
+        With ``errors``, the error is added there instead of being raised, so that the next steps are still tried.
+        """
         try:
             yield
         except LifecycleError as error:
             self.deletion.note_deletion(run, {}, {what: str(error)[:1000]})
-            if troubles is None:
+            if errors is None:
                 raise
-            troubles.append(error)
+            errors.append(error)
         else:
             self.deletion.note_deletion(run, {what: None}, {what: None})

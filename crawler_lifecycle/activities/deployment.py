@@ -34,7 +34,7 @@ from crawler_lifecycle.ports.protocols import Notifier, SchedulerClient
 from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence
 
 from .reconciliation import LookStep, ref_of
-from .shared import Clock, Counts, beating, ordered_at, push_event, telling, utc_now
+from .shared import Clock, Counts, beating, ordered_at, push_event, reporting, utc_now
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
-#: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.
+#: Seconds after which a deployment call expires, so that a late call cannot undo a stop.
 DEPLOYMENT_LIFE_S = 25
-#: Tasks offered to the scheduler service in one call.
+#: Maximum number of tasks that one call offers to the scheduler service.
 DEPLOYMENT_PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """Input of the three deploying activities; everything else is in the stored request."""
+    """Input of the three activities that deploy tasks. All other data is in the stored request."""
 
     fence: Fence
     max_parallel: int | None = None
     resume: bool = False
     next_look_at: datetime | None = None
-    """The time of the run's next look, whatever the call returns."""
+    """The time of the run's next look. It does not depend on the answer of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,17 @@ class MainJob:
     fence: Fence
     start_check_s: float
     alone: bool = False
-    """True if it is the run's only task: then each try is recorded as a look of the run."""
+    """True if the main task is the run's only task. Then each try is recorded as a look at the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class MainJobReport:
-    """The main task has started. Also says whether it has already ended."""
+    """Result of ``get_main_job_status``: the main task has started, and may have ended."""
 
     started_at: datetime | None
     ended: bool
     counts: Counts | None = None
-    """The run's tasks by now, where a look was recorded."""
+    """The run's task counts. ``None`` if the main task has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +124,25 @@ class DeploymentActivities:
 
     @activity.defn(name="run_scheduled_crawler", no_thread_cancel_exception=True)
     def run_scheduled_crawler(self, order: Deploy) -> DeployReport:
-        """Deploy the first wave of a scheduled run through the scheduler service.
+        """Deploy the first tasks of a scheduled run through the scheduler service.
 
-        Second execution: the service finds what exists under the same (run, attempt, index); nothing starts twice.
+        Second execution: the service finds existing tasks by run, attempt and index, and starts no task twice.
         """
         return self._deploy(order, scheduled=True)
 
     @activity.defn(name="run_onetime_crawler", no_thread_cancel_exception=True)
     def run_onetime_crawler(self, order: Deploy) -> DeployReport:
-        """Deploy the first wave of a manual or API run through the scheduler service.
+        """Deploy the first tasks of a manual or API run through the scheduler service.
 
-        Second execution: the service finds what exists under the same (run, attempt, index); nothing starts twice.
+        Second execution: the service finds existing tasks by run, attempt and index, and starts no task twice.
         """
         return self._deploy(order, scheduled=False)
 
     @activity.defn(name="deploy_queued_tasks", no_thread_cancel_exception=True)
     def deploy_queued_tasks(self, order: Deploy) -> DeployReport:
-        """Deploy a later wave: QUEUED tasks that fit beside the active ones.
+        """Deploy further QUEUED tasks, as many as fit beside the active ones.
 
-        Second execution: as for the first wave.
+        Second execution: as for the first tasks.
         """
         row = self.runs.get_run(order.fence.run_id)
         return self._deploy(order, scheduled=row is not None and row.trigger == "scheduled")
@@ -150,11 +150,11 @@ class DeploymentActivities:
     def _deploy(self, order: Deploy, *, scheduled: bool) -> DeployReport:
         fence = order.fence
         expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
-        # The clock of the service that creates is not the clock of the look that proves absence.
+        # The service that creates tasks and the look that proves their absence may use different clocks.
         until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
-        with beating(), telling(self.deployment.note_waiting, fence), self._telling_of_cluster(fence):
-            # Recorded before anybody creates the tasks. Not while other tasks of the run may live in another namespace:
-            # no look could find all of them.
+        with beating(), reporting(self.deployment.note_waiting, fence), self._noting_cluster_wait(fence):
+            # The namespace is recorded before the tasks are created. While other tasks of the run may live in another
+            # namespace, ``place`` raises: no look could find all of them.
             place = self.cluster.place(self.deployment.places(fence.run_id))
             handle = self.runs.request_of(fence.run_id)
             if fence.attempt > 1:
@@ -165,7 +165,7 @@ class DeploymentActivities:
             if stop is not None or not tasks:
                 counts = self.tasks.count_tasks(fence.run_id)
                 if stop is None and counts.queued and not counts.active:
-                    raise NothingDeployed("a deployment call of the former attempt may still be on its way")
+                    raise NothingDeployed("a deployment call of the previous attempt may still create tasks")
                 return DeployReport(Counts.of(counts))
             call = Deployment(
                 run=fence.run,
@@ -189,7 +189,8 @@ class DeploymentActivities:
             except DeploymentRefused as error:
                 return self._refused(call, until, fence, str(error))
             except SchedulerUnavailable as error:
-                # Otherwise no later look could know where to search.
+                # Such a call created no task. Its offer must not stay, because its tasks may be created in another
+                # namespace later.
                 if isinstance(error, MeantElsewhere | CallTooLarge):
                     self.deployment.withdraw_offer(fence, tasks, until)
                 self.deployment.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
@@ -197,17 +198,18 @@ class DeploymentActivities:
             counts = self.deployment.record_deployed(fence, self.cluster.kind, answers, self.clock(), until, call.tasks)
         deferred = [a for a in answers if a.state == "deferred"]
         refused = next((a.reason for a in answers if a.state == "refused"), None)
-        why = next((a.reason for a in deferred if a.reason), "no room on the cluster")
+        why = next((a.reason for a in deferred if a.reason), "no free capacity on the cluster")
         if deferred:
             self.deployment.note_waiting(fence, why)
         if deferred and not counts.active:
-            raise NothingDeployed(f"the cluster takes no task of this run yet: {why}")
+            raise NothingDeployed(f"the cluster accepts no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
 
     def _sent(self, fence: Fence, call: Deployment, until: datetime) -> tuple[Deployment, list[Deployed]]:
-        """Send as many of the tasks as the service takes at once; returns those and the answers.
+        """Deploy as many tasks as the service accepts in one call. Return that call and its answers.
 
-        The others were not offered. A call that is too large created nothing, and says nothing about its tasks.
+        A call that is too large creates no task. Then the offer of half of its tasks is withdrawn, and the other half
+        is tried. Raises ``CallTooLarge`` if even one task is too large.
         """
         while True:
             try:
@@ -220,8 +222,8 @@ class DeploymentActivities:
             call = replace(call, tasks=call.tasks[:half])
 
     @contextmanager
-    def _telling_of_cluster(self, fence: Fence) -> Iterator[None]:
-        """Record that the run waits for the cluster when the cluster cannot be asked."""
+    def _noting_cluster_wait(self, fence: Fence) -> Iterator[None]:
+        """Record that the run waits for the cluster while the cluster is unavailable."""
         try:
             yield
         except ClusterUnavailable as error:
@@ -229,7 +231,7 @@ class DeploymentActivities:
             raise
 
     def _record(self, fence: Fence) -> Mapping[str, object]:
-        """The record that the cluster keeps beside each task, should the database lose the run's row."""
+        """Return the record that the cluster keeps beside each task, so that a lost row of the run can be restored."""
         row = self.runs.get_run(fence.run_id)
         if row is None or row.owner_workflow_id is None:
             return {}
@@ -237,34 +239,35 @@ class DeploymentActivities:
         return record_of(row.request, row.request_id, row.multi, owner, sum(tasks.by_status.values()))
 
     def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
-        """The service refuses these tasks for good.
+        """Record that the service refuses these tasks for good.
 
-        An earlier call may have created some of them. They are searched on the cluster; a missing one may appear until
-        that call expires, and is refused after that.
+        An earlier call may have created some of them, so a look searches for them. A missing task may still appear
+        until the earlier call expires. After that the task is refused, too.
         """
         counts = self.deployment.refuse_queued(fence, why, call.tasks, until)
         if counts.queued:
             self._look_for_queued(fence, "look")
             counts = self.deployment.refuse_queued(fence, why)
         if counts.queued and not counts.active:
-            text = f"an earlier deployment call may still be on its way, and the later one was refused: {why}"
+            text = f"an earlier deployment call may still create tasks, and the later call was refused: {why}"
             self.deployment.note_waiting(fence, text)
             raise NothingDeployed(text)
         return DeployReport(Counts.of(counts), len(call.tasks), counts.queued, refused=why)
 
     def _adopt_late_ones(self, fence: Fence) -> None:
-        """After a resume: a task that a call of the former attempt created late is the same task, not a second one.
+        """Find the tasks that a call of the previous attempt created late, after a resume.
 
-        The store offers it again only after that call has expired; this look comes before.
+        The store offers such a task again only after that call has expired. This look comes before, so that no second
+        one is created.
         """
         page = self.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
         if any(task.attempt < fence.attempt and task.offered_until is not None for task in page):
             self._look_for_queued(fence, "resume")
 
     def _look_for_queued(self, fence: Fence, source: str) -> None:
-        """Write down what calls without an answer have brought to the cluster.
+        """Record the tasks that unanswered deployment calls have created.
 
-        It is a whole look, because it is recorded as one: it vouches for the tasks that were deployed before as well.
+        It is a complete look, because it is recorded as one: it also covers the tasks that were deployed before.
         """
         step = LookStep(self.looks, self.cluster, fence)
         state, look = step.look()
@@ -275,13 +278,13 @@ class DeploymentActivities:
 
     @activity.defn(name="get_main_job_status", no_thread_cancel_exception=True)
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
-        """Ask the cluster whether the main task has started; until then fail, so that Temporal's retries wait.
+        """Ask the cluster whether the main task has started. Until then the activity fails, and Temporal retries it.
 
-        The wait costs no history however long it is, and its reason is in the database at every try.
-        Second execution: asks again; reading changes nothing.
+        So a long wait adds nothing to the workflow's history. Each try records in the database why the run waits.
+        Second execution: asks again.
         """
         fence = order.fence
-        with beating(), telling(self.deployment.note_waiting, fence):
+        with beating(), reporting(self.deployment.note_waiting, fence):
             active = self.tasks.task_page(fence.run_id, ACTIVE, limit=1)
             if not active:
                 return MainJobReport(None, ended=True)
@@ -313,15 +316,15 @@ class DeploymentActivities:
         return MainJobReport(seen.started_at, ended=False, counts=Counts.of(self.tasks.count_tasks(fence.run_id)))
 
     def _note_executing(self, fence: Fence) -> float | None:
-        """Write down which tasks execute by now, so that the first minute of the ladder shows no stale PENDING.
+        """Record which tasks execute, so that no outdated PENDING is visible in the first minute.
 
-        Also record the missing tasks: two looks together prove that a task is gone. Returns the seconds until the
-        second look can prove it. Ends are left to the next look, which also fetches their debugging information.
+        Also record missing tasks: two looks together prove that a task is gone. Return the seconds until the second
+        look can prove it. The next look records the ends of tasks, because it also fetches their debugging information.
         """
         try:
             state, look = LookStep(self.looks, self.cluster, fence).look()
         except ClusterUnavailable:
-            return None  # the start is proved or asked for again; the next look is due within a minute
+            return None  # the caller continues without it; the next look is due within a minute
         self._note(fence, state, look)
         return look.again_s
 
@@ -330,9 +333,10 @@ class DeploymentActivities:
         self.looks.apply_findings(fence, "look", look.observed_at)
 
     def _again(self, error: LifecycleError, start_check_s: float, again_s: float | None = None) -> ApplicationError:
-        """The failure that makes Temporal ask again at the interval of the specification; expected, so benign.
+        """Return the failure that makes Temporal retry after the interval of the specification. It is expected, so it
+        is benign.
 
-        ``again_s``: the seconds after which the cluster can prove what it cannot prove now.
+        ``again_s``: seconds after which the cluster can give the proof that is missing now.
         """
         delay = timedelta(seconds=max(_interval(start_check_s, again_s), error.retry_after_s or 0))
         category = ApplicationErrorCategory.BENIGN
@@ -340,9 +344,9 @@ class DeploymentActivities:
 
     @activity.defn(name="update_run_started", no_thread_cancel_exception=True)
     def update_run_started(self, order: Started) -> RunStatus:
-        """INITIALIZING becomes PROCESSING.
+        """Change the run from INITIALIZING to PROCESSING.
 
-        Second execution: the run is PROCESSING (or further) already, and stays so.
+        Second execution: the run already has this status or a later one, and keeps it.
         """
         return self.deployment.mark_started(order.fence, order.started_at, order.next_look_at)
 
@@ -350,7 +354,7 @@ class DeploymentActivities:
     def signal_pusher_started(self, fence: Fence) -> None:
         """Notify the front end that the run started (or failed to), so that it closes its dialog.
 
-        Second execution: pushes the same event where it has not arrived.
+        Second execution: pushes the same event through the notifiers that have not delivered it.
         """
         row = self.runs.get_run(fence.run_id)
         if row is None:
@@ -367,9 +371,10 @@ class DeploymentActivities:
 
     @activity.defn(name="requeue_ended_tasks", no_thread_cancel_exception=True)
     def requeue_ended_tasks(self, order: Requeue) -> Counts:
-        """On resume: new QUEUED rows for the tasks that did not succeed; the old rows point to them.
+        """After a resume, insert new QUEUED rows for the tasks that did not succeed. The old rows point to the new
+        ones.
 
-        Second execution: those rows are superseded already, so nothing is left to do.
+        Second execution: the old rows point to new ones already, and nothing changes.
         """
         return Counts.of(self.deployment.requeue_ended(order.fence, order.include_succeeded))
 
@@ -379,7 +384,7 @@ def _interval(start_check_s: float, again_s: float | None) -> float:
 
 
 def _is_news(main: TaskState, seen: Observation) -> bool:
-    """Return whether a surely deployed task is missing for the first time, or is present for the first time (again).
+    """Return whether a deployed task is missing or present now, and the database does not know that yet.
 
     A task that was seen waiting and disappears later must not be recorded as never created.
     """

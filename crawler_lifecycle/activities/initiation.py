@@ -27,7 +27,7 @@ class CreateHistory:
     request_id: str
     owner: Owner
     repair: bool = False
-    """True if the run is claimed in place of a lost workflow."""
+    """True if the run is claimed because its workflow was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,16 @@ class InitiationActivities:
     def create_history_id(self, order: CreateHistory) -> RunHandle:
         """Insert the run with all its tasks, or claim the run named by ``run_id`` (resumption, reserved runs).
 
-        A request that never can be carried out is refused before anything is recorded (``InvalidRequest``), where this
-        worker has a catalogue. Second execution: the same owner gets the same answer, nothing is inserted again.
+        If this worker has a catalogue, it refuses an impossible request with ``InvalidRequest`` before anything is
+        recorded.
+        Second execution: returns the same answer to the same owner, and inserts nothing.
         """
         request = order.request
         if request.run_id is not None:
             return self.initiation.claim_run(request, order.owner, self.directory.is_open, repair=order.repair)
         crawler = self.catalogue.get(request.crawler or "")
         if crawler is not None:
-            # The catalogue may have changed since the first execution; what that execution recorded stays.
+            # The catalogue may have changed since the first execution. What that execution recorded stays valid.
             if self.runs.find_run(order.request_id) is None:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)
@@ -79,7 +80,7 @@ class InitiationActivities:
 
     @activity.defn(name="add_workflow_id", no_thread_cancel_exception=True)
     def add_workflow_id(self, order: AddWorkflowId) -> None:
-        """Register the workflow's id as a property of the run; it is how a stop or a resume finds the workflow.
+        """Record the workflow's id as a property of the run. A stop or a resume finds the workflow by this id.
 
         Second execution: writes the same value again.
         """
@@ -87,10 +88,11 @@ class InitiationActivities:
 
     @activity.defn(name="add_tasks", no_thread_cancel_exception=True)
     def add_tasks(self, order: AddToRun) -> TasksAdded:
-        """Append child tasks to a live run; the next look deploys them into free slots.
+        """Append child tasks to a live run. After the next look they are deployed into free slots.
 
-        Arguments that the crawler does not take are refused here: the scheduler service would refuse every queued task
-        together with them. Second execution: the same key gets the same tasks.
+        Arguments that the crawler does not accept are refused here. Otherwise the scheduler service would refuse all
+        queued tasks of the same call.
+        Second execution: the same key gets the same tasks.
         """
         run_id = order.fence.run_id
         request = self.runs.request_of(run_id)

@@ -1,10 +1,13 @@
-"""Metrics of runs: one table of instruments, and the calls that count.
+"""Metrics of runs: the table of instruments, and the functions that count.
 
-Everything goes through the SDK's meter of the activity, or of the worker for what it does beside them, so that a worker
-has one endpoint for its own figures and the SDK's, and an activity that is executed outside of a worker counts nothing.
-Figures are for watching, not for accounts: an activity whose answer was lost counts twice. The database is true.
+All values go through the SDK's meter: that of the activity, or that of the worker outside of activities. So one
+endpoint of a worker serves its own values and the SDK's. An activity that is executed outside of a worker counts
+nothing.
 
-Labels are closed sets. A crawler may invent outcomes; here they become ``other``.
+Metrics are for monitoring, not for accounts: an activity whose answer was lost counts twice. The database has the true
+numbers.
+
+Labels have a fixed set of values. An outcome that a crawler invented becomes ``other``.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from crawler_lifecycle.ports.looks import Committed, CorrectionRow
 
 log = logging.getLogger(__name__)
 
-#: Seconds: of a look, of an export, between a change on the cluster and its record.
+#: Buckets in seconds: duration of a look, duration of an export, time from a change on the cluster to its record.
 LOOK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0)
 EXPORT_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
 LAG_BUCKETS = (
@@ -41,47 +44,47 @@ class Instrument:
     text: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    """Seconds; a counter has none."""
+    """Upper limits in seconds. A counter has none."""
 
     @property
     def exposed(self) -> str:
         return f"{self.name}_seconds" if self.buckets else f"{self.name}_total"
 
 
-RUNS_STARTED = Instrument("lifecycle_runs_started", "Attempts of runs that a workflow took up", ("trigger", "resumed"))
-RUNS_ENDED = Instrument("lifecycle_runs_ended", "Verdicts", ("status", "outcome"))
-LOOKS = Instrument("lifecycle_looks", "Looks at the cluster: ok, or failed and therefore no observation", ("result",))
+RUNS_STARTED = Instrument("lifecycle_runs_started", "Attempts of runs that a workflow began", ("trigger", "resumed"))
+RUNS_ENDED = Instrument("lifecycle_runs_ended", "Verdicts of runs", ("status", "outcome"))
+LOOKS = Instrument("lifecycle_looks", "Looks at the cluster; a failed look is no observation", ("result",))
 LOOK_TIME = Instrument("lifecycle_look", "Duration of complete looks", (), LOOK_BUCKETS)
 TASKS_CHANGED = Instrument("lifecycle_tasks_changed", "Changes of tasks' statuses", ("to",))
 CORRECTIONS = Instrument("lifecycle_corrections", "Recorded statuses that turned out to be untrue", ("kind",))
 TRUTH_LAG = Instrument(
-    "lifecycle_truth_lag", "From a change on the cluster to the commit of its record", ("source",), LAG_BUCKETS
+    "lifecycle_truth_lag", "Time from a change on the cluster to the commit of its record", ("source",), LAG_BUCKETS
 )
-STOPS = Instrument("lifecycle_stops", "Stops that workflows heard", ("kind",))
+STOPS = Instrument("lifecycle_stops", "Stops that workflows received", ("kind",))
 EXPORTS = Instrument("lifecycle_exports", "Tries to archive supporting files", ("result",))
 EXPORT_BYTES = Instrument("lifecycle_export_bytes", "Bytes of stored archives")
 EXPORT_TIME = Instrument("lifecycle_export", "Duration of stored archives", (), EXPORT_BUCKETS)
 DELIVERIES = Instrument("lifecycle_deliveries", "Tries to deliver an event", ("sink", "result"))
 FAILURES = Instrument(
-    "lifecycle_activity_failures", "Failed tries of activities, waiting for a start excepted", ("activity", "error")
+    "lifecycle_activity_failures", "Failed tries of activities, except those that wait", ("activity", "error")
 )
 
 AUDIT_FINDINGS = Instrument(
-    "lifecycle_audit_findings", "What audits found, each time that they found it", ("kind", "repaired")
+    "lifecycle_audit_findings", "Findings of audits, counted each time that they are found", ("kind", "repaired")
 )
 
-SCHEDULE_DUE = Instrument("lifecycle_schedule_due", "Due times of schedules, by what became of them", ("decision",))
+SCHEDULE_DUE = Instrument("lifecycle_schedule_due", "Due times of schedules, by decision", ("decision",))
 SCHEDULE_LATENESS = Instrument(
-    "lifecycle_schedule_lateness", "From a due time to the row of what it began", ("decision",), LAG_BUCKETS
+    "lifecycle_schedule_lateness", "Time from a due time to the row of its target", ("decision",), LAG_BUCKETS
 )
 
 WEBHOOK_DELIVERIES = Instrument("lifecycle_webhook_deliveries", "Tries to deliver an event to a webhook", ("result",))
 WEBHOOK_LAG = Instrument(
-    "lifecycle_webhook_lag", "From the commit of an event to its delivery to a webhook", (), LAG_BUCKETS
+    "lifecycle_webhook_lag", "Time from the commit of an event to its delivery to a webhook", (), LAG_BUCKETS
 )
 
-#: Of the worker itself, outside of activities.
-WAKE_UPS = Instrument("lifecycle_wake_ups", "Changes that the observer noticed, by what became of them", ("what",))
+#: Counted by the worker itself, outside of activities.
+WAKE_UPS = Instrument("lifecycle_wake_ups", "Changes that the observer noticed, by result", ("what",))
 
 INSTRUMENTS = (
     *(RUNS_STARTED, RUNS_ENDED, LOOKS, LOOK_TIME, TASKS_CHANGED, CORRECTIONS, TRUTH_LAG, STOPS),
@@ -91,12 +94,12 @@ INSTRUMENTS = (
 
 
 def outcome_class(outcome: str | None) -> str:
-    """The outcome when it is one of ours, otherwise ``other``."""
+    """Return the outcome if the project defines it, otherwise ``other``."""
     return outcome if outcome in OUTCOMES else "other"
 
 
 def error_class(error: BaseException) -> str:
-    """The stable type string of an error of the domain, otherwise ``other``."""
+    """Return the stable type string of a domain error. Return ``cancelled`` or ``other`` for any other error."""
     code = error.type if isinstance(error, ApplicationError) else getattr(error, "code", None)
     if isinstance(error, LifecycleError) or code in codes():
         return str(code)
@@ -104,7 +107,7 @@ def error_class(error: BaseException) -> str:
 
 
 def expected(error: BaseException) -> bool:
-    """Return whether this failure is an activity's way to wait, and not an error."""
+    """Return whether an activity raised this failure only in order to wait."""
     return isinstance(error, ApplicationError) and error.category is ApplicationErrorCategory.BENIGN
 
 
@@ -112,41 +115,40 @@ _outside: MetricMeter | None = None
 
 
 def outside(meter: MetricMeter | None) -> None:
-    """Set where a worker counts outside of activities; ``None``: nowhere."""
+    """Set the meter for counts outside of activities. ``None``: count nothing there."""
     global _outside
     _outside = meter
 
 
 def count(instrument: Instrument, by: int = 1, /, **labels: str) -> None:
-    """Add to a counter of the activity that runs now, or of the worker."""
+    """Add to a counter, through the meter of the present activity or of the worker."""
     meter = activity.metric_meter() if activity.in_activity() else _outside
     if by and meter is not None:
         meter.create_counter(instrument.name, instrument.text).add(by, dict(labels))
 
 
 def measure(what: Instrument, seconds: float, **labels: str) -> None:
-    """Record a duration in the activity that runs now; outside of activities nothing happens."""
+    """Record a duration in the present activity. Outside of activities nothing is recorded."""
     if activity.in_activity():
         histogram = activity.metric_meter().create_histogram_timedelta(what.name, what.text)
         histogram.record(timedelta(seconds=max(0.0, seconds)), dict(labels))
 
 
 def observer_up(up: bool) -> None:
-    """Set whether the observer of this worker sees the cluster."""
+    """Record whether the observer of this worker sees the cluster."""
     if _outside is not None:
         text = "1 while the observer sees the cluster, otherwise 0"
         _outside.create_gauge("lifecycle_observer_up", text).set(int(up))
 
 
-# --- calls from inside of activities: what their answers do not tell --------------------------------------------------
+# --- calls inside activities, for facts that their results do not contain ---------------------------------------------
 
 
 def committed(news: Committed) -> None:
-    """Count what a transaction added to the ledger: changed statuses, how late they were committed, and what was
-    untrue.
+    """Count what a transaction recorded: changed statuses, their lag, and corrections.
 
-    Called after the commit, in the thread of the activity that wrote; a second execution writes nothing more, and so
-    nothing is counted twice.
+    Call it after the commit, in the thread of the activity that wrote. A second execution writes nothing, so nothing is
+    counted twice.
     """
     for change in news.changes:
         count(TASKS_CHANGED, to=change.status)
@@ -165,11 +167,11 @@ def committed(news: Committed) -> None:
 
 
 def corrected(written: Sequence[CorrectionRow]) -> None:
-    """Corrections that were recorded without a look."""
+    """Count corrections that were recorded without a look."""
     for one in written:
         count(CORRECTIONS, kind=str(one.kind))
 
 
 def delivered(sink: str, error: str | None = None) -> None:
-    """One try to deliver an event; ``error`` is why it failed."""
+    """Count one try to deliver an event. ``error`` is the reason why it failed."""
     count(DELIVERIES, sink=sink, result="failed" if error else "delivered")

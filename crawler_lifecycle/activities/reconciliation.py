@@ -1,9 +1,9 @@
-"""Stage 3, reconciliation: looks at the cluster, compares, and records what is true.
+"""Stage 3, reconciliation: looks at the cluster, compares it with the rows, and records the true statuses.
 
-A look's findings are staged in the database between the activities of one round, so that nothing large travels
-through Temporal and each activity can be repeated alone.
+The activities of one round exchange the findings of a look through the database. So nothing large travels through
+Temporal, and each activity can be repeated alone.
 
-``LookStep`` is one look, step by step: it asks the cluster, compares its answer with the rows, and stages the changes.
+``LookStep`` does one look step by step: it asks the cluster, compares the answer with the rows, and stages the changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from temporalio import activity
 
 from crawler_lifecycle import redaction
-from crawler_lifecycle.activities.shared import Clock, Counts, beating, ordered_at, push_event, telling, utc_now
+from crawler_lifecycle.activities.shared import Clock, Counts, beating, ordered_at, push_event, reporting, utc_now
 from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.last_words import printable
@@ -46,7 +46,7 @@ class ActiveReport:
 class LookOrder:
     """Input of ``get_history_statuses_to_sync``.
 
-    ``gap_s`` is the interval that led to this look, ``next_gap_s`` the one that follows it.
+    ``gap_s`` is the interval before this look, and ``next_gap_s`` is the interval after it.
     """
 
     fence: Fence
@@ -67,14 +67,14 @@ class LookAnswer:
     observed_at: datetime
     next_look_at: datetime
     gap_s: float
-    """Seconds until then. The worker's clock may be wrong, the workflow's is the server's."""
+    """Seconds until the next look. The workflow uses them because the worker's clock may be wrong."""
     seconds: float
     stop: StopIntent | None = None
     stalled: bool = False
     started: bool = False
-    """True if it saw a task execute, or, unless the run was just resumed, one that has executed."""
+    """True if a task executes. Unless the run was just resumed, also true if a task executed and has ended."""
     started_at: datetime | None = None
-    """The time when the first of these tasks began, as far as the cluster knows."""
+    """The earliest start of these tasks, if the cluster knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,11 @@ class Sync:
     fence: Fence
     source: str = "look"
     observed_at: datetime | None = None
-    """The look whose findings are meant; ``None``: the last one."""
+    """The time of the look whose findings are recorded. ``None``: the last look."""
 
 
 def _started(look: Look, resumed: bool) -> tuple[bool, datetime | None]:
-    """Return whether the look saw that the run has started, and when. Tasks that had ended before a resume belong to
-    the attempt before.
-    """
+    """Return whether the run has started, and when. After a resume, ended tasks belong to the previous attempt."""
     begun = [o for o in look.observations if o.phase is Phase.EXECUTING or (not resumed and _has_executed(o))]
     return bool(begun), min((o.started_at for o in begun if o.started_at is not None), default=None)
 
@@ -103,7 +101,7 @@ def _has_executed(seen: Observation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Synced(Counts):
-    """The tasks after ``sync_statuses``; ``push`` says that somebody wants ``signal_pusher_changed``."""
+    """Task counts after ``sync_statuses``. ``push`` is true if ``signal_pusher_changed`` is needed."""
 
     push: bool = False
 
@@ -121,18 +119,18 @@ class ReconciliationActivities:
 
     @activity.defn(name="get_active_running_tasks", no_thread_cancel_exception=True)
     def get_active_running_tasks(self, run_id: int) -> ActiveReport:
-        """The run's tasks by status as the database has them. Second execution: reads again."""
+        """Return the run's tasks by status, from the database. Second execution: reads again."""
         return ActiveReport(Counts.of(self.tasks.count_tasks(run_id)))
 
     @activity.defn(name="get_history_statuses_to_sync", no_thread_cancel_exception=True)
     def get_history_statuses_to_sync(self, order: LookOrder) -> LookAnswer:
-        """One complete look at the cluster, compared with the database; the differences are staged.
+        """Do one complete look at the cluster, compare it with the database, and stage the differences.
 
-        A look that fails is no observation: its error is written down and raised, and no status changes.
-        Second execution: looks again and stages anew.
+        A failed look is no observation: its error is recorded and raised, and no status changes.
+        Second execution: looks again and stages again.
         """
         fence = order.fence
-        with beating(), telling(self._note_error, fence):
+        with beating(), reporting(self._note_error, fence):
             step = LookStep(self.looks, self.cluster, fence)
             try:
                 state, look = step.look()
@@ -159,35 +157,35 @@ class ReconciliationActivities:
         )
 
     def _note_error(self, fence: Fence, error: str) -> None:
-        """A look that cannot be had, or not be written down, says why from its first try on."""
+        """Record why a look cannot be done or recorded, from its first try on."""
         self.looks.record_look_error(fence, error, ordered_at())
 
     @activity.defn(name="get_bulk_task_history_data", no_thread_cancel_exception=True)
     def get_bulk_task_history_data(self, fence: Fence) -> int:
-        """Fetch debugging information (log tail, counters, memory) about the changed tasks and stage it; returns how
-        many tasks.
+        """Fetch debugging information (log tail, counters, memory) about the changed tasks, and stage it. Returns the
+        number of tasks.
 
-        Second execution: fetches again and stages anew.
+        Second execution: fetches and stages again.
         """
-        with beating(), telling(self._note_error, fence):
+        with beating(), reporting(self._note_error, fence):
             return LookStep(self.looks, self.cluster, fence).fetch_details()
 
     @activity.defn(name="reconcile_tasks", no_thread_cancel_exception=True)
     def reconcile_tasks(self, fence: Fence) -> int:
-        """Write the staged debugging information into the task history; how many tasks.
+        """Write the staged debugging information into the task history. Returns the number of tasks.
 
         Second execution: writes the same values again.
         """
-        with telling(self._note_error, fence):
+        with reporting(self._note_error, fence):
             return self.looks.apply_details(fence)
 
     @activity.defn(name="sync_statuses", no_thread_cancel_exception=True)
     def sync_statuses(self, order: Sync) -> Synced:
-        """Set the changed statuses to what the cluster says, with transitions and corrections, in one transaction.
+        """Record the staged statuses, with transitions and corrections, in one transaction.
 
         Second execution: nothing is staged any more, and the counts are the same.
         """
-        with telling(self._note_error, order.fence):
+        with reporting(self._note_error, order.fence):
             counts = self.looks.apply_findings(order.fence, order.source, order.observed_at)
         return Synced(counts.positive(), counts.active, counts.queued, push=any(one.sends for one in self.notifiers))
 
@@ -195,7 +193,7 @@ class ReconciliationActivities:
     def signal_pusher_changed(self, fence: Fence) -> None:
         """Push the run's newest ``run.changed`` event to the front end.
 
-        Second execution: pushes the newest event of that moment, which contains at least as much.
+        Second execution: pushes the event that is the newest by then.
         """
         event = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         if event is not None:
@@ -203,33 +201,33 @@ class ReconciliationActivities:
 
     @activity.defn(name="count_alive_tasks", no_thread_cancel_exception=True)
     def count_alive_tasks(self, run_id: int) -> Counts:
-        """Count the active and the queued tasks; none means that the run is over.
+        """Count the active and the queued tasks. If there are none, the run is over.
 
         Second execution: counts again.
         """
         return Counts.of(self.tasks.count_tasks(run_id))
 
 
-#: Tasks whose debugging information is fetched and written in one go.
+#: Number of tasks whose debugging information is fetched and written at once.
 DETAILS_PAGE = 500
 
 
 def ref_of(task: TaskState) -> TaskRef:
-    """The task in the form in which the cluster is asked about it."""
+    """Return the reference by which the cluster is asked about a task."""
     stopping = task.status is TaskStatus.STOPPING
-    # One that was never offered, or was put off, is nowhere.
+    # A task that was never offered, or was deferred, is in no namespace.
     place = task.place if task.uid is not None or task.offered_until is not None else None
     return TaskRef(task.task_id, task.index, task.attempt, task.uid, stopping, task.missed_at, place)
 
 
 class LookStep:
-    """A look of one run. Each step is one transaction or one call of the cluster, and can be repeated alone."""
+    """One look at a run. Each step is one transaction or one call to the cluster, and can be repeated alone."""
 
     def __init__(self, looks: LookStore, cluster: TaskLooks, fence: Fence) -> None:
         self._looks, self._cluster, self._fence = looks, cluster, fence
 
     def look(self) -> tuple[FoundState, Look]:
-        """The tasks as the database has them, and the present answer of the cluster. Raises ``ClusterUnavailable``."""
+        """Return the tasks from the database, and the cluster's present answer. Raises ``ClusterUnavailable``."""
         state = self._looks.found_state(self._fence)
         return state, self._cluster.look(self._fence.run, [ref_of(task) for task in state.tasks])
 
@@ -244,9 +242,10 @@ class LookStep:
         resumed: bool = False,
         ends: bool = True,
     ) -> LookReport:
-        """Put the look on record and stage the changes that it proves; without ``ends`` those of live tasks alone.
+        """Record the look, and stage the changes that it proves. Without ``ends``, stage no ends of tasks.
 
-        ``gap_s`` is the interval that led to the look. ``next_look_at`` ``None``: the plan stays. Raises ``Overtaken``.
+        ``gap_s`` is the interval before the look. ``next_look_at`` ``None``: the planned time stays. Raises
+        ``Overtaken``.
         """
         found = _compare(state, look, gap_s, resumed)
         if not ends:
@@ -254,7 +253,9 @@ class LookStep:
         return self._looks.record_look(self._fence, look, found, next_look_at, source, ordered_at())
 
     def fetch_details(self) -> int:
-        """Stage debugging information (log tail, counters, memory) about the changed tasks; about how many."""
+        """Stage debugging information (log tail, counters, memory) about the changed tasks. Returns the number of
+        tasks.
+        """
         fetched, after = 0, -1
         while True:
             page = self._looks.staged(self._fence, after, DETAILS_PAGE)
@@ -269,7 +270,7 @@ class LookStep:
 
 
 def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool) -> list[TaskFinding]:
-    """The changes that a look proves about the tasks in ``state``, in order of the tasks."""
+    """Return the changes that a look proves about the tasks in ``state``, in the order of the tasks."""
     seen = {(o.index, o.attempt): o for o in look.observations}
     findings = []
     for task in state.tasks:
@@ -282,7 +283,8 @@ def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool) -> list
             observation = replace(observation, end=end)
         changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
         planned = state.next_look_at or look.observed_at
-        # A change after the look that was planned belongs to a later one, at most one gap after the change.
+        # A change after the planned time of the look should be found by the next look, at most one gap after the
+        # change.
         due_at = planned if changed_at <= planned else changed_at + timedelta(seconds=gap_s)
         change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed)
         if change is not None:

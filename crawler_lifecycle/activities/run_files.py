@@ -1,4 +1,4 @@
-"""Supporting files of a run: where its tasks have them while that can be read here, else out of its newest archive."""
+"""Reads the supporting files of a run: from the folders of its tasks if readable here, else from its newest archive."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
-#: Files that one answer names, and tasks whose folders are looked into for it.
+#: Maximum number of files in one list, and of tasks whose folders are listed for it.
 FILES_MAX, TASKS_MAX = 2_000, 100
-#: The same for one who reads a whole run, and its files are refused beyond.
+#: The same limits for a list of a whole run. A run with more files or tasks is refused.
 ALL_FILES, ALL_TASKS = 20_000, 10_000
-#: Seconds for which one asker waits in all for archives that are on their way, and between two looks for one.
-WAIT_S, LOOK_S = 30.0, 0.5
-#: Seconds that one answer may take, wherever in a file its piece is.
+#: Seconds that one reader waits in total for archives, and seconds between two checks.
+WAIT_S, CHECK_S = 30.0, 0.5
+#: Longest time of one read, in seconds. A piece far inside a compressed file takes longer.
 READ_S = 60.0
-#: Files that one asker may read at the same time without beginning anew.
+#: Number of files that one reader can continue to read without starting again.
 OPEN_MAX = 8
-#: Bytes of a file that are read at once.
+#: Bytes of one read from a file.
 CHUNK = 64 * 1024
 _OF_TASK = re.compile(r"task-([0-9]{1,9})(?:-attempt-([0-9]{1,9}))?/(.+)", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """A supporting file, by its name in the archive; while a task has it, by the task and its path there."""
+    """A supporting file with its name in the archive. ``task_id`` and ``path`` are set while its task has it."""
 
     name: str
     bytes: int
@@ -57,26 +57,29 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True)
 class FileList:
-    """Files that can be read now. ``readable``: whether any of this run can be read here at all."""
+    """Files that can be read now. ``readable`` is false if no file of this run can be read here."""
 
     readable: bool
     files: list[RunFile] = field(default_factory=list)
     left_out: int = 0
     note: str | None = None
     archive: int | None = None
-    """The attempt whose archive they are in; ``None``: the tasks have them."""
+    """The attempt whose archive has the files. ``None``: the folders of the tasks have them."""
 
 
 @dataclass(slots=True)
 class OpenedFile:
-    """A file of this size now, and its bytes from the place ``at`` on, in pieces."""
+    """An open file: its size, and its remaining bytes in pieces, beginning at offset ``at``."""
 
     size: int
     pieces: Iterator[bytes]
     at: int = 0
 
     def part(self, first: int, end: int) -> Iterator[bytes]:
-        """The bytes from ``first`` to before ``end``; an empty piece for each one that is passed over. Blocks."""
+        """Yield the bytes from ``first`` up to ``end``, without the byte at ``end``. Blocks.
+
+        Each piece before ``first`` is yielded as an empty piece.
+        """
         while self.at < end and (piece := next(self.pieces, b"")):
             begin, stop = max(0, first - self.at), min(len(piece), end - self.at)
             if stop < len(piece):
@@ -87,9 +90,9 @@ class OpenedFile:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Reads files of runs. Methods block; they raise ``ClusterUnavailable`` and ``NotDelivered``.
+    """Reads files of runs. Methods block. They raise ``ClusterUnavailable`` and ``NotDelivered``.
 
-    ``elsewhere`` says in words where tasks leave files that cannot be read here.
+    ``elsewhere`` is a text for users. It says where tasks leave files that cannot be read here.
     """
 
     tasks: TaskReader
@@ -99,12 +102,14 @@ class RunFiles:
     elsewhere: str
 
     def list(self, run: RunRow, of: TaskRef | None = None, *, whole: bool = False) -> FileList:
-        """Files of the run, or of one of its tasks. ``whole``: all of them as its archive has them, so those of earlier
-        attempts too."""
+        """Return files of the run, or of one of its tasks.
+
+        ``whole``: include the files of earlier attempts, as the archive does, and use the higher limits.
+        """
         most = ALL_FILES if whole else FILES_MAX
-        there = self._of_tasks(run.ref, of, most, whole)
-        if there.readable or self.archived is None or (record := self._newest_archive(run.run_id)) is None:
-            return there
+        live = self._of_tasks(run.ref, of, most, whole)
+        if live.readable or self.archived is None or (record := self._newest_archive(run.run_id)) is None:
+            return live
         attempt, url, size = record
         prefix = f"{files_prefix(of.index, of.attempt)}/" if of is not None else ""
         named, left_out = self.archived.list(url, size, most)
@@ -112,8 +117,10 @@ class RunFiles:
         return FileList(True, files, left_out, f"from the archive of attempt {attempt}", attempt)
 
     def open(self, run: RunRow, name: str, offset: int = 0) -> OpenedFile | None:
-        """The file with this name of the list; ``None`` when there is none that can be read here. It may be opened at
-        this offset, or before it."""
+        """Open the file with this name. Returns ``None`` if no such file can be read here.
+
+        The file may be opened at this offset, or before it.
+        """
         live = self._live_file(run.ref, name, offset)
         if live is not None or self.archived is None or (record := self._newest_archive(run.run_id)) is None:
             return live
@@ -122,7 +129,7 @@ class RunFiles:
         return None if found is None else OpenedFile(*found)
 
     def of_task(self, run: RunRef, task: TaskRef, path: str, offset: int = 0) -> OpenedFile | None:
-        """The file that a task has at this path now, as far as it is written; ``None`` when there is none."""
+        """Open a task's file at this path, up to its present size. Returns ``None`` if there is no such file."""
         if (live := self.live) is None or (first := live.read(run, task, path, offset, CHUNK)) is None:
             return None
         return OpenedFile(first.size, _pieces(live, run, task, path, first, offset), offset)
@@ -138,14 +145,16 @@ class RunFiles:
         return self.of_task(run, TaskRef(found[0].task_id, key[1], key[2], found[0].uid), parts[3], offset)
 
     def _newest_archive(self, run_id: int) -> tuple[int, str, int] | None:
-        """Attempt, address and size of the newest archive that is whole."""
+        """Return attempt, URL and size of the newest complete archive, or ``None``."""
         stored = [one for one in self.exports.list_exports(run_id) if one["status"] == "exported" and one["url"]]
         found = [(int(str(one["attempt"])), str(one["url"]), int(str(one["bytes"] or 0))) for one in stored]
         return max(found, default=None)
 
     def coming(self, run: RunRow, now: datetime) -> str | None:
-        """State of the archive of the run's newest attempt: ``exported``, ``empty``, ``coming``; ``None``: nothing is
-        to come, or nobody tries any more."""
+        """Return the state of the archive of the run's newest attempt: ``exported``, ``empty`` or ``coming``.
+
+        ``None``: the run has not ended, or nobody tries to export the archive any more.
+        """
         records = {one["attempt"]: str(one["status"]) for one in self.exports.list_exports(run.run_id)}
         status = records.get(run.attempt)
         if status in ("exported", "empty"):
@@ -155,7 +164,7 @@ class RunFiles:
 
     def _of_tasks(self, run: RunRef, of: TaskRef | None, most: int, whole: bool) -> FileList:
         if self.live is None:
-            return FileList(False, note=f"{self.elsewhere}; when the run has ended they come with its archive")
+            return FileList(False, note=f"{self.elsewhere}; after the end of the run they are in its archive")
         limit = ALL_TASKS if whole else TASKS_MAX
         rows = [] if of is not None else self.tasks.list_tasks(run.run_id, limit=limit + 1, superseded=whole)
         tasks = [TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid) for row in rows[:limit]]
@@ -170,24 +179,27 @@ class RunFiles:
             prefix = files_prefix(task.index, task.attempt)
             files += [RunFile(f"{prefix}/{path}", size, task.task_id, path) for path, size in listed.files]
         if not here:
-            return FileList(False, note="no task has a folder here: none has begun, or they were cleared away")
-        more = f"only those of the first {limit} tasks; ask with task= for others" if len(rows) > limit else None
+            return FileList(False, note="no task has a folder here: no task has begun, or the folders were removed")
+        more = f"only files of the first {limit} tasks; give task= for another task" if len(rows) > limit else None
         return FileList(True, files, left_out + (len(rows) > limit), more)
 
 
 class OpenedFiles:
-    """Files that were read up to an offset, for who reads on: a member of an archive is read from its beginning."""
+    """Keeps files open between two reads.
+
+    Otherwise each read of an archive's member would decompress the member from its beginning again.
+    """
 
     def __init__(self, files: RunFiles) -> None:
         self._files = files
         self._kept = OrderedDict[tuple[int, str, int], OpenedFile]()
 
     def open(self, run: RunRow, name: str, offset: int) -> OpenedFile | None:
-        """The file at this offset or before it, as ``RunFiles.open``."""
+        """Return the file, opened at this offset or before it, as ``RunFiles.open`` does."""
         return self._kept.pop((run.run_id, name, offset), None) or self._files.open(run, name, offset)
 
     def keep(self, run_id: int, name: str, opened: OpenedFile) -> None:
-        """Keep it for who reads on."""
+        """Keep the file open for the next read, unless it is at its beginning or at its end."""
         if 0 < opened.at < opened.size:
             self._kept[run_id, name, opened.at] = opened
             if len(self._kept) > OPEN_MAX:
@@ -196,26 +208,31 @@ class OpenedFiles:
 
 @dataclass
 class FileReading:
-    """Reads files of runs on, for one who asks for piece after piece. Methods block, and heartbeat meanwhile.
+    """Lists and reads files of runs, piece by piece. Methods block, and send heartbeats meanwhile.
 
-    They raise as those of ``RunFiles``; ``RunNotFound`` for a run that is not there, ``InvalidRequest`` for one of
-    others."""
+    They raise the errors of ``RunFiles``. They also raise ``RunNotFound`` for an unknown run, and ``InvalidRequest``
+    for a run that ``parent`` did not begin.
+    """
 
     runs: RunReader
     files: RunFiles
     parent: str
-    """The workflow whose runs may be read: a graph; or managers of one name in every flow, ``manager/NAME/``."""
+    """The workflow whose runs may be read. For a graph: its id. For managers of one name in all flows:
+    ``manager/NAME/``.
+    """
     clock: Clock = utc_now
     late: bool = field(default=False, init=False)
-    """True when an archive was not there in time."""
+    """True when an archive was not ready in time."""
     _waits_until: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._opened = OpenedFiles(self.files)
 
     def list(self, run_id: int) -> list[RunFile]:
-        """The files of a run. Waits while its archive is on its way, ``WAIT_S`` in all, and raises ``NotYetDelivered``
-        then; ``NotDelivered`` where none of it can be read here."""
+        """Return the files of a run. Waits while its archive is not ready, for at most ``WAIT_S`` in total.
+
+        Raises ``NotYetDelivered`` after that time, and ``NotDelivered`` if no file of the run can be read here.
+        """
         with beating():
             while True:
                 run = self._run(run_id)
@@ -235,8 +252,10 @@ class FileReading:
         return listed.files
 
     def read(self, run_id: int, name: str, offset: int) -> bytes:
-        """About ``PIECE`` bytes from this offset on; none at the end. Raises ``NotDelivered`` where the file, or the
-        rest of it, is not there any more."""
+        """Return up to ``PIECE`` bytes from this offset on, and no bytes at the end of the file.
+
+        Raises ``NotDelivered`` if the file or the rest of it is missing.
+        """
         if type(offset) is not int or not 0 <= offset <= ID_MAX:
             raise refusal("offset", offset, "give a whole number from 0 on")
         file, found, until = f"{name!r:.300}", bytearray(), time.monotonic() + READ_S
@@ -246,7 +265,7 @@ class FileReading:
                 raise NotDelivered(f"run {run_id} has no file {file} that can be read here")
             for piece in opened.part(offset, offset + PIECE):
                 if time.monotonic() > until:
-                    raise NotDelivered(f"run {run_id}: {file} takes too long to read; read it from its beginning on")
+                    raise NotDelivered(f"run {run_id}: {file} takes too long to read; read it from its beginning")
                 found += piece
         if opened.at < min(offset + PIECE, opened.size):
             raise NotDelivered(f"run {run_id}: {file} was removed while it was read; begin again")
@@ -258,10 +277,10 @@ class FileReading:
             raise refusal("run_id", run_id, "give the number of a run")
         run = there(self.runs.get_run(run_id), f"run {run_id}")
         if run.deleted_at is not None:
-            raise NotDelivered(f"run {run_id} was deleted; nothing that it brought is there any more")
+            raise NotDelivered(f"run {run_id} was deleted together with its files")
         whose = run.parent or ""
         if not (whose.startswith(self.parent) if self.parent.startswith("manager/") else whose == self.parent):
-            raise InvalidRequest(f"run {run_id}: {self.parent} did not begin it; name a run of its own")
+            raise InvalidRequest(f"run_id: {self.parent} did not begin run {run_id}; give one of its own runs")
         return run
 
     def _wait(self, run_id: int) -> None:
@@ -269,14 +288,14 @@ class FileReading:
         self._waits_until = self._waits_until or now + WAIT_S
         if now >= self._waits_until:
             self.late = True
-            cure = f"try later, or ask crawlctl export {run_id}"
-            raise NotYetDelivered(f"the archive of run {run_id} is still on its way; {cure}")
+            cure = f"try later, or see its state with crawlctl export {run_id}"
+            raise NotYetDelivered(f"the archive of run {run_id} is not ready yet; {cure}")
         alive()
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_S)
 
 
 class FileQuestions:
-    """Answers to those who ask through ``domain.run_data.AskedFiles``."""
+    """Answers the questions of ``domain.run_data.AskedFiles`` about files."""
 
     reading: FileReading
 
@@ -287,15 +306,15 @@ class FileQuestions:
         return binascii.b2a_base64(self.reading.read(run_id, file, offset), newline=False).decode()
 
 
-def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FilePart, place: int) -> Iterator[bytes]:
-    """The content that the file had when it was opened; what comes after is for the next question."""
+def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FilePart, offset: int) -> Iterator[bytes]:
+    """Yield the content that the file had when it was opened. Bytes that were added later need another read."""
     now: FilePart | None = first
-    while place < first.size:
-        if now is None or not now.data:  # an end in silence would pass for all of it
+    while offset < first.size:
+        if now is None or not now.data:  # otherwise the caller would take this part for the whole file
             raise NotDelivered(
-                f"run {run.run_id}: {path!r:.300} was removed while it was read, or cut at byte {place:,}; begin again"
+                f"run {run.run_id}: {path!r:.300} was removed while it was read, or cut at byte {offset:,}; begin again"
             )
-        data = now.data[: first.size - place]
+        data = now.data[: first.size - offset]
         yield data
-        place += len(data)
-        now = live.read(run, task, path, place, CHUNK) if place < first.size else None
+        offset += len(data)
+        now = live.read(run, task, path, offset, CHUNK) if offset < first.size else None

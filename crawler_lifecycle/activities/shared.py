@@ -1,4 +1,4 @@
-"""Parts that several stages share: wire formats of activities, heartbeats, and the delivery of events."""
+"""Functions that several stages share: wire formats of activities, heartbeats, and the delivery of events."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ T = TypeVar("T")
 
 
 def utc_now() -> datetime:
-    """Now, aware, in UTC."""
+    """Return the present time in UTC, with its time zone."""
     return datetime.now(UTC)
 
 
-#: For each class: the name of each of its activities, with the name of the method.
+#: For each class: the names of its activities, with the names of their methods.
 _DEFINED: dict[type, dict[str, str]] = {}
 
 
 def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
-    """The activities among an object's methods, by their names."""
+    """Return the activities among an object's methods, by name."""
     kind = type(owner)
     if kind not in _DEFINED:
         found: dict[str, str] = {}
@@ -63,10 +63,13 @@ def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
 
 
 def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
-    """The answer of the method ``ask_<name>`` to users' code. Raises ``InvalidRequest`` for an unknown question."""
+    """Return the answer of the method ``ask_<name>`` to users' code.
+
+    Raises ``InvalidRequest`` for an unknown question or wrong arguments.
+    """
     answer = getattr(owner, f"ask_{name}", None)
     if answer is None:
-        raise InvalidRequest(f"{name!r:.80} is no question")
+        raise InvalidRequest(f"{name!r:.80} is an unknown question")
     try:
         return answer(**arguments)
     except (TypeError, ValueError) as error:
@@ -74,29 +77,33 @@ def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
 
 
 def there(row: T | None, what: str) -> T:
-    """The row of ``what``, such as ``graph 7``. Raises ``RunNotFound`` when there is none."""
+    """Return the row of ``what``, such as ``graph 7``. Raises ``RunNotFound`` if there is none."""
     if row is None:
         raise RunNotFound(f"{what} does not exist; crawlctl {what.partition(' ')[0]} list shows what there is")
     return row
 
 
 def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None:
-    """Record what users' code printed. The output is no part of its effects."""
+    """Record what users' code printed. An error is only logged: the output is not part of the code's effects."""
     try:
         if printed:
             keep(id, printed)
     except LifecycleError as error:
-        log.warning("what %d printed is not kept: %s", id, error)
+        log.warning("the printed output of graph or manager %d is not recorded: %s", id, error)
 
 
 def ordered_at() -> datetime | None:
-    """Time at which this try was scheduled, by the clock of the Temporal server: later tries have later times."""
+    """Return the time at which this try was scheduled, by the clock of the Temporal server. Later tries have later
+    times.
+
+    Returns ``None`` outside of activities.
+    """
     return activity.info().current_attempt_scheduled_time if activity.in_activity() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Tasks of a run by status, as activities answer them."""
+    """Numbers of a run's tasks by status, as activities return them."""
 
     by_status: dict[str, int] = field(default_factory=dict)
     active: int = 0
@@ -112,22 +119,21 @@ class Counts:
 
 
 def alive(*details: object) -> None:
-    """Heartbeat from a point at which the activity can end. Raises ``CancelledError`` when it was asked to.
+    """Send a heartbeat at a point where the activity can end. Raises ``CancelledError`` if the activity was cancelled.
 
-    Activities are never interrupted anywhere else (``no_thread_cancel_exception``): the SDK would throw an exception
-    into the thread at any instruction, also between taking a lock and remembering it, and then the lock is gone for
-    every thread of the worker.
+    Activities are never interrupted anywhere else (``no_thread_cancel_exception``). Otherwise the SDK could raise an
+    exception in the thread at any instruction, for example just after the thread took a lock. Then the lock would never
+    be released, and every thread of the worker would wait for it.
     """
     _beat(*details)
     if activity.in_activity() and activity.is_cancelled():
-        raise CancelledError("cancelled, or the worker leaves")
+        raise CancelledError("cancelled, or the worker shuts down")
 
 
-def patient(call: Callable[[], T], seconds: float) -> T:
-    """The result of the call.
+def retry_while_unavailable(call: Callable[[], T], seconds: float) -> T:
+    """Return the result of the call. Repeat the call while the database is unavailable, for at most ``seconds``.
 
-    While the database is unavailable the call is repeated, for a limited time; repeating it must be harmless. Raises
-    ``CancelledError``, and ``StoreUnavailable`` after that time.
+    Repeating the call must be harmless. Raises ``StoreUnavailable`` after that time, and ``CancelledError``.
     """
     until, pause = time.monotonic() + seconds, 0.1
     while True:
@@ -142,10 +148,10 @@ def patient(call: Callable[[], T], seconds: float) -> T:
 
 
 def _beat(*details: object) -> None:
-    """One heartbeat, if the worker's event loop takes it.
+    """Send one heartbeat, if the worker's event loop accepts it.
 
-    The SDK waits ten seconds for that and then raises; on a machine that was asleep or is starved that says nothing
-    against the activity, and the next beat may get through.
+    The SDK waits ten seconds for that, and then raises. This happens on a machine that was asleep or is overloaded. It
+    is no error of the activity, and the next heartbeat may succeed.
     """
     if activity.in_activity():
         with suppress(TimeoutError):
@@ -153,33 +159,33 @@ def _beat(*details: object) -> None:
 
 
 @contextmanager
-def telling(tell: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
-    """Report, by ``tell``, an error that is no outage: a row damaged by a manual edit, a statement that the database
-    refused, a bug of ours.
+def reporting(report: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
+    """Report an error that a retry alone cannot cure: a damaged row, a statement that the database refused, or a bug of
+    ours.
 
-    The activity is retried until somebody repairs it. When the run's own row is the damaged one, nothing is written to
-    it. Of a bug only its type is reported: its text may hold anything.
+    ``report`` records the text for the run. The activity is retried until somebody repairs the cause. If the run's own
+    row is damaged, nothing is recorded. Of a bug only the type is reported, because its text may contain secrets.
     """
     try:
         yield
     except (RowUnreadable, StoreRefused) as error:
         with suppress(Exception):
-            tell(fence, str(error))
+            report(fence, str(error))
         raise
     except (LifecycleError, FailureError):
         raise
     except Exception as error:
         with suppress(Exception):
-            tell(fence, f"this build cannot go on here ({type(error).__name__}); the log of its worker says where")
+            report(fence, f"an unexpected error: {type(error).__name__}; see the log of the worker")
         raise
 
 
 @contextmanager
 def beating(every_s: float = 3.0) -> Iterator[None]:
-    """Heartbeat in the background while a blocking call runs.
+    """Send heartbeats in the background while a blocking call runs.
 
-    A worker that dies is then noticed within the heartbeat timeout; a call that hangs in a living worker is still
-    bounded by the activity's start-to-close timeout. Cancellation of the activity is delivered by heartbeats, too.
+    So Temporal notices within the heartbeat timeout that a worker has died. A call that hangs in a living worker is
+    limited by the activity's start-to-close timeout. Heartbeats also receive the cancellation of the activity.
     """
     over = threading.Event()
     context = contextvars.copy_context()
@@ -208,7 +214,7 @@ def send_event(events: EventStore, event: Event, send: Callable[[Event], None], 
 
 
 def push_event(events: EventStore, event: Event, notifiers: Sequence[Notifier]) -> None:
-    """Push an event that is on record by each notifier that has not delivered it, with each try on record.
+    """Push a recorded event through each notifier that has not delivered it, and record each try.
 
     A notifier that fails does not delay the others. Raises the first ``NotDelivered`` after all were tried.
     """

@@ -1,4 +1,4 @@
-"""Deliveries to one webhook: follows the outbox from the position in the webhook's row."""
+"""Delivers events to one webhook: reads the outbox from the position that the webhook's row records."""
 
 from __future__ import annotations
 
@@ -35,50 +35,50 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Number of events read at once, and of deliveries at once: only events of different subjects are delivered in
+#: Number of events read at once, and number of parallel deliveries. Events of one subject are never delivered in
 #: parallel.
 PAGE, LANES = 100, 8
-#: Seconds between two readings of the outbox without new events: the first wait, and the longest.
+#: Seconds between two reads of the outbox when there are no new events: the first wait, and the longest wait.
 IDLE_S, IDLE_MAX_S = 0.1, 1.0
-#: Seconds between two records of what was delivered.
+#: Seconds between two records of the deliveries.
 NOTE_S = 0.5
-#: Failures in a row after which the rest of a page is left for the next try.
+#: Number of failures in a row after which the rest of a page is left to the next try.
 FAILED_MAX = 3
-#: The most events without a subscriber that are read again after a worker died.
+#: Number of unwanted events after which the position is recorded. At most so many are read again after a crash.
 UNNOTED_MAX = 1000
-#: The most events by which other subjects may be ahead of an event that is not accepted.
+#: While an event is not accepted, other subjects may be at most this many events ahead of it.
 AHEAD_MAX = 1000
-#: Seconds that one execution follows; then the workflow asks for the next one, which reads the definition anew.
+#: Seconds of one execution. After that the workflow starts the next one, which reads the definition again.
 SHIFT_S = 900.0
-#: Seconds more that a page has which is under way at its end.
+#: Further seconds for the page that is being delivered at the end of an execution.
 LATE_S = 30.0
 
 
 class Followed(StrEnum):
-    """The end of one execution of ``follow_webhook``."""
+    """The reason why one execution of ``follow_webhook`` ended."""
 
     ON = "on"
     """There may be more events to deliver."""
     FAILING = "failing"
-    """Some events were delivered, and some could not be."""
+    """Some events were delivered, and some deliveries failed."""
     PAUSED = "paused"
     DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """The answer of ``follow_webhook``."""
+    """Result of ``follow_webhook``."""
 
     how: Followed
     stuck_seq: int | None = None
-    """The first event that was not taken."""
+    """The number of the first event that was not accepted."""
     wait_s: float | None = None
     """Seconds for which the receiver wants no delivery."""
 
 
 @dataclass
 class WebhookActivities:
-    """The step of a webhook's workflow."""
+    """The activity of a webhook's workflow."""
 
     webhooks: WebhookStore
     senders: WebhookSenders
@@ -87,10 +87,10 @@ class WebhookActivities:
 
     @activity.defn(no_thread_cancel_exception=True)
     def follow_webhook(self, order: WebhookOrder) -> Following:
-        """Deliver to the webhook the events after its recorded position, and new events for a while.
+        """Deliver the events after the webhook's recorded position, and then new events, for up to ``shift_s`` seconds.
 
-        Second execution: continues after the recorded deliveries; at most the events of the last half second before a
-        crash are delivered again. Raises ``NotDelivered`` when no event could be delivered.
+        Second execution: continues after the recorded deliveries. After a crash, at most the events of the last half
+        second are delivered again. Raises ``NotDelivered`` if no event could be delivered.
         """
         with beating():
             return asyncio.run(self._follow(order.name))
@@ -107,18 +107,18 @@ class WebhookActivities:
 
 
 class _Shift:
-    """One execution, from a webhook's row to the next one."""
+    """One execution of ``follow_webhook``, with one version of the webhook's row."""
 
     def __init__(self, acts: WebhookActivities, row: WebhookRow, follower: str, sender: WebhookSender) -> None:
         self._acts, self._store, self._sender = acts, acts.webhooks, sender
         self._row, self._follower = row, follower
         self._spec = WebhookSpec.read(row.definition)
         self._read = row.through_seq
-        """Up to here the outbox is read."""
+        """The number of the last event that was read from the outbox."""
         self._left: dict[int, str] = {}
-        """Events that were read and are not taken, in order, with the subject of each."""
+        """Events that were read and are not delivered, in order, with the subject of each."""
         self._tried: list[Tried] = []
-        """Tries that are not on record yet."""
+        """Tries that are not recorded yet."""
         self._sent = 0
         self._failure: NotDelivered | None = None
         self._failed_in_row = 0
@@ -140,7 +140,7 @@ class _Shift:
         waiting = await _block(ask, row.webhook_id, self._follower, self._spec, self._read, PAGE)
         if waiting.paused:
             return Following(Followed.PAUSED)
-        wait = set(self._left.values())  # behind an event of their subject that was not taken
+        wait = set(self._left.values())  # their new events must wait behind an undelivered one
         self._left |= {event.seq: event.subject for event in waiting.events}
         self._read = waiting.until_seq
         await self._deliver([event for event in waiting.events if event.subject not in wait])
@@ -164,31 +164,31 @@ class _Shift:
 
     @property
     def _through(self) -> int:
-        """Up to this number all events are delivered, or are not for this webhook."""
+        """Return the number up to which every event is delivered or unwanted."""
         return next(iter(self._left)) - 1 if self._left else self._read
 
     @property
     def _hopeless(self) -> bool:
-        """Return whether the rest is left to the next try."""
+        """Return whether the rest of the page is left to the next try."""
         return self._failed_in_row >= FAILED_MAX or (self._failure is not None and _ends(self._failure))
 
     def _leaves(self) -> bool:
-        """Return whether this execution is to end: its time is over, or it was cancelled."""
-        return asyncio.get_running_loop().time() >= self._over or _sent_away()
+        """Return whether this execution must end: its time is over, or it was cancelled."""
+        return asyncio.get_running_loop().time() >= self._over or _must_leave()
 
     def _stops(self) -> bool:
         """Return whether no further delivery may begin."""
         late = asyncio.get_running_loop().time() >= self._over + LATE_S
-        return late or self._hopeless or self._row.paused_at is not None or _sent_away()
+        return late or self._hopeless or self._row.paused_at is not None or _must_leave()
 
     async def _deliver(self, events: Sequence[Event]) -> None:
-        """Deliver a page, and record the deliveries on the way: the events of each subject in order."""
+        """Deliver a page, with the events of each subject in order. Record the deliveries meanwhile."""
         lanes: dict[str, list[Event]] = {}
         for event in events:
             lanes.setdefault(event.subject, []).append(event)
         order = list(lanes.values())
         if self._row.failing_since is not None:
-            CHANCE.shuffle(order)  # otherwise a refused event stays first, and the rest is never reached
+            CHANCE.shuffle(order)  # otherwise the refused event is always first, and the others are not tried
         free = asyncio.Semaphore(LANES)
         under_way = [asyncio.create_task(self._lane(lane, free)) for lane in order]
         try:
@@ -227,7 +227,7 @@ class _Shift:
             meters.measure(meters.WEBHOOK_LAG, late.total_seconds())
 
     async def _note(self) -> None:
-        """Record the tries, and pause a webhook that is given up. Raises ``Fenced``."""
+        """Record the tries. Pause the webhook if its receiver is gone or has failed for too long. Raises ``Fenced``."""
         tried, self._tried = self._tried, []
         note = functools.partial(self._store.note_tries, settled=not self._left)
         self._row = row = await _block(note, self._row.webhook_id, self._follower, tried, self._through)
@@ -235,28 +235,28 @@ class _Shift:
         if isinstance(self._failure, ReceiverGone):
             why = str(self._failure)
         elif since is not None and self._acts.clock() - since >= timedelta(seconds=GIVE_UP_S):
-            why = f"event {self._through + 1} is not taken for a day: {row.error}"
+            why = f"event {self._through + 1} was not accepted for a day: {row.error}"
         if why is not None and row.paused_at is None:
             with suppress(RunNotFound):  # deleted meanwhile
                 self._row = await _block(self._store.pause_webhook, row.name, why)
 
 
 def _ends(failure: NotDelivered) -> bool:
-    """Return whether the receiver itself said that no further try makes sense, for now or for ever."""
+    """Return whether the receiver itself asked for no further try, for some time or for ever."""
     return failure.retry_after_s is not None or isinstance(failure, ReceiverGone)
 
 
-def _sent_away() -> bool:
-    """Return whether somebody cancelled this execution, or its worker shuts down."""
+def _must_leave() -> bool:
+    """Return whether this execution was cancelled, or its worker shuts down."""
     return activity.is_cancelled() or activity.is_worker_shutdown()
 
 
 def _follower() -> str:
-    """Name of the deliverer: one try of one activity."""
+    """Return the name of this deliverer: one try of one activity."""
     info = activity.info()
     return f"{info.workflow_run_id}/{info.activity_id}/{info.attempt}"[-64:]
 
 
 async def _block(call: Callable[..., T], *args: Any) -> T:
-    """A call of the database, in a thread."""
+    """Call the database in a thread."""
     return await asyncio.to_thread(call, *args)

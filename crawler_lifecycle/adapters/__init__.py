@@ -1,1 +1,1 @@
-"""One package or module for each outside system: they implement ports and know no other adapter."""
+"""Adapters: one package or module for each outside system. They implement ports, and none uses another adapter."""

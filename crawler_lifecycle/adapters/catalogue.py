@@ -1,8 +1,9 @@
-"""The catalogue of crawlers in a YAML file (docs/crawlers.md): strict, and read again when it changes.
+"""Reads the catalogue of crawlers from a YAML file (docs/crawlers.md). It is strict, and reads the file again after a
+change.
 
-The file is composed into YAML nodes and converted by hand instead of being loaded in one step: only nodes know their
-lines, and people fix a file by line number. It also keeps YAML's guesses out: an unquoted ``8400`` or ``yes`` where a
-text belongs is refused, because a crawler would otherwise receive something its author did not write.
+The file is parsed into YAML nodes, and this module converts the nodes. Only nodes know their line numbers, and people
+need these to correct the file. An unquoted ``8400`` or ``yes`` is refused where a text is expected. Otherwise a crawler
+would get a value that its author did not write.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from crawler_lifecycle.domain.run import Resources
 logger = logging.getLogger(__name__)
 
 SIZE_MAX = 1024 * 1024
-#: Nodes after aliases are followed; a small file can otherwise unfold into billions ("billion laughs").
+#: Maximum number of nodes after aliases are followed. Without it, a small file could expand to billions of nodes
+#: ("billion laughs").
 NODES_MAX = 200_000
 DEPTH_MAX = 32
 
@@ -47,7 +49,7 @@ _KNOWN: Mapping[str, list[str]] = {
     "kubernetes.requests": [f.name for f in fields(Resources)],
 }
 
-#: Types of arguments whose values may stand in the file without quotes.
+#: Types of arguments whose values need no quotes in the file.
 _UNQUOTED = frozenset(kind.value for kind in ArgumentType if kind is not ArgumentType.STRING)
 
 Path_ = tuple[str | int, ...]
@@ -57,9 +59,9 @@ _NOTHING = Owned()
 class YamlCatalogue:
     """The port ``Catalogue`` over a file.
 
-    The constructor raises ``CatalogueError`` when the file cannot be used. Later a broken file leaves the last good
-    content in force; ``problem`` then says what is wrong, until the file is mended. ``more`` is another such file,
-    for the names that this one does not declare. ``owned`` is what no entry may mount or name.
+    The constructor raises ``CatalogueError`` if the file cannot be used. If the file becomes invalid later, its last
+    valid content stays in use. Then ``problem`` describes the error, until the file is corrected. ``more`` is a second
+    file for names that the first one does not declare. ``owned``: what no entry may mount or name.
     """
 
     def __init__(self, path: Path | str, more: Path | str | None = None, owned: Owned = _NOTHING) -> None:
@@ -72,12 +74,12 @@ class YamlCatalogue:
         self._crawlers = {c.name: c for c in load(self.path, owned)}
 
     def get(self, name: str) -> CrawlerDefinition | None:
-        """The crawler with this name, or ``None``."""
+        """Return the crawler with this name, or ``None``."""
         found = self._current().get(name)
         return self._more.get(name) if found is None and self._more is not None else found
 
     def all(self) -> list[CrawlerDefinition]:
-        """All crawlers in the order of the file, then those of the other one."""
+        """Return all crawlers in the order of the file, then those of the second file."""
         own = self._current()
         more = [] if self._more is None else [c for c in self._more.all() if c.name not in own]
         return [*own.values(), *more]
@@ -91,7 +93,7 @@ class YamlCatalogue:
 
     def _current(self) -> dict[str, CrawlerDefinition]:
         with self._lock:
-            # Taken before reading: a change during the reading is then seen as a change next time.
+            # Taken before the file is read, so that the next call notices a change during the reading.
             stamp = self._stat()
             if stamp != self._stamp:
                 self._stamp = stamp
@@ -99,16 +101,16 @@ class YamlCatalogue:
                     self._crawlers = {c.name: c for c in load(self.path, self._owned)}
                 except CatalogueError as error:
                     self.problem = str(error)
-                    logger.error("the catalogue cannot be read, its last good content stays in force: %s", error)
+                    logger.error("the catalogue cannot be read, so its last valid content stays in use: %s", error)
                 else:
                     self.problem = None
             return self._crawlers
 
 
 def load(path: Path, owned: Owned = _NOTHING) -> list[CrawlerDefinition]:
-    """Read a catalogue once; ``owned`` is what no entry may mount or name.
+    """Read a catalogue once. ``owned``: what no entry may mount or name.
 
-    Raises ``CatalogueError``: file, line, key, what is wrong with it, and the cure.
+    Raises ``CatalogueError`` with file, line, key, error and cure.
     """
     reader = _Reader(path, owned)
     root = reader.root()
@@ -137,29 +139,29 @@ def _shown(value: object) -> str:
 
 @dataclass
 class _Reader:
-    """One reading of one file."""
+    """Reads one file once."""
 
     path: Path
     owned: Owned
     nodes: int = 0
     lines: dict[Path_, int] = field(default_factory=dict)
-    """The line of every path of the current entry."""
+    """The line of each path in the current entry."""
     written: dict[Path_, str] = field(default_factory=dict)
-    """Scalars of the current entry as they stand in the file; ``yes`` must not be quoted back as ``true``."""
+    """Scalars of the current entry as they are written in the file: an error about ``yes`` must not show ``true``."""
 
     def error(self, line: int | None, key: str, text: str) -> CatalogueError:
         where = f"{self.path}:{line}" if line else str(self.path)
         return CatalogueError(f"{where}: {key}: {text}" if key else f"{where}: {text}")
 
     def at(self, path: Path_, text: str, line: int | None = None) -> CatalogueError:
-        """The same about a path of the current entry, at the line of the nearest node in the file."""
+        """Return an error about a path of the current entry, with the line of the nearest node in the file."""
         near = path
         while near and near not in self.lines:
             near = near[:-1]
         return self.error(line or self.lines[near], _dotted(path), text)
 
     def root(self) -> yaml.SequenceNode:
-        """The top-level list."""
+        """Return the top-level list. Raises ``CatalogueError``."""
         try:
             with self.path.open("rb") as file:
                 raw = file.read(SIZE_MAX + 1)
@@ -191,7 +193,7 @@ class _Reader:
         return root
 
     def definition(self, node: yaml.Node) -> CrawlerDefinition:
-        """One entry of the list, checked completely."""
+        """Return one entry of the list, after all checks."""
         if not isinstance(node, yaml.MappingNode):
             raise self.error(_line(node), "", "not a crawler; each entry is '- name: …' with its keys below")
         self.lines, self.written = {(): _line(node)}, {}
@@ -210,13 +212,13 @@ class _Reader:
             definition = replace(
                 definition,
                 project=os.path.normpath(self.path.absolute().parent / written),
-                # In an image it is a folder of the image, and is not changed.
+                # A pod's project is a folder of its image, so its path stays as written.
                 kubernetes=pod if pod.project is not None else replace(pod, project=written),
             )
         return definition
 
     def _as_written(self, data: Any) -> None:
-        """Defaults and choices of arguments that are no texts need no quotes: their type says how they are meant."""
+        """Replace unquoted defaults and choices by their text in the file, if the argument's type is not text."""
         declared = data.get("args")
         for name, argument in declared.items() if isinstance(declared, dict) else ():
             if not isinstance(argument, dict) or argument.get("type") not in _UNQUOTED:
@@ -231,7 +233,7 @@ class _Reader:
                 ]
 
     def _check(self, definition: CrawlerDefinition) -> None:
-        """Check what the type of a definition alone cannot say. Raises ``InvalidRequest``."""
+        """Check the rules that the types of a definition do not express. Raises ``InvalidRequest``."""
         if not CRAWLER_NAME.fullmatch(definition.name):
             raise InvalidRequest(
                 f"name: {_shown(definition.name)} is not allowed; give 1 to 63 characters of a-z, 0-9, '-', '_' and "
@@ -251,7 +253,7 @@ class _Reader:
     def _plain(self, node: yaml.Node, path: Path_) -> Any:
         self.nodes += 1
         if self.nodes > NODES_MAX or len(path) > DEPTH_MAX:
-            raise self.at(path, "too much once its aliases are followed; use fewer", _line(node))
+            raise self.at(path, "too large once its aliases are followed, or too deep; make it smaller", _line(node))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -287,7 +289,7 @@ class _Reader:
             return None
         if kind in ("bool", "int", "float"):
             try:
-                # Only these three standard tags reach the constructor, so nothing but a plain value can come out.
+                # Only these three standard tags reach the constructor, so it can return only a plain value.
                 value = yaml.constructor.SafeConstructor().construct_object(node)
             except (ValueError, KeyError):
                 value = math.nan
@@ -298,10 +300,10 @@ class _Reader:
             raise self.at(path, f'{text} is read as a date; put it in quotes: "{text}"', _line(node))
         raise self.at(path, f"the tag {_shown(node.tag)} is not allowed; remove it", _line(node))
 
-    # --- words ------------------------------------------------------------------------------------------------------
+    # --- errors -----------------------------------------------------------------------------------------------------
 
     def _explain(self, error: ValidationError, data: dict[str, Any]) -> CatalogueError:
-        """The first thing that is wrong, in words."""
+        """Return the first error as a text for people."""
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, InvalidRequest):
@@ -324,9 +326,10 @@ class _Reader:
         return self.at(path, f"{_shown(value)} is not allowed; {words[:1].lower()}{words[1:]}")
 
     def _of_domain(self, error: InvalidRequest, name: object, at: Path_ = ()) -> CatalogueError:
-        """An error of the domain begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler.
+        """Return an error of the domain with its file and line.
 
-        ``at`` is what it was raised about: a part that does not know its own path names only its own keys.
+        Its text begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler's name. ``at`` is the
+        path of the part that raised it, because a part names only its own keys.
         """
         text = str(error)
         found = re.match(rf"(?:{re.escape(str(name))}: )?([A-Za-z_][\w.\-]*(?:\[\d+\][\w.\-]*)*): ", text)
@@ -341,13 +344,13 @@ class _Reader:
 
 
 def _known(path: Path_) -> list[str]:
-    """The keys that are known beside the one at ``path``."""
+    """Return the keys that are known at the level of ``path``."""
     around = [str(part) for part in path[:-1] if not isinstance(part, int)]
     return _KNOWN.get(".".join(around)) or _KNOWN.get(around[0] if around else "", _FIELDS)
 
 
 def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:
-    """Every text that a process will receive, with its key."""
+    """Yield each text that a process will receive, with its key."""
     for name in ("project", "spider", "image"):
         value = getattr(definition, name)
         if value is not None:
@@ -369,12 +372,12 @@ def _dotted(path: Path_) -> str:
 
 
 class EmptyCatalogue:
-    """An empty catalogue."""
+    """A catalogue without crawlers."""
 
     def get(self, name: str) -> CrawlerDefinition | None:
-        """Nothing."""
+        """Return ``None``."""
         return None
 
     def all(self) -> list[CrawlerDefinition]:
-        """Nothing."""
+        """Return an empty list."""
         return []

@@ -1,4 +1,4 @@
-"""The event sink of the embedded default: a file of JSON lines."""
+"""The event sink of the embedded default: a file with one JSON document per line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from crawler_lifecycle.ports.runs import Event
 
 
 class JsonLinesSink:
-    """The port ``EventSink`` over a file: one line of JSON for each delivery, appended and on disk before it counts.
+    """The port ``EventSink`` over a file. Each delivery appends one line of JSON, and counts only when it is on disk.
 
-    A delivery may be repeated; readers de-duplicate by ``id`` and skip lines that are no JSON, of which a writer that
-    died in the middle leaves at most one: the next writer begins a new line.
+    A delivery may be repeated, so readers must ignore repeated ``id`` values. Readers must also skip lines that are no
+    JSON: a writer that died while writing leaves one such line, and the next writer begins a new line.
     """
 
     name = "file"
@@ -34,7 +34,7 @@ class JsonLinesSink:
         self._lock_timeout_s = lock_timeout_s
 
     def send(self, event: Event) -> None:
-        """Append the event. Raises ``NotDelivered``; then no part of it counts as delivered."""
+        """Append the event. If it raises ``NotDelivered``, nothing counts as delivered."""
         try:
             line = bus_text(event).encode("ascii") + b"\n"
             with self._open() as fd:
@@ -46,9 +46,10 @@ class JsonLinesSink:
             raise NotDelivered(f"{self.path}: the event cannot be written: {error}") from error
 
     def check(self) -> str:
-        """Return where events go, after checking that they can be written there. Raises ``NotDelivered``.
+        """Return a text that says where events go, after checking that they can be written there. Raises
+        ``NotDelivered``.
 
-        The file is created, empty, if it did not exist: removing it again could remove an event.
+        Creates an empty file if there is none. It is not removed again, because another writer may have added an event.
         """
         try:
             with self._open():
@@ -76,7 +77,7 @@ class JsonLinesSink:
                 os.close(fd)  # releases the lock
 
     def _is_named(self, fd: int) -> bool:
-        """Return whether the open file still has its name: it may have been moved while we waited for the lock."""
+        """Return whether the open file still has its name. It may have been moved during the wait for the lock."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(fd))
         except FileNotFoundError:
@@ -99,6 +100,6 @@ class JsonLinesSink:
                 raise OSError(errno.ENOSPC, "only a part was written")
             os.fsync(fd)
         except OSError:
-            # We hold the lock, so nobody wrote after us: remove the part, so that no broken line stays.
+            # We hold the lock, so nobody wrote after us. Remove the partial line, so that no broken line remains.
             os.ftruncate(fd, size)
             raise

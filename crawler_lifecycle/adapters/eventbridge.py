@@ -1,6 +1,6 @@
 """The event sink for Amazon EventBridge.
 
-boto3 is loaded when a sink is made, never by importing this module: everything else starts without it.
+boto3 is loaded when a sink is created, not when this module is imported. All other code works without boto3.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from crawler_lifecycle.ports.runs import Event
 
 SCHEME = "eventbridge://"
 SETTING = "LIFECYCLE_EVENTS__URL"
-#: Seconds for which the bus is believed to exist after it was seen.
+#: Seconds for which the bus is not checked again after it was found.
 BUS_SEEN_FOR_S = 300.0
-#: Characters of an answer's text that an error repeats.
+#: Longest part of an answer that an error repeats, in characters.
 TEXT_MAX = 300
 
 _NAME = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
 _ARN = re.compile(r"arn:aws[-a-z]*:events:(?P<region>[-a-z0-9]+):\d{12}:event-bus/[/.\-_A-Za-z0-9]{1,256}")
-#: User and password in an address.
+#: User and password in a URL.
 _LOGIN = re.compile(r"//[^/@\s]+@")
 
 _NO_RIGHT = "allow events:PutEvents on this bus to the account that the worker uses"
-_NO_SIGHT = "this account may not look at it; allow events:DescribeEventBus"
+_NO_SIGHT = "this account may not read it; allow events:DescribeEventBus"
 _BAD_CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of the pod"
 _BUSY = "nothing is wrong with the event; if this goes on, raise the account's quota of PutEvents"
 #: Error codes of AWS -> what to do about them.
@@ -45,7 +45,7 @@ CURES = {
         ("ExpiredToken ExpiredTokenException", "renew the credentials"),
         ("ResourceNotFoundException", f"create the bus, or set {SETTING}"),
         ("ThrottlingException Throttling TooManyRequestsException", _BUSY),
-        ("InternalFailure InternalException", "EventBridge has a trouble of its own"),
+        ("InternalFailure InternalException", "EventBridge has an internal error; the event is sent again"),
     )
     for code in codes.split()
 }
@@ -54,14 +54,15 @@ log = logging.getLogger(__name__)
 
 
 class EventBridgeSink:
-    """The port ``EventSink`` over ``PutEvents``: ``eventbridge://NAME``, or the whole ARN of the bus for the name.
+    """The port ``EventSink`` over ``PutEvents``. The URL is ``eventbridge://NAME``, or ``eventbridge://`` and the ARN
+    of the bus.
 
-    One request for each event. A run ends with one event, so there is nothing to gather, and an entry that was refused
-    can never take another with it: what is sent again is exactly what was not accepted. Tries are the caller's;
-    the client's own are off.
+    Each request contains one event. A run ends with one event, so there is nothing to combine. A refused event cannot
+    make another one fail, and only unaccepted events are sent again. The caller repeats failed requests; the client's
+    own retries are off.
 
-    Region, credentials and endpoint are AWS's own settings. ``connect_s`` and ``read_s`` bound each request.
-    Raises ``InvalidRequest`` for a URL or a configuration with which no request can be made.
+    Region, credentials and endpoint come from AWS's own settings. ``connect_s`` and ``read_s`` limit each request.
+    Raises ``InvalidRequest`` for a URL or a configuration that allows no request.
     """
 
     name = "eventbridge"
@@ -77,19 +78,19 @@ class EventBridgeSink:
         self._client = _client(url, arn["region"] if arn else None, connect_s, read_s)
         self._where = f"EventBridge bus {self.bus} at {_LOGIN.sub('//…@', self._client.meta.endpoint_url)}"
         self._lock = threading.Lock()
-        self._believed_until = 0.0
+        self._found_until = 0.0
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
     def send(self, event: Event) -> None:
-        """Put the event on the bus. Raises ``NotDelivered``; it may have arrived nevertheless, under the same id."""
+        """Put the event on the bus. After ``NotDelivered``, the event may still have arrived, under the same id."""
         try:
             detail = bus_text(event)
         except (TypeError, ValueError) as error:
             raise NotDelivered(f"{self._where}: the event cannot be written: {error}") from error
-        self._make_sure_of_the_bus()
+        self._check_bus()
         entry = {
             "EventBusName": self.bus,
             "Time": event.created_at,
@@ -108,21 +109,21 @@ class EventBridgeSink:
         answer = self._call("describe_event_bus", denied_is_none=True, Name=self.bus)
         if answer is None:
             raise NotDelivered(
-                f"{self._where}: {_NO_SIGHT}; sending may work all the same, but a missing bus would not be noticed"
+                f"{self._where}: {_NO_SIGHT}; sending may still work, but a missing bus would not be noticed"
             )
         if not answer.get("Arn"):
             raise NotDelivered(f"{self._where} answered without describing a bus; check AWS_ENDPOINT_URL")
         return f"EventBridge bus {answer['Arn']}"
 
-    def _make_sure_of_the_bus(self) -> None:
-        """EventBridge accepts events for a bus that does not exist and drops them, so the bus has to be checked."""
+    def _check_bus(self) -> None:
+        """Check that the bus exists: EventBridge accepts events for a missing bus, and drops them."""
         with self._lock:
-            if time.monotonic() < self._believed_until:
+            if time.monotonic() < self._found_until:
                 return
         if self._call("describe_event_bus", denied_is_none=True, Name=self.bus) is None:
             log.warning("%s: a missing bus would not be noticed: %s", self._where, _NO_SIGHT)
         with self._lock:
-            self._believed_until = time.monotonic() + BUS_SEEN_FOR_S
+            self._found_until = time.monotonic() + BUS_SEEN_FOR_S
 
     def _call(self, operation: str, *, denied_is_none: bool = False, **arguments: Any) -> dict[str, Any] | None:
         from botocore.exceptions import (
@@ -133,27 +134,27 @@ class EventBridgeSink:
             PartialCredentialsError,
         )
 
-        # `from None`: the whole text of an AWS error may hold session tokens, and causes travel with the failure.
+        # `from None`: the text of an AWS error may contain session tokens, and causes are stored with the failure.
         try:
             answer: dict[str, Any] = getattr(self._client, operation)(**arguments)
         except ClientError as error:
-            told = error.response.get("Error", {})
-            code = str(told.get("Code", "unknown"))
+            stated = error.response.get("Error", {})
+            code = str(stated.get("Code", "unknown"))
             if denied_is_none and code in ("AccessDenied", "AccessDeniedException"):
                 return None
-            raise NotDelivered(self._refused(code, told.get("Message"))) from None
+            raise NotDelivered(self._refused(code, stated.get("Message"))) from None
         except BotoCoreError as error:
             here = isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError)
             cure = _BAD_CREDENTIALS if here else "check the network, the region and AWS_ENDPOINT_URL"
             raise NotDelivered(f"{self._where}: {_first_line(error)}; {cure}") from None
-        except Exception as error:  # the client's reader of answers raises anything over one that AWS did not write
+        except Exception as error:  # the client may raise anything for an answer that is not from AWS
             raise NotDelivered(
                 f"{self._where} gave an answer that cannot be read ({type(error).__name__}); check AWS_ENDPOINT_URL"
             ) from None
         return answer
 
     def _check_answer(self, answer: dict[str, Any] | None) -> None:
-        """The status says nothing: an entry is on the bus when it got an id, and only then."""
+        """Raise ``NotDelivered`` unless the entry got an id. Only the id proves that the event is on the bus."""
         answer = answer or {}
         entries = answer.get("Entries")
         entry = entries[0] if isinstance(entries, list) and len(entries) == 1 and isinstance(entries[0], dict) else {}
@@ -181,7 +182,7 @@ def _client(url: str, region: str | None, connect_s: float, read_s: float) -> An
     )
     try:
         session = boto3.session.Session()
-        # boto3 itself knows only AWS_DEFAULT_REGION; containers on AWS are given AWS_REGION.
+        # boto3 itself reads only AWS_DEFAULT_REGION. Containers on AWS get AWS_REGION.
         where = region or session.region_name or os.environ.get("AWS_REGION")
         return session.client("events", region_name=where, config=config)
     except NoRegionError:
@@ -193,7 +194,7 @@ def _client(url: str, region: str | None, connect_s: float, read_s: float) -> An
 
 
 def _first_line(text: object) -> str:
-    """The part of an answer's text that is for people: a refused signature is followed by headers with their tokens."""
+    """Return the first line of an answer's text. After a refused signature, other lines contain headers with tokens."""
     line = str(text or "no reason given").strip().partition("\n")[0]
     line = _LOGIN.sub("//…@", "".join(c for c in line if c.isprintable()))
     return line[:TEXT_MAX].rstrip(" .")

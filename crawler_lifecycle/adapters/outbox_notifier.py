@@ -1,4 +1,4 @@
-"""The notifier without a push service: the outbox table alone."""
+"""The notifier for installations without a push service."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from crawler_lifecycle.ports.runs import Event
 
 
 class OutboxNotifier:
-    """The port ``Notifier`` when no push service is configured: the event's row in the outbox is the delivery.
+    """The port ``Notifier`` without a push service: the event's row in the outbox table is the delivery.
 
-    The gateway's event stream reads that table, so the front end sees the event without anything being sent.
+    The gateway's event stream reads that table. So the front end gets the event without a push.
     """
 
     name = "outbox"
     sends = False
 
     def push(self, event: Event) -> None:
-        """Nothing to do: the event is committed already."""
+        """Do nothing: the event is recorded already."""
 
     def check(self) -> str:
-        """Say that nothing is pushed; nothing can be wrong with that."""
+        """Return a text that says that nothing is pushed. This check cannot fail."""
         return "nowhere: the gateway's event stream shows them (LIFECYCLE_PUSHER__APP_ID is not set)"

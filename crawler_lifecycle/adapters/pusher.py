@@ -1,7 +1,7 @@
 """The notifier for Pusher Channels, or a server with the same HTTP API.
 
-The official client makes and signs the requests; the transport under it is ours, because a push may take only so long
-and the client's own cannot promise that. The package is an extra and loaded when a notifier is made.
+The official client makes and signs the requests. Our own transport sends them, because it limits the total time of a
+push. The client's package is an extra, and is loaded when a notifier is created.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from crawler_lifecycle.cloudevents import event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports.runs import Event
 
-#: Pusher takes less than 10 kB of data in an event, whichever way that is read (pusher.com, "HTTP API Reference").
+#: Maximum size of an event's data, in bytes: Pusher accepts less than 10 kB (pusher.com, "HTTP API Reference").
 DATA_MAX = 9_999
-#: Channels of one event (ibid.), characters of a channel's name.
+#: Maximum number of channels of one event (same reference), and of characters in a channel's name.
 CHANNELS_MAX = 100
 CHANNEL_MAX = 200
-#: Parallel calls, including abandoned calls whose server does not answer.
+#: Maximum number of parallel calls, including abandoned calls whose server does not answer.
 CALLS_MAX = 32
-#: Bytes of an answer that are read, and characters of its text that an error repeats.
+#: Maximum bytes of an answer that are read, and characters of its text that an error repeats.
 ANSWER_MAX = 64 * 1024
 TEXT_MAX = 300
 
 SETTING = "LIFECYCLE_PUSHER__"
 
 _APP_ID = re.compile(r"[0-9]+")
-_PLACE = re.compile(r"[-.A-Za-z0-9]+|\[[:.0-9A-Fa-f]+\]")
+_HOST = re.compile(r"[-.A-Za-z0-9]+|\[[:.0-9A-Fa-f]+\]")
 _CHANNEL = re.compile(r"[-a-zA-Z0-9_=@,.;]+")
 _NOT_IN_A_CHANNEL = re.compile(r"[^-a-zA-Z0-9_=@,.;]")
 
-#: Status of an answer -> what to do about it.
+#: Status of an answer -> the cure.
 CURES = {
     400: f"check {SETTING}CHANNEL",
     401: f"check {SETTING}KEY, {SETTING}SECRET and the clock of this machine",
@@ -49,14 +49,13 @@ CURES = {
 
 
 class PusherNotifier:
-    """The port ``Notifier``: every event is triggered under its type, with the document of docs/events.md as its data.
+    """The port ``Notifier``. It sends each event under its type, with the document of docs/events.md as data.
 
-    ``channel`` names the channels, with spaces between; ``{run_id}`` and ``{crawler}`` are filled in, and a name is
-    left out for events that have no such thing. One try takes at most ``timeout_s`` seconds, from the
-    look-up of the name to the last byte. Proxies and certificates are those of the environment (``HTTPS_PROXY``,
-    ``NO_PROXY``, ``SSL_CERT_FILE``).
+    ``channel`` lists the channels, separated by spaces. ``{run_id}`` and ``{crawler}`` are replaced. A channel is left
+    out if the event has no such value. One try takes at most ``timeout_s`` seconds, from the name lookup to the last
+    byte. Proxies and certificates come from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
 
-    Raises ``InvalidRequest`` that names the setting with which nothing can be pushed.
+    Raises ``InvalidRequest`` that names the wrong setting.
     """
 
     name = "pusher"
@@ -80,9 +79,11 @@ class PusherNotifier:
         for name, value in (("KEY", key), ("SECRET", secret)):
             if not value.strip():
                 raise InvalidRequest(f"{SETTING}{name}: nothing is given; copy it from the app's page")
-        for name, place in (("HOST", host), ("CLUSTER", cluster)):
-            if place is not None and not _PLACE.fullmatch(place):
-                raise InvalidRequest(f"{SETTING}{name}: {place!r} is not allowed; give a name, without scheme and port")
+        for name, address in (("HOST", host), ("CLUSTER", cluster)):
+            if address is not None and not _HOST.fullmatch(address):
+                raise InvalidRequest(
+                    f"{SETTING}{name}: {address!r} is not allowed; give a name, without scheme and port"
+                )
         self._channels = _channel_names(channel)
         self._timeout_s = timeout_s
         self._secret = secret
@@ -112,8 +113,8 @@ class PusherNotifier:
     def push(self, event: Event) -> None:
         """Trigger the event on its channels. Raises ``NotDelivered`` within ``timeout_s``."""
         try:
-            # ASCII: the client measures the memory of the text and not its bytes, and refuses one wide character in a
-            # text that Pusher takes.
+            # ASCII: the client measures the text's memory instead of its bytes. One wide character would make it refuse
+            # a text that Pusher accepts.
             data = event_text(event, DATA_MAX)
         except (TypeError, ValueError) as error:
             raise NotDelivered(f"{self._where}: the event cannot be written: {error}") from error
@@ -126,13 +127,13 @@ class PusherNotifier:
         self._within_time(lambda: self._pusher.trigger(channels, event.type, data))
 
     def check(self) -> str:
-        """Say where pushes go, after asking for a channel with this key and secret. Raises ``NotDelivered``."""
+        """Return a text that says where pushes go, after a request with key and secret. Raises ``NotDelivered``."""
         channel = _filled(self._channels[0])
         self._within_time(lambda: self._pusher.channel_info(channel))
         return f"{self._where}, channels {', '.join(self._channels)}"
 
     def channels(self, event: Event) -> list[str]:
-        """The channels of an event; a channel that names a run or a crawler is used only for events about one."""
+        """Return the channels of an event. A channel name with a run or a crawler is used only for events with one."""
         given = {"run_id": event.run_id, "crawler": event.body.get("crawler")}
         known = {name: str(value) for name, value in given.items() if value is not None}
         names = [
@@ -143,9 +144,9 @@ class PusherNotifier:
         return list(dict.fromkeys(names))
 
     def _within_time(self, call: Callable[[], object]) -> None:
-        """Run the call in another thread and abandon it when the time is over.
+        """Execute the call in another thread, and abandon it when the time is over.
 
-        No socket timeout covers a silent name server or a server that sends byte by byte; both would block one of the
+        No socket timeout covers a silent name server, or a server that sends byte by byte. Both would block one of the
         worker's few threads.
         """
         deadline = time.monotonic() + self._timeout_s
@@ -156,7 +157,7 @@ class PusherNotifier:
         def run() -> None:
             try:
                 call()
-            except Exception as error:  # handed over to the caller
+            except Exception as error:  # the caller raises it
                 done.set_exception(error)
             else:
                 done.set_result(None)
@@ -168,12 +169,12 @@ class PusherNotifier:
             raise NotDelivered(f"{self._where}: no answer within {self._timeout_s} s")
         failure = done.exception()
         if failure is not None:
-            # Not `from`: what libraries raise may hold the signed address, and causes travel with the failure.
+            # `from None`: errors of libraries may contain the signed URL, and causes are stored with the failure.
             known = isinstance(failure, NotDelivered)
             raise failure if known else NotDelivered(f"{self._where}: {self._plain(failure)}") from None
 
     def send_request(self, request: Any) -> None:
-        """Send a signed request, for the official client (its interface for transports)."""
+        """Send a signed request. The official client calls this method as its transport."""
         deadline = time.monotonic() + self._timeout_s
         content = bytearray()
         try:
@@ -195,12 +196,12 @@ class PusherNotifier:
         if status not in (200, 202):
             cure = CURES.get(status)
             raise NotDelivered(f"{self._where} answered {status}: {text}" + (f"; {cure}" if cure else ""))
-        # A portal or a proxy also answers 200, with a page.
+        # A login portal or a proxy may also answer 200, with an HTML page.
         if not content.strip().startswith(b"{"):
             raise NotDelivered(f"{self._where} answered {status} with something else than JSON; check {SETTING}HOST")
 
     def _plain(self, text: object) -> str:
-        """One short line without the secret and without signatures, whatever library wrote them."""
+        """Return one short line without the secret and without signatures, whatever library wrote the text."""
         line = str(text).strip() or (type(text).__name__ if isinstance(text, Exception) else "no reason given")
         line = line.replace(self._secret, "…")
         line = re.sub(r"(auth_signature|auth_key|body_md5)=[^&\s\"\\]*", r"\1=…", line)
@@ -234,7 +235,7 @@ def _official_client(**options: Any) -> Any:
 
 
 def _channel_names(setting: str) -> list[str]:
-    """The names from the setting. Raises ``InvalidRequest``."""
+    """Return the names from the setting. Raises ``InvalidRequest``."""
     names = list(dict.fromkeys(setting.split()))
     if not names or len(names) > CHANNELS_MAX:
         raise InvalidRequest(

@@ -21,16 +21,16 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.ports.runs import Deployed, Deployment
 
-#: Larger answers are refused; 500 tasks with long reasons need a tenth of it.
+#: Largest accepted answer, in bytes. An answer about 500 tasks with long reasons needs a tenth of this.
 ANSWER_MAX = 8 * 1024 * 1024
-#: Client errors that describe the moment and not the request.
+#: Client errors that depend on the moment, not on the request.
 TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
-#: Client errors about the form of our call: it is too long. They never judge its content.
+#: Client errors about a URL or headers that are too long. They say nothing about the deployment.
 OURS_4XX = frozenset({414, 431})
-#: The longest wait that a service may ask for, in seconds: a stop must get through some time.
+#: Longest wait that a service may request, in seconds, so that a stop is not delayed for long.
 RETRY_AFTER_MAX_S = 60
-#: Seconds for which an idle connection is kept. Servers keep one for longer (uvicorn, and so ours, 5 s); otherwise a
-#: call would go out now and then just as the server closes it.
+#: Seconds for which an idle connection is kept. Servers keep one longer (uvicorn, which ours uses, 5 s). Otherwise a
+#: server might close the connection just when a call is sent.
 KEPT_S = 2.0
 PROBLEM = "application/problem+json"
 
@@ -38,13 +38,15 @@ _STATES = ("created", "existing", "deferred", "refused")
 
 
 class _Task(BaseModel):
-    """One answer. Fields that later versions of a service may add are ignored, what we need is checked strictly."""
+    """The service's answer about one task. Fields of later versions are ignored; the fields that we need are checked
+    strictly.
+    """
 
     model_config = ConfigDict(strict=True)
 
     index: int
     state: str
-    # Longer than a column: cut to its size, it would be another object's name.
+    # A longer name is refused: if it were cut, it could be the name of another object.
     name: str | None = Field(default=None, max_length=bounds.NAME_MAX)
     uid: str | None = Field(default=None, max_length=bounds.UID_MAX)
     reason: str | None = None
@@ -64,8 +66,8 @@ _DEFINITION = TypeAdapter(CrawlerDefinition)
 class HttpSchedulerClient:
     """The port ``SchedulerClient``.
 
-    Whatever is not a valid answer, from a refused connection to a proxy's HTML page with status 200, is
-    ``SchedulerUnavailable``: it says nothing about the deployment, which is therefore tried again under the same key.
+    Any invalid answer raises ``SchedulerUnavailable``, from a refused connection to a proxy's HTML page with status
+    200. It says nothing about the deployment. So the deployment is tried again under the same key.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class HttpSchedulerClient:
         connections: int = 32,
     ) -> None:
         self._url = url.rstrip("/")
-        # Messages go into the database and to callers; a password in the address stays here.
+        # Error messages are stored and shown to callers, so they use the URL without a password.
         address = httpx.URL(self._url)
         self._at = str(address.copy_with(userinfo=b""))
         self._timeout_s = timeout_s
@@ -90,9 +92,9 @@ class HttpSchedulerClient:
             follow_redirects=False,
             headers={"Authorization": f"Bearer {token}"} if token else None,
             transport=transport,
-            # Loading certificates takes 20 ms that plain HTTP does not need.
+            # Loading certificates takes 20 ms. Plain HTTP does not need them.
             verify=address.scheme == "https",
-            # We configure the address of the service; a proxy from the environment must not stand between.
+            # The URL of the service is configured, so a proxy from the environment must not be used.
             trust_env=False,
         )
 
@@ -101,10 +103,10 @@ class HttpSchedulerClient:
         self._http.close()
 
     def deploy(self, deployment: Deployment) -> list[Deployed]:
-        """Deploy the tasks; one answer for each.
+        """Deploy the tasks. Return one answer for each task.
 
-        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``, of which ``CallTooLarge`` says
-        that fewer tasks at once may pass.
+        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. Of these, ``CallTooLarge``
+        means that a call with fewer tasks may succeed.
         """
         kind = "scheduled" if deployment.scheduled else "onetime"
         try:
@@ -122,15 +124,15 @@ class HttpSchedulerClient:
         asked = {task.index for task in deployment.tasks}
         if {a.index for a in answers} != asked or len(answers) != len(asked):
             raise SchedulerUnavailable(
-                f"scheduler service at {self._at} answered for other tasks ({len(answers)}) than asked ({len(asked)})"
+                f"scheduler service at {self._at} answered for wrong tasks: {len(answers)} instead of {len(asked)}"
             )
-        strange = next((a.state for a in answers if a.state not in _STATES), None)
-        if strange is not None:
-            raise SchedulerUnavailable(f"scheduler service at {self._at} answered with the unknown state {strange!r}")
+        unknown = next((a.state for a in answers if a.state not in _STATES), None)
+        if unknown is not None:
+            raise SchedulerUnavailable(f"scheduler service at {self._at} answered with the unknown state {unknown!r}")
         return [Deployed(a.index, a.state, a.name, a.uid, bounds.words(a.reason)) for a in answers]
 
     def crawlers(self) -> list[CrawlerDefinition]:
-        """The crawlers that the service knows. Raises ``SchedulerUnavailable``."""
+        """Return the crawlers that the service knows. Raises ``SchedulerUnavailable``."""
         try:
             body = self._call("GET", "/v1/crawlers")
             return [_DEFINITION.validate_python(entry) for entry in _Crawlers.model_validate_json(body).crawlers]
@@ -148,9 +150,9 @@ class HttpSchedulerClient:
                     content += chunk
                     if len(content) > ANSWER_MAX:
                         raise SchedulerUnavailable(f"scheduler service at {self._at}: answer over {ANSWER_MAX} bytes")
-                    # httpx limits each read only; a server that sends byte by byte would pass every limit.
+                    # httpx limits only each read. A server that sends byte by byte would never reach that limit.
                     if time.monotonic() > deadline:
-                        raise SchedulerUnavailable(f"scheduler service at {self._at}: no end after {self._timeout_s} s")
+                        raise SchedulerUnavailable(f"scheduler service at {self._at}: slower than {self._timeout_s} s")
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             text = str(error) or type(error).__name__
             raise SchedulerUnavailable(f"scheduler service at {self._at} cannot be reached: {text}") from error
@@ -165,18 +167,18 @@ class HttpSchedulerClient:
         if status == 410:
             raise DeploymentExpired(detail or "the deployment call expired before the service could carry it out")
         if status == 401:
-            # A token that is being changed on one side must not end runs, whoever refuses it.
-            cure = "set LIFECYCLE_SCHEDULER__TOKEN to the token it asks for, where our processes run"
-            raise SchedulerUnavailable(f"scheduler service at {self._at} does not know us (401); {cure}")
-        # A wrong address, an old version or a proxy cause client errors too: only the service itself can refuse for
-        # good.
-        told = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
+            # While a token is being changed, the two sides may differ for a moment. That must not end runs.
+            cure = "set LIFECYCLE_SCHEDULER__TOKEN of our processes to the token of the service"
+            raise SchedulerUnavailable(f"scheduler service at {self._at} refuses our token (401); {cure}")
+        # A wrong URL, an old version or a proxy can also cause client errors. Only a problem document proves that the
+        # service itself refuses for good.
+        is_problem = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
         if status == 413:
             size = len(response.request.content)
-            raise CallTooLarge(f"scheduler service at {self._at} takes no call of {size} bytes (413)")
-        if status == 421 and told:
-            raise MeantElsewhere(detail or f"scheduler service at {self._at} creates its tasks in another place (421)")
-        if told and 400 <= status < 500 and status not in TRANSIENT_4XX | OURS_4XX:
+            raise CallTooLarge(f"scheduler service at {self._at} accepts no call of {size} bytes (413)")
+        if status == 421 and is_problem:
+            raise MeantElsewhere(detail or f"scheduler service at {self._at} uses another namespace (421)")
+        if is_problem and 400 <= status < 500 and status not in TRANSIENT_4XX | OURS_4XX:
             raise DeploymentRefused(detail or f"scheduler service at {self._at} refused with status {status}")
         suffix = f": {detail}" if detail else ""
         unavailable = SchedulerUnavailable(f"scheduler service at {self._at} answered {status}{suffix}")
@@ -185,14 +187,13 @@ class HttpSchedulerClient:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """The wait that the service asks for, in whole seconds; a date is not read, and nobody may ask for more than a
-    minute."""
+    """Return the wait that the service requests, in seconds, at most ``RETRY_AFTER_MAX_S``. A date is ignored."""
     text = response.headers.get("Retry-After", "")
     return float(min(int(text), RETRY_AFTER_MAX_S)) if text.isdecimal() and len(text) < 10 else None
 
 
 def wire(deployment: Deployment) -> dict[str, Any]:
-    """The JSON body of a deployment call."""
+    """Return the JSON body of a deployment call."""
     body: dict[str, Any] = {
         "run_id": deployment.run_id,
         "run_uid": deployment.run.uid,
@@ -219,11 +220,11 @@ def wire(deployment: Deployment) -> dict[str, Any]:
 def _unreadable(url: str, error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"scheduler service at {url} answered with something else than its contract says: {where}: {first['msg']}"
+    return f"scheduler service at {url} gave an answer against its contract: {where}: {first['msg']}"
 
 
 def _detail(content: bytes) -> str | None:
-    """The detail of a problem document, shortened; ``None`` when the body is something else."""
+    """Return the detail of a problem document, shortened, or ``None`` if the body is no problem document."""
     try:
         problem = json.loads(content)
     except (ValueError, RecursionError):

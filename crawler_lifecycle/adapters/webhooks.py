@@ -1,7 +1,7 @@
-"""Deliveries to webhooks: signed as Standard Webhooks says, to addresses that are checked at each of them.
+"""Delivers events to webhooks: signed as Standard Webhooks says, to addresses that are checked for each delivery.
 
-A name is resolved here and nowhere else: the connection goes to the address that was checked. Proxies are not used,
-since they would resolve it again.
+Only this module resolves the host name, and it connects to the address that it has checked. Proxies are not used,
+because they would resolve the name again.
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ from crawler_lifecycle.domain.webhooks.signing import message_id, read_secret, s
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import ReceiverGone, WebhookSender
 
-#: Seconds of one delivery, from the name lookup to the answer; seconds for reading the answer's body; bytes of it that
-#: are read.
+#: Seconds of one delivery, from the name lookup to the answer. Seconds for reading the answer's body. Bytes of the body
+#: that are read.
 TIMEOUT_S = 10.0
 WORDS_S = 1.0
 ANSWER_MAX = 1024
-#: Share of that time for connecting to one address while there are more addresses.
+#: Share of the delivery's time for connecting to one address while there are more addresses.
 CONNECT_SHARE = 0.3
-#: Deliveries to one webhook at once.
+#: Maximum number of parallel deliveries to one webhook.
 AT_ONCE = 8
 
-#: The addresses of a host and a port.
+#: Returns the addresses of a host and a port.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def resolve_name(host: str, port: int) -> Sequence[str]:
-    """Addresses from the name server. Raises ``OSError``."""
+    """Return the addresses of a host from the name server. Raises ``OSError``."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(place[0]) for *_, place in found))
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class HttpWebhooks:
-    """``WebhookSenders``, to where ``rules`` let them lead. Secrets are variables of ``environment``."""
+    """The port ``WebhookSenders`` over HTTP.
+
+    ``rules`` limit the allowed addresses. ``environment`` has the variables with secrets.
+    """
 
     def __init__(
         self,
@@ -68,31 +71,32 @@ class HttpWebhooks:
 
     @functools.cached_property
     def _trusted(self) -> ssl.SSLContext:
-        """Context that certificates are checked with. Read once: it takes 20 to 77 ms of processor time."""
+        """Return the context that checks certificates. It is made once: that takes 20 to 77 ms of processor time."""
         return httpx.create_ssl_context()
 
     @asynccontextmanager
     async def connections(self) -> AsyncIterator[WebhookSender]:
-        """See the port."""
+        """Yield a sender that has its own connections."""
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE, keepalive_expiry=2.0)
         options = {"verify": self._trusted, "trust_env": False, "follow_redirects": False}
         async with httpx.AsyncClient(timeout=self._timeout_s, limits=limits, **options) as client:  # type: ignore[arg-type]
             yield _Sender(self, client)
 
     def headers(self, spec: WebhookSpec, event: Event, body: bytes) -> Mapping[str, str]:
-        """The headers of one try. Raises ``NotDelivered`` when it cannot be signed, or this worker may not read the
-        secret.
+        """Return the headers of one try.
+
+        Raises ``NotDelivered`` if it cannot be signed, or if this worker may not read the secret.
         """
         try:
-            self._rules.check(spec)  # before anything of the environment is read
+            self._rules.check(spec)  # before any variable of the environment is read
             keys = [read_secret(one, self._environment.get(one.removeprefix("env:"))) for one in spec.secrets]
         except InvalidRequest as error:
-            raise NotDelivered(f"worker {platform.node()}: {error}") from None  # another worker may have it
+            raise NotDelivered(f"worker {platform.node()}: {error}") from None  # another worker may have the secret
         signed = signed_headers(message_id(event_id(event)), int(self._clock()), body, keys)
         return {**signed, "Content-Type": "application/cloudevents+json", "Accept-Encoding": "identity"}
 
     async def addresses(self, spec: WebhookSpec) -> Sequence[str]:
-        """Present addresses of its host. Raises ``NotDelivered`` unless all of them may be called."""
+        """Return the present addresses of the webhook's host. Raises ``NotDelivered`` unless all are allowed."""
         parts = urlsplit(spec.url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -110,7 +114,7 @@ class HttpWebhooks:
 
 @dataclass
 class _Sender:
-    """``WebhookSender``."""
+    """The port ``WebhookSender``."""
 
     outside: HttpWebhooks
     client: httpx.AsyncClient
@@ -131,7 +135,7 @@ class _Sender:
         _check(answer, text)
 
     async def _post(self, spec: WebhookSpec, headers: Mapping[str, str], body: bytes) -> tuple[httpx.Response, str]:
-        """The answer of the first address that takes the connection."""
+        """Try the addresses in order. Return the answer of the first one that accepts the connection, and its text."""
         addresses, whole = await self.outside.addresses(spec), self.outside._timeout_s
         for address in addresses[:-1]:
             with suppress(httpx.ConnectError, httpx.ConnectTimeout):
@@ -150,7 +154,7 @@ class _Sender:
         async with self.client.stream(
             "POST", there, content=body, headers={**headers, **to}, extensions=named, timeout=within
         ) as answer:
-            # The status has said what became of the delivery, whatever is wrong with the words.
+            # The status decides the delivery. An error while reading the body changes nothing.
             with suppress(httpx.HTTPError, TimeoutError):
                 async with asyncio.timeout(WORDS_S):
                     async for chunk in answer.aiter_raw(ANSWER_MAX):
@@ -161,16 +165,16 @@ class _Sender:
 
 
 def _check(answer: httpx.Response, text: str) -> None:
-    """Raise ``NotDelivered`` unless the answer means that the event was taken."""
+    """Raise ``NotDelivered`` unless the receiver accepted the event."""
     status = answer.status_code
     if 200 <= status < 300:
         return
     if status == httpx.codes.GONE:
-        raise ReceiverGone("the receiver answered 410: it wants nothing more")
+        raise ReceiverGone("the receiver answered 410: it wants no more events")
     if 300 <= status < 400:
         to = _plain(answer.headers.get("location", ""))[:200]
         raise NotDelivered(f"the receiver answered {status}, to {to!r}: redirects are not followed; give that address")
-    error = NotDelivered(f"the receiver answered {status}: {text or 'without a word'}")
+    error = NotDelivered(f"the receiver answered {status}: {text or 'no text'}")
     asked = answer.headers.get("retry-after", "")
     if status in (429, 503) and asked.isascii() and asked.isdecimal() and len(asked) < 6:
         error.retry_after_s = float(asked)
@@ -178,21 +182,21 @@ def _check(answer: httpx.Response, text: str) -> None:
 
 
 def _unreached(error: BaseException) -> str:
-    """The reason why no answer came, as a sentence."""
+    """Return the reason why no answer came, as a sentence."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            cure = "let it have one that fits its name, or name what we trust in SSL_CERT_FILE"
-            return f"its certificate is refused: {_plain(cause.verify_message)}; {cure}"
+            cure = "give it a certificate for its name, or set SSL_CERT_FILE to the authorities to trust"
+            return f"the receiver's certificate is refused: {_plain(cause.verify_message)}; {cure}"
         if isinstance(cause, ssl.SSLError):
-            return f"TLS with it fails: {_plain(cause.reason or cause)}; does it speak https on this port?"
+            return f"TLS with the receiver fails: {_plain(cause.reason or cause)}; check that it serves https"
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.ReadError | httpx.WriteError) or not str(error):
-        return "it closed the connection without an answer"
-    return f"it cannot be reached: {_plain(error)}"
+        return "the receiver closed the connection without an answer"
+    return f"the receiver cannot be reached: {_plain(error)}"
 
 
 def _plain(text: object) -> str:
-    """One line that steers no terminal."""
+    """Return the text as one line without control characters."""
     line = str(text).strip() or (type(text).__name__ if isinstance(text, Exception) else "")
     return "".join(c if c.isprintable() else " " for c in line)[:ANSWER_MAX].strip()

@@ -28,11 +28,11 @@ def _report(w: World) -> dict[str, Any]:
 
 def _texts(w: World, _: Any) -> None:
     assert (w.row().cause, [task.args for task in w.tasks()], w.row().status) == (None, [{}], "COMPLETED")
-    assert _report(w)["words in task_history"] == 1
+    assert _report(w)["texts in task_history"] == 1
 
 
 def _histories(w: World, _: Any) -> None:
-    assert (w.directory.workflows, _report(w)) == ([], {"histories of Temporal": None})
+    assert (w.directory.workflows, _report(w)) == ([], {"Temporal histories": None})
 
 
 def _files(w: World, _: Any) -> None:

@@ -159,9 +159,9 @@ def test_runs_of_others_are_refused(bench: Bench) -> None:
     file = RunFile(bench.run.run_id, "task-0/items.jsonl", 0)
     for parent in ("graph/nightly2", "graph/night", "manager/x/", "graph/", "manager/"):
         bench.renew(parent)
-        with pytest.raises(InvalidRequest, match="did not begin it"):
+        with pytest.raises(InvalidRequest, match="did not begin run"):
             bench.source.read_file(file, 0)
-        with pytest.raises(InvalidRequest, match="did not begin it"):
+        with pytest.raises(InvalidRequest, match="did not begin run"):
             bench.source.run_files(file.run_id)
     flow = RunFile(bench.world.executing("r2", parent="manager/x/monday").run_id, "task-0/items.jsonl", 0)
     for parent, error in {"manager/x/": NotDelivered, "manager/y/": InvalidRequest, "graph/": InvalidRequest}.items():

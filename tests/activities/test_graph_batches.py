@@ -561,7 +561,7 @@ def test_a_graft_is_made_once(bench: Bench) -> None:
     [
         ("grafts", False, "is no graft; add it with add_graft"),
         ("grafts_twice", True, "DuplicateRequest"),
-        ("grafts_elsewhere", True, "only the step that is executed may graft"),
+        ("grafts_elsewhere", True, "only the executing step may graft"),
         ("grafts_pools", True, 'InvalidRequest: graft of step "s": fail_fast and pools hold for a whole graph'),
     ],
 )

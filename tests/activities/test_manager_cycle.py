@@ -108,7 +108,7 @@ class Bench:
     def other_worker(self) -> ManagerActivities:
         """One that has no process of the manager."""
         self.hosts = FakeHosts(self.hosts.classes)
-        return replace(self.activities, hosts=self.hosts, incidents={})
+        return replace(self.activities, hosts=self.hosts, reports={})
 
     def jobs(self, *states: JobState) -> list[tuple[int | None, int, str]]:
         """Number, retry and state of each job."""
@@ -237,7 +237,7 @@ def test_hooks_given_up_are_told_at_the_end_by_any_worker(
 
             patch.setattr(FakeHost, "cycle", die)
         for _ in range(3):
-            assert not bench.cycle(replace(bench.activities, incidents={})).over
+            assert not bench.cycle(replace(bench.activities, reports={})).over
     assert "given up after 3 tries" in (bench.row.error or "")
     for again in (False, True):
         answer = bench.cycle()
@@ -368,13 +368,13 @@ def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
         answer = bench.cycle(broken)
         assert (answer.over, answer.queue, answer.again_s) == (False, None, again_s)
     assert "there is no such class" in (bench.row.error or "")
-    assert "is tried on any in 60 s" in (bench.row.waiting_for or "")
+    assert "is tried on others in 60 s" in (bench.row.waiting_for or "")
     assert bench.cycle(good).picked == 2
     assert bench.row.error is None
     for run_id in sorted(bench.fences):
         bench.end(run_id)
     with pytest.raises(PlanFailed):
-        bench.cycle(replace(broken, incidents={}), closing=True)
+        bench.cycle(replace(broken, reports={}), closing=True)
     monkeypatch.setattr(cycle, "HEARD_S", 0.0)
     assert "on_close was not called" in str(bench.cycle(broken, closing=True).unclosed)
     answer = bench.cycle(broken)

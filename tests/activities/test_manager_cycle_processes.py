@@ -158,7 +158,7 @@ def test_a_hook_that_hangs_costs_no_other_one_its_effects(bench: Bench, hosts: H
     assert "took more than 2 s" in (answer.error or "")
     assert "tried 1 of 3 times" in (answer.error or "")
     assert bench.row.stats["calls"] == 2, "on record: those before it, and nothing of its own"
-    again = bench.cycle(replace(bench.activities, incidents={}))
+    again = bench.cycle(replace(bench.activities, reports={}))
     assert "tried 2 of 3 times" in (again.error or ""), "counted on record, by whichever worker"
     assert bench.row.stats["calls"] == 4, "those that wait behind it went before it"
     bench.cycle()
@@ -255,7 +255,7 @@ def test_items_of_its_jobs_out_of_archives_that_may_come_later(
         for _ in range(TRIES + 1):
             answer = bench.cycle()
             assert (answer.ended, answer.over, answer.again_s) == (0, False, cycles.AGAIN_S[-1])
-            assert "is still on its way; try later" in (answer.error or "")
+            assert "is not ready yet; try later" in (answer.error or "")
             assert re.search(r"\(reads\.py:\d+\) \(tried again\)", answer.error or "")
         deliver(runs[2])
         deliver(runs[3])

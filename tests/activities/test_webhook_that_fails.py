@@ -22,7 +22,7 @@ def test_after_a_day_it_is_paused_with_the_reason(world: World) -> None:
     assert fails_for(world, GIVE_UP_S).how is Followed.PAUSED
     assert row(world).failing_since == since
     stuck = row(world).through_seq + 1
-    assert row(world).pause_reason == f"event {stuck} is not taken for a day: the receiver answered 503: closed"
+    assert row(world).pause_reason == f"event {stuck} was not accepted for a day: the receiver answered 503: closed"
 
 
 def test_before_that_it_is_tried_again_and_then_forgiven(world: World) -> None:

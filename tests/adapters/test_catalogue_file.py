@@ -123,9 +123,9 @@ def test_arguments_of_a_type_are_written_as_they_are_meant(file: Path) -> None:
 def test_a_small_file_cannot_unfold_into_a_large_one(file: Path) -> None:
     levels = "".join(f"  l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 9))
     text = GOOD + "  kubernetes:\n   volumes:\n" + "    l0: &l0 [x]\n" + levels.replace("  l", "    l")
-    with pytest.raises(CatalogueError, match="once its aliases are followed"):
+    with pytest.raises(CatalogueError, match="too large once its aliases are followed"):
         load(_write(file, text))
-    with pytest.raises(CatalogueError, match="once its aliases are followed"):
+    with pytest.raises(CatalogueError, match="too large once its aliases are followed"):
         load(_write(file, GOOD + "  kubernetes: &a {volumes: *a}\n"))
     assert NODES_MAX <= 1_000_000
 

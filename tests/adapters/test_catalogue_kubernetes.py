@@ -219,7 +219,7 @@ def test_what_the_settings_name_is_refused_in_every_file_and_at_every_reading(tm
     catalogue = build_catalogue(settings)
     own.write_text(bad)
     [found] = catalogue.all()
-    assert found.kubernetes.volumes == [], "the last good content stays"
+    assert found.kubernetes.volumes == [], "the last valid content stays"
 
 
 def test_the_installation_says_which_variables_are_given_out(tmp_path: Path) -> None:

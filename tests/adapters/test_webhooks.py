@@ -94,9 +94,9 @@ def test_connections_are_kept(receiver: Receiver) -> None:
     ("answer", "words"),
     [
         (Answer(500, b"on\x1b[31m fire"), "answered 500: on"),
-        (Answer(404, b""), "answered 404: without a word"),
+        (Answer(404, b""), "answered 404: no text"),
         (Answer(302, b"", headers={"Location": "http://169.254.169.254/"}), "redirects are not followed"),
-        (Answer(410, b""), "wants nothing more"),
+        (Answer(410, b""), "wants no more events"),
     ],
 )
 def test_an_answer_that_is_no_yes(receiver: Receiver, answer: Answer, words: str) -> None:
@@ -167,7 +167,7 @@ def test_a_status_holds_whatever_becomes_of_the_words(status: int) -> None:
         if status < 300:
             send(url)
         else:
-            with pytest.raises(NotDelivered, match="answered 500: without a word"):
+            with pytest.raises(NotDelivered, match="answered 500: no text"):
                 send(url)
 
 
@@ -254,7 +254,7 @@ def test_the_certificate_is_checked_for_the_name(certified: Path) -> None:
         port = receiver.url.rpartition(":")[2]
         send(f"https://hooks.example.com:{port}/", resolve=at("127.0.0.1"))
         assert len(receiver.taken) == 1
-        with pytest.raises(NotDelivered, match="its certificate is refused: Hostname mismatch"):
+        with pytest.raises(NotDelivered, match="certificate is refused: Hostname mismatch"):
             send(f"https://other.example.com:{port}/", resolve=at("127.0.0.1"))
     assert len(receiver.taken) == 1
 

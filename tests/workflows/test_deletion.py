@@ -87,7 +87,7 @@ async def test_nothing_is_left_in_temporal_and_in_archives(real_lab: Lab) -> Non
     assert await histories(real_lab.client) == []
     assert real_lab.outside.stored == []
     assert where(real_lab.store) == set()
-    assert row.deletion["gone"].keys() >= {"archives", "histories of Temporal", "words in task_history"}
+    assert row.deletion["gone"].keys() >= {"archives", "Temporal histories", "texts in task_history"}
     assert (row.deletion["left"], row.deletion_ended_at is not None) == ({}, True)
 
 

@@ -89,7 +89,7 @@ async def test_the_end_of_nothing_is_delivered_to_nobody(real_lab: Lab) -> None:
     handle: Any = real_lab.client.get_workflow_handle(names.event_workflow_id("managers/7-uid/1/manager.ended"))
     with pytest.raises(WorkflowFailureError) as failed:
         await handle.result()
-    assert "the id of no event on record" in str(failed.value.cause)
+    assert "no recorded event has the id" in str(failed.value.cause)
     assert real_lab.outside.sent == []
 
 

@@ -1,1 +1,1 @@
-"""Audits: what is found, judged, taken over and settled."""
+"""Activities of audits: find differences between database, cluster and Temporal, judge them, and repair them."""

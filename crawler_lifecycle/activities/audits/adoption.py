@@ -1,4 +1,4 @@
-"""Adoption: takes up runs and tasks that execute but have no row, for example after a restore of the database."""
+"""Adoption: creates the missing rows of runs and tasks that execute, for example after a restore of the database."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _REQUEST = TypeAdapter(RunRequest)
 
 
 def run_of(workflow: OpenWorkflow) -> RunRef:
-    """The run that an open workflow says it works for."""
+    """Return the run for which an open workflow says that it works."""
     return RunRef(workflow.run_id or 0, workflow.run_uid or "")
 
 
 class Adoption:
-    """Makes the rows of lost runs again: from their workflow where one is open, else from what lies on the cluster.
+    """Creates the rows of lost runs again: from their open workflow, or else from the records on the cluster.
 
-    With its row, attempt and owner back, a workflow that waited goes on by itself. A run without one is taken over in
-    repair mode, as any run whose workflow was lost.
+    When its row, attempt and owner exist again, a waiting workflow continues by itself. A run without a workflow is
+    taken over in repair mode, like any run whose workflow was lost.
     """
 
     def __init__(self, store: Store, cluster: TaskInventory, directory: WorkflowDirectory) -> None:
@@ -46,34 +46,31 @@ class Adoption:
         self._hurried: set[RunRef] = set()
 
     def of(self, run: RunRef) -> Mend:
-        """A mend that takes this run up again. A second time it finds the row."""
+        """Return a repair that creates this run's rows again. A second call finds the row."""
         return lambda: self._adopt(run)
 
     def _adopt(self, run: RunRef) -> str:
-        there = self._store.runs.get_run(run.run_id)
+        row = self._store.runs.get_run(run.run_id)
         tasks = self._cluster.task_records(run)
-        if there is not None and run.owns(there.run_uid):
-            words = self._complete(there, tasks)
-            self._hurry(there)
-            return words
+        if row is not None and run.owns(row.run_uid):
+            text = self._complete(row, tasks)
+            self._hurry(row)
+            return text
         workflow = self._directory.of_run(run)
-        known, trouble = None, None
+        known, unavailable = None, None
         if workflow is not None:
             try:
                 known = self._directory.record(workflow)
             except TemporalUnavailable as error:
-                trouble = error
-        row = self._store.adoption.adopt_run(self._lost(run, tasks, workflow, known, trouble))
+                unavailable = error
+        row = self._store.adoption.adopt_run(self._lost(run, tasks, workflow, known, unavailable))
         if workflow is not None:
             self._hurry(row)
-            return f"taken up again as run {row.run_id}, with {len(tasks)} tasks; its workflow goes on"
+            return f"taken up again as run {row.run_id}, with {len(tasks)} tasks; its workflow continues"
         return f"taken up again as run {row.run_id}, with {len(tasks)} tasks, by workflow {self._begin(row)}"
 
     def _complete(self, row: RunRow, tasks: Sequence[TaskRecord]) -> str:
-        """The run is already on record. Data that the older row lacks is added.
-
-        Raises ``NotInThisState`` where that row has ended.
-        """
+        """Add to the run's existing row the data that it lacks. Raises ``NotInThisState`` if that run has ended."""
         owner, multi = Owner(row.owner_workflow_id or "", row.owner_run_id or ""), row.multi or len(tasks) > 1
         request = self._store.runs.request_of(row.run_id)
         lost = LostRun(row.ref, row.attempt, row.request_id, request, multi, owner, tasks, self._cluster.kind)
@@ -81,16 +78,14 @@ class Adoption:
         return f"taken up again in run {row.run_id}"
 
     def _hurry(self, row: RunRow) -> None:
-        """Let a workflow that waits for its row continue now, not at its next retry. One call serves all tasks of a
-        run.
-        """
+        """Make a workflow that waits for its row continue now, not at its next retry. Done once for each run."""
         if row.owner_workflow_id is None or row.owner_run_id is None or row.ref in self._hurried:
             return
         self._hurried.add(row.ref)
         try:
             self._directory.hurry(Owner(row.owner_workflow_id, row.owner_run_id))
-        except TemporalUnavailable as error:  # the run is taken over, and comes to its next retry by itself
-            log.warning("audit: run %d is not looked at sooner: %s", row.run_id, error)
+        except TemporalUnavailable as error:  # the workflow will continue at its next retry
+            log.warning("audit: the workflow of run %d continues only at its next retry: %s", row.run_id, error)
 
     def _begin(self, row: RunRow) -> str:
         workflow_id = names.attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
@@ -103,9 +98,9 @@ class Adoption:
         tasks: Sequence[TaskRecord],
         workflow: OpenWorkflow | None,
         known: WorkflowRecord | None,
-        trouble: TemporalUnavailable | None,
+        unavailable: TemporalUnavailable | None,
     ) -> LostRun:
-        """All data that is known about the run. Raises ``NotInThisState``, with the reason, where it is too little."""
+        """Return all known data about the run. Raises ``NotInThisState``, with the reason, if that is not enough."""
         newest = max(tasks, key=lambda one: one.attempt, default=None)
         record: Mapping[str, object] = newest.record if newest is not None else {}
         if known is not None and known.request is not None:
@@ -114,12 +109,11 @@ class Adoption:
         elif newest is not None and record.get("request"):
             multi, attempt, total, stop = bool(record.get("multi")), newest.attempt, _number(record.get("tasks")), None
             request, request_id = _request(record, newest, multi), str(record.get("request_id") or run.uid)
-        elif trouble is not None:
-            raise trouble
+        elif unavailable is not None:
+            raise unavailable
         else:
             raise NotInThisState(
-                "neither a workflow nor anything on the cluster says what was asked for; end it (crawlctl audit "
-                "--end-unknown), and start it anew"
+                "neither a workflow nor the cluster has its request; end it with crawlctl audit --end-unknown"
             )
         owner = Owner(workflow.workflow_id, workflow.first_run_id) if workflow is not None else _owner(record, run)
         kind = self._cluster.kind
@@ -128,17 +122,19 @@ class Adoption:
 
 def _request(record: Mapping[str, object], task: TaskRecord, multi: bool) -> RunRequest:
     """Return the request from the record beside a task. Raises ``NotInThisState`` for a record that is not ours."""
-    told = record.get("request")
+    recorded = record.get("request")
     own = {"args": {} if multi else dict(task.args), "settings": dict(task.settings), "crawler": task.crawler}
     try:
-        return _REQUEST.validate_python({**(told if isinstance(told, Mapping) else {}), **own})
+        return _REQUEST.validate_python({**(recorded if isinstance(recorded, Mapping) else {}), **own})
     except (ValidationError, InvalidRequest) as error:
-        raise NotInThisState(f"what the cluster says was asked for cannot be: {str(error)[:500]}") from error
+        raise NotInThisState(f"the request that the cluster recorded is not valid: {str(error)[:500]}") from error
 
 
 def _owner(record: Mapping[str, object], run: RunRef) -> Owner:
-    told = record.get("owner")
-    workflow_id, first = (told.get("workflow_id"), told.get("first_run_id")) if isinstance(told, Mapping) else ("", "")
+    owner = record.get("owner")
+    workflow_id, first = (
+        (owner.get("workflow_id"), owner.get("first_run_id")) if isinstance(owner, Mapping) else ("", "")
+    )
     return Owner(str(workflow_id or f"lost/{run}")[:1000], str(first or run.uid)[:64])
 
 

@@ -1,9 +1,8 @@
-"""Activities of the audit: compare database, cluster and Temporal in pages, and repair what differs.
+"""Activities of the audit: compare database, cluster and Temporal in pages, and repair the differences.
 
-Everything here runs on a task queue of its own, with threads and connections of its own: an audit that hangs, or has a
-million rows to compare, never holds up a run. Each activity compares one page of one source, keeps what it found, and
-repairs what is due by then (``domain.audit``). What is read first is read again before anything is decided, because
-runs go on while an audit reads.
+Audits have their own task queue, threads and connections. So an audit that hangs, or compares a million rows, never
+delays a run. Each activity compares one page of one source, records its findings, and repairs the findings that are due
+(``domain.audits``). Runs continue while an audit reads. So before any decision the first source is read again.
 """
 
 from __future__ import annotations
@@ -70,12 +69,12 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class CloseAudit:
-    """Input of ``close_audit``. ``complete`` names the kinds of which everything was compared."""
+    """Input of ``close_audit``. ``complete``: the kinds of findings whose sources were compared completely."""
 
     report: AuditReport
     complete: list[FindingKind] = field(default_factory=list)
     noted_from: datetime | None = None
-    """The earliest ``noted_at`` of a page; ``None`` when no page noted anything."""
+    """The earliest ``noted_at`` of all pages. ``None``: no page was compared."""
 
 
 @dataclass
@@ -93,7 +92,7 @@ class AuditActivities:
 
     @activity.defn(name="audit_cluster", no_thread_cancel_exception=True)
     def audit_cluster(self, page: AuditPage) -> AuditPart:
-        """Compare a page of the cluster's tasks with the rows; end tasks without an owner.
+        """Compare a page of the cluster's tasks with the rows, and end tasks without an owner.
 
         Second execution: the ended tasks are not listed any more.
         """
@@ -102,7 +101,8 @@ class AuditActivities:
             seen = self.cluster.inventory(after=after, limit=PAGE)
             rows = {task.key: task for task in self.store.tasks.recorded_tasks([task.key for task in seen])}
             suspects = [task for task in seen if judge_task(task, rows.get(task.key)) is not None]
-            # A task may have ended, and been recorded, between the two readings: who still executes now is wrong.
+            # A task may have ended, and been recorded, between the two readings. Only a task that still exists is a
+            # finding.
             still = {
                 (task.key, task.uid)
                 for run_id in sorted({task.run_id for task in suspects})
@@ -131,7 +131,7 @@ class AuditActivities:
         return replace(part, next="/".join(map(str, seen[-1].key)) if len(seen) >= PAGE else None)
 
     def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
-        """The correction of a task that is recorded as ended and executes."""
+        """Record a correction for a task that is recorded as ended and still executes."""
         if finding.kind is not FindingKind.STILL_ALIVE or finding.run_id is None:
             return
         recorded = str(finding.evidence["recorded"])
@@ -152,7 +152,7 @@ class AuditActivities:
 
     @activity.defn(name="audit_runs", no_thread_cancel_exception=True)
     def audit_runs(self, page: AuditPage) -> AuditPart:
-        """Compare a page of live runs with their workflows; start a workflow for each run that has none.
+        """Compare a page of live runs with their workflows, and start a workflow for each run that has none.
 
         Second execution: finds the workflows that the first one started.
         """
@@ -180,16 +180,17 @@ class AuditActivities:
         return judge_live(run, state, self.store.tasks.count_tasks(run.run_id).positive()) if now == run else None
 
     def _lost(self, finding: AuditFinding, run: LiveRun) -> Found:
-        """Repair a run without a workflow: a workflow takes it over, or the run is ended where no workflow can carry
-        it.
-        """
+        """Return the finding with its repair: a workflow takes the run over. If none can do that, the run is ended."""
         end = None
         if self.giving_up is not None:
             end = still(partial(self._judged, run), partial(self.giving_up.run, run, given_up(finding)))
         return Found(finding, partial(self._resume, finding, run), end)
 
     def _state(self, run: LiveRun) -> WorkflowState:
-        """Return whether anybody works for the run: its owner, or a workflow that is about to claim it."""
+        """Return the state of the run's workflow: of its owner, or of a workflow that is about to claim the run.
+
+        If none is open, return the state of the workflow that closed last.
+        """
         own = names.workflow_id(run.crawler, run.request_id)
         state = WorkflowState(open=False)
         if run.owner_workflow_id is not None:
@@ -197,7 +198,8 @@ class AuditActivities:
         if state.open:
             return state
         coming = [names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)]
-        # Under the plain id an earlier attempt may still deliver its events; that workflow claims nothing.
+        # A workflow with the plain id may belong to an earlier attempt that still delivers its events. It claims
+        # nothing.
         if run.attempt == 1 or run.owner_workflow_id == own:
             coming.append(own)
         ended = [state]
@@ -212,7 +214,7 @@ class AuditActivities:
         request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=min(max(run.priority, 1), 5))
         if finding.kind is FindingKind.NOT_STARTED:
             workflow_id = run.owner_workflow_id or names.workflow_id(run.crawler, run.request_id)
-            # Somebody else may have started it since the check, and it may even have ended: then it stays so.
+            # It may have been started since the check, and may even have ended. Then nothing is started.
             self.directory.begin(request, workflow_id, run.run_uid, repair=True)
             return f"started as workflow {workflow_id}"
         workflow_id = names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)
@@ -231,27 +233,27 @@ class AuditActivities:
         return f"taken over by workflow {workflow_id}"
 
     def take_over(self, run: LiveRun, *, repair: bool = True) -> Reported | None:
-        """Take over a run whose look is overdue and that no workflow works for. Returns the finding and the repair.
+        """Take over a run whose look is overdue and that has no workflow. Return the finding with the result.
 
-        ``None``: a workflow works for it, or it has continued. The grace is short, because the look has been overdue
-        for some time. Repeated or concurrent calls find the workflow that the first one started. Without ``repair`` the
-        finding is only reported. Raises ``TemporalUnavailable``.
+        ``None``: a workflow works for the run, or the run has continued. The grace period is short, because the look is
+        already overdue. Repeated or concurrent calls find the workflow that the first one started. Without ``repair``
+        the finding is only reported. Raises ``TemporalUnavailable``.
         """
         finding = self._judged(run)
         if finding is None:
             return None
         grace = min(self.rules.grace_s, OVERDUE_S) if finding.since is not None else 0.0
-        hasty = replace(self, rules=replace(self.rules, grace_s=grace))
-        part = hasty._settling.settle([self._lost(finding, run)], AuditPage(repair), 1)
+        sooner = replace(self, rules=replace(self.rules, grace_s=grace))
+        part = sooner._settling.settle([self._lost(finding, run)], AuditPage(repair), 1)
         return next(iter(part.findings), None)
 
     # --- workflows that are open ------------------------------------------------------------------------------------
 
     @activity.defn(name="audit_workflows", no_thread_cancel_exception=True)
     def audit_workflows(self, page: AuditPage) -> AuditPart:
-        """Compare a page of the open workflows with the rows; end the workflows whose run has no row.
+        """Compare a page of the open workflows with the rows, and end the workflows whose run has no row.
 
-        Second execution: the ended ones are not open any more.
+        Second execution: the ended workflows are not open any more.
         """
         with beating():
             listed, following = self.directory.open_runs(page.after, PAGE)
@@ -259,7 +261,7 @@ class AuditActivities:
             found: list[tuple[AuditFinding, OpenWorkflow]] = []
             for listed_one in suspects:
                 alive()
-                # The list lags behind: the workflow itself says whether it is open and what it works for.
+                # The list may be out of date. The workflow itself says whether it is open, and for which run it works.
                 workflow = self.directory.confirm(listed_one)
                 again = [] if workflow is None else self._judged_workflows([workflow])
                 found += [(finding, workflow) for workflow, finding in again if finding is not None]
@@ -292,9 +294,9 @@ class AuditActivities:
 
     @activity.defn(name="audit_ended", no_thread_cancel_exception=True)
     def audit_ended(self, page: AuditPage) -> AuditPart:
-        """Compare a page of the runs that ended lately with what was delivered, and unproved ends with the cluster.
+        """Compare a page of recently ended runs with their deliveries, and compare unproved ends with the cluster.
 
-        Second execution: finds that the delivery is under way; a correction is written once.
+        Second execution: finds that the delivery is under way. A correction is recorded once.
         """
         with beating():
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
@@ -330,7 +332,10 @@ class AuditActivities:
         return f"sent again by workflow {names.export_workflow_id(run.ref, run.attempt)}"
 
     def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[Found]:
-        """Answers of the cluster about ends that were recorded without evidence. ``stops``: the stops of these runs."""
+        """Return findings about ends that were recorded without evidence, if the cluster has evidence now.
+
+        ``stops``: the stops of the runs to check.
+        """
         found = []
         ends: dict[RunRef, list[TaskRef]] = {}
         recorded = {}
@@ -363,7 +368,7 @@ class AuditActivities:
                 evidence=finding.evidence,
             )
             self._correct(finding.run_id, correction)
-        return "written down as a correction; the recorded status stays"
+        return "recorded as a correction; the status of the task stays"
 
     # --- the end of an audit ----------------------------------------------------------------------------------------
 
@@ -373,7 +378,7 @@ class AuditActivities:
 
         Second execution: the report is stored already, and nothing else is closed.
         """
-        # Temporal's clock is not used here: if ours lags behind it, findings of a moment ago would be closed.
+        # Temporal's clock is not used here. If our clock is behind it, findings from a moment ago would be closed.
         begin = order.noted_from or order.report.started_at
         gone = self.store.findings.forget_findings([str(kind) for kind in order.complete], begin)
         self.store.findings.record_audit(order.report)
@@ -395,15 +400,15 @@ class AuditActivities:
 
 
 def _became(became: Mapping[str, str | Exception], subject: str) -> str:
-    """Report how this task ended. Raises the error that ended it."""
-    told = became[subject]
-    if isinstance(told, Exception):
-        raise told
-    return told
+    """Return how this task was ended. Raises the error that prevented its end."""
+    result = became[subject]
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _no_adoption() -> str:
-    raise InvalidRequest("its jobs or steps stood in its rows alone; end it, and start it again under its id")
+    raise InvalidRequest("its jobs or steps existed only in its lost rows; end it, and start it again under its id")
 
 
 def _key(text: str | None) -> tuple[int, int, int] | None:

@@ -1,7 +1,7 @@
-"""Ends runs and parents that no workflow can carry: several workflows in a row ended without progress.
+"""Ends runs and parents after several of their workflows in a row ended without progress.
 
-The steps are those of a workflow. Of a run everything that executes is ended first, proved by the cluster; where that
-cannot be proved now the run stays open, and the next search tries again.
+It does the same steps as a workflow. First it ends all tasks of a run, and the cluster must prove that. Without that
+proof the run stays open, and the next search tries again.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
 
 
-#: The first letters of an owner that is no workflow, and who asks for the stops.
+#: Prefix of the owner name that this module uses, and the name under which it requests stops.
 OURS = "given-up-"
 BY = "the audit"
 OUTCOME = "failed"
-#: Number of looks at a run whose tasks have ended, and seconds between two of them.
+#: Maximum number of looks at a run whose tasks have ended, and seconds between two looks.
 LOOKS, LOOK_S = 5, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class GivingUp:
-    """Ends rows. A second call, after a crash in the middle, continues as the same owner."""
+    """Ends runs and parents. After a crash, a second call continues as the same owner."""
 
     store: Store
     cluster: AuditedCluster
@@ -56,13 +56,15 @@ class GivingUp:
     clock: Clock = utc_now
 
     def run(self, run: LiveRun, why: str) -> str:
-        """Stop the run, end its tasks, then end the run. Raises ``ClusterUnavailable`` where the end of the tasks
-        cannot be proved, and ``RunIsLive`` where a workflow has taken the run over meanwhile.
+        """Stop the run, end its tasks, then end the run.
+
+        Raises ``ClusterUnavailable`` if the end of the tasks cannot be proved, and ``RunIsLive`` if a workflow has
+        taken over the run meanwhile.
         """
         s, owner = self.store, Owner(f"audit/{run.run_id}", _owner(run.owner_run_id))
         if run.stop is None:
             s.stops.record_stop(run.run_id, StopIntent(self.clock(), True, BY, why, limit=OUTCOME), None)
-        elif run.stop.requested_by == BY and run.stop.reason:  # an earlier try knew the cause
+        elif run.stop.requested_by == BY and run.stop.reason:  # an earlier try has recorded the cause
             why = run.stop.reason
         self._end_tasks(run)
         claimed = s.initiation.claim_run(RunRequest(run_id=run.run_id), owner, self.directory.is_open, repair=True)
@@ -142,17 +144,17 @@ class GivingUp:
         return opened.parent
 
     def _wake(self, parent: str | None) -> None:
-        """Have who waits for it look into its rows."""
+        """Make the parent's workflow read its rows again."""
         if parent is not None:
             with suppress(TemporalUnavailable):
                 self.directory.wake(parent)
 
 
 def _owner(present: str | None) -> str:
-    """Our name as the owner: the same name as before where we own it already."""
+    """Return our name as the owner. If we already own the row, return the same name as before."""
     return present if present is not None and present.startswith(OURS) else OURS + uuid.uuid4().hex
 
 
 def _check_gone(live: int) -> None:
     if live:
-        raise NotInThisState(f"{live} runs of it are asked to end; it ends when that is proved")
+        raise NotInThisState(f"{live} of its runs were asked to end; it is ended after they have ended")

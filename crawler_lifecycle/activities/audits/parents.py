@@ -1,5 +1,7 @@
-"""The part of an audit that is about what keeps a workflow: managers, graphs, due times and webhooks; and about
-schedules: what Temporal was told, and due times that have no line."""
+"""Audits rows that have their own workflow: managers, graphs, due times and webhooks.
+
+Also audits schedules: their definitions in Temporal, and due times without a firing.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,12 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.schedules.schedules import ScheduleStore
     from crawler_lifecycle.store.store import Store
 
-#: Reads rows of one kind, by number in ascending order; starts the workflow of a row.
+#: ``Read`` returns rows of one kind, by ascending number. ``Begin`` starts the workflow of a row.
 Read = Callable[[int, int], Sequence[LiveParent]]
 Begin = Callable[[int, str], object]
-#: Seconds after the latest start of a due time until it counts as missed: its workflow may still be working.
+#: Seconds to wait after the latest start of a due time before it counts as missed. Its workflow may still be working.
 SETTLE_S = 60.0
-#: The kinds, as ``LiveParent.what`` has them.
+#: The kinds of parents (``LiveParent.what``).
 OWNED = ("manager", "graph", "due time", "webhook")
 
 
@@ -58,7 +60,7 @@ OWNED = ("manager", "graph", "due time", "webhook")
 class ParentAudit:
     """Compares parents with their workflows, and schedules with Temporal and with their recorded firings.
 
-    Their runs, and workflows without a row, are compared with all other runs and workflows.
+    ``AuditActivities`` compares the runs of parents, and workflows without a row.
     """
 
     store: Store
@@ -70,13 +72,13 @@ class ParentAudit:
     def search(self, what: str, *, repair: bool) -> int:
         """Start workflows for the rows of this kind that have none, as an audit does, but sooner.
 
-        Returns how many such rows were found. A finding that is gone is not reported any more. Several workers may do
-        this at once. Raises ``LifecycleError``.
+        Returns the number of such rows. Findings that are not seen again are closed. Several workers may do this at
+        once. Raises ``LifecycleError``.
         """
-        hasty = replace(self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S)))
+        sooner = replace(self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S)))
         began, lost, page = self.clock(), 0, AuditPage(repair, what=what)
         while True:
-            part = hasty._compare(page, LOST)
+            part = sooner._compare(page, LOST)
             lost += sum(part.found.values())
             if part.next is None:
                 self.store.findings.forget_findings([str(kind) for kind in LOST], began, what)
@@ -85,17 +87,17 @@ class ParentAudit:
 
     @activity.defn(name="audit_parents", no_thread_cancel_exception=True)
     def audit_parents(self, page: AuditPage) -> AuditPart:
-        """Compare a page of parents (``page.what``) with their workflows; start a workflow for each that has none.
+        """Compare a page of parents (``page.what``) with their workflows, and start a workflow for each that has none.
 
-        Of graphs, also compare what executes of their steps with the runs and managers that there are.
-        Second execution: finds the workflows that the first one started; to wake one again changes nothing.
+        For graphs, also compare their executing steps with the existing runs and managers.
+        Second execution: finds the workflows that the first one started. Waking a workflow again changes nothing.
         """
         with beating():
             return self._compare(page)
 
     @activity.defn(name="audit_schedules", no_thread_cancel_exception=True)
     def audit_schedules(self, page: AuditPage) -> AuditPart:
-        """Compare a page of the schedules with Temporal and with their recorded firings; write missing firings.
+        """Compare a page of schedules with Temporal and with their recorded firings, and record missing firings.
 
         Second execution: finds the firings.
         """
@@ -125,7 +127,7 @@ class ParentAudit:
 
     def _note(self, row: ScheduleRow) -> str:
         noted = note_unfired(self.store.schedules, row, self.clock())
-        return f"written down: {noted.missed} missed, {noted.paused} paused"
+        return f"recorded as missed: {noted.missed}, as paused: {noted.paused}"
 
     def _open_due(self, after: int, limit: int) -> list[LiveParent]:
         lines = self.store.schedules.due_to_begin(self.clock(), after, limit)
@@ -147,7 +149,7 @@ class ParentAudit:
                 progress=progress_mark(one.revision, one.through_seq),
             )
             for one in self.store.webhooks.list_webhooks(after, limit)
-            if one.paused_at is None  # a resume starts one
+            if one.paused_at is None  # a paused webhook has no workflow; a resume starts one
         ]
 
     def _kind(self, what: str) -> tuple[Read, Begin]:
@@ -178,7 +180,7 @@ class ParentAudit:
         return replace(part, next=str(parents[-1].number) if len(parents) >= PAGE else None)
 
     def _lost(self, finding: AuditFinding, parent: LiveParent, read: Read, begin: Begin) -> Found:
-        """Repair a parent without a workflow: start one, or end the parent where no workflow can carry it."""
+        """Return the finding with its repair: start a workflow. If no workflow can carry the parent, end the parent."""
         end = None
         if self.giving_up is not None:
             end = still(partial(self._judged, parent, read), partial(self.giving_up.parent, parent, given_up(finding)))
@@ -187,7 +189,7 @@ class ParentAudit:
     def _judged(self, parent: LiveParent, read: Read) -> AuditFinding | None:
         if parent.unreadable is not None:
             return judge_parent(parent, WorkflowState(open=False))
-        # Of any chain: one that has not claimed it yet is about to.
+        # Any open execution under this id counts: if it has not claimed the parent yet, it is about to.
         finding = judge_parent(parent, self.directory.state(parent.workflow_id))
         if finding is None:
             return None
@@ -203,7 +205,7 @@ def _begin(finding: AuditFinding, parent: LiveParent, begin: Begin) -> str:
 
 
 def wake_parent(directory: WorkflowDirectory, finding: AuditFinding) -> str:
-    """Have the manager or the graph of the finding look into its rows."""
+    """Make the manager or graph of the finding read its rows again. Returns a text for the report."""
     workflow_id = finding.workflow_id or ""
     if not directory.wake(workflow_id):
         raise TemporalUnavailable(f"no workflow {workflow_id!r} is open")
@@ -211,12 +213,12 @@ def wake_parent(directory: WorkflowDirectory, finding: AuditFinding) -> str:
 
 
 def settled_until(spec: ScheduleSpec, now: datetime) -> datetime:
-    """The time up to which each due time has its firing on record, or will never get one by itself."""
+    """Return the time up to which each due time has a recorded firing, or will never get one by itself."""
     return now - timedelta(seconds=spec.catch_up_s + spec.jitter_s + SETTLE_S)
 
 
 def note_unfired(schedules: ScheduleStore, row: ScheduleRow, now: datetime) -> Noted:
-    """Write a firing for each past due time that has none and whose workflow is too late to write it; how many."""
+    """Record a firing for each past due time whose workflow will not record one any more. Returns how many."""
     until, total, more = settled_until(ScheduleSpec.read(row.definition), now), Noted(), True
     while more:
         noted = schedules.note_due(row.schedule_id, until)

@@ -1,4 +1,4 @@
-"""One page of an audit: stores the findings, repairs those that are due, and reports the result of each.
+"""Settles one page of an audit: stores the findings, repairs those that are due, and reports each result.
 
 ``end_tasks`` ends tasks that no run owns.
 """
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between the request to end a task without an owner and ending it by force.
+#: Seconds between the request to end a task without an owner, and its kill.
 STOP_S = 10.0
-#: Seconds that a killed task has to disappear: a cluster may have to notify its node first.
+#: Seconds in which a killed task must disappear. The cluster may have to notify its node first.
 KILLED_S = 5.0
 _POLL_S = 0.2
-#: Seconds that a cluster gets beyond both when it does not answer.
+#: Further seconds before a cluster that does not answer is given up.
 HANGS_S = 15.0
 
 #: Carries out one repair. Returns a text that says what was done. Raises an error of the domain when it fails.
@@ -52,13 +52,16 @@ Mend = Callable[[], str]
 
 
 def still(judge: Callable[[], AuditFinding | None], end: Mend) -> Mend:
-    """The same end, after the row was read again. Since the judgement a person may have resumed it, or another worker
-    may have ended it. Ending it then would take it from its new workflow, or begin it anew.
+    """Return a repair that calls ``end`` only if ``judge`` still has the finding. Otherwise it raises
+    ``NotInThisState``.
+
+    Since the first judgement, a person may have resumed the row, or another worker may have ended it. Then ``end``
+    would take the row from its new workflow, or begin it again.
     """
 
     def ended() -> str:
         if judge() is None:
-            raise NotInThisState("it went on, or ended, meanwhile")
+            raise NotInThisState("it has continued or ended since the check")
         return end()
 
     return ended
@@ -67,10 +70,10 @@ def still(judge: Callable[[], AuditFinding | None], end: Mend) -> Mend:
 def end_tasks(
     cluster: AuditedCluster, tasks: Mapping[str, tuple[ClusterTask, int | None]]
 ) -> dict[str, str | Exception]:
-    """End these tasks without an owner, each with its id if it has one; the result of each.
+    """End these tasks, which no run owns. Return the result or error of each.
 
-    All tasks are asked to end first, several at a time. What has not ended within the common time is ended by force.
-    Its absence proves the end.
+    ``tasks`` has each task with its task id, if it has one. All tasks are asked to end first, several at a time. A task
+    that has not ended after ``STOP_S`` is killed. Its absence proves the end.
     """
     refs = {
         name: TaskRef(task_id or task.task_id or 0, task.index, task.attempt, task.uid)
@@ -88,25 +91,25 @@ def end_tasks(
         cluster.kill(task.run, refs[name])
         if _gone(cluster, task, time.monotonic() + KILLED_S):
             return f"asked to end, and killed after {STOP_S:g} s"
-        raise ClusterUnavailable("asked to end and killed, and it is still there")
+        raise ClusterUnavailable("asked to end and killed, and it still exists")
 
     hangs: dict[str, str | Exception] = dict.fromkeys(tasks, ClusterUnavailable("the cluster took too long to end it"))
-    refused = {name: told for name, told in _abreast(ask, tasks).items() if isinstance(told, Exception)}
+    refused = {name: result for name, result in _abreast(ask, tasks).items() if isinstance(result, Exception)}
     until = time.monotonic() + STOP_S
     return hangs | refused | _abreast(end, [name for name in tasks if name not in refused])
 
 
 def _abreast(do: Callable[[str], str], names: Iterable[str]) -> dict[str, str | Exception]:
-    """Results by name; a call that hangs has no result."""
+    """Call ``do`` for each name. Return the results by name; a call that hangs has no result."""
     found: dict[str, str | Exception] = {}
-    for name, told in Abreast(do, slow_s=STOP_S + KILLED_S + HANGS_S).over(names):
-        found[name] = told
+    for name, result in Abreast(do, slow_s=STOP_S + KILLED_S + HANGS_S).over(names):
+        found[name] = result
         alive()
     return found
 
 
 def _gone(cluster: AuditedCluster, task: ClusterTask, until: float) -> bool:
-    """Wait until the task has disappeared, or until this time."""
+    """Wait until the task has disappeared, at most until this time. Return whether it has disappeared."""
     while any((one.key, one.uid) == (task.key, task.uid) for one in cluster.inventory(run_id=task.run_id)):
         alive()
         if time.monotonic() >= until:
@@ -120,17 +123,17 @@ PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A finding, and what repairs it."""
+    """A finding and its repair."""
 
     finding: AuditFinding
     mend: Mend
     end: Mend | None = None
-    """End it, where taking it over has failed too often."""
+    """Ends the run or parent, if workflows took it over too often without progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Input of the comparing activities: one page of one source. ``after`` is where it begins."""
+    """Input of the activities that compare: one page of one source. ``after`` is the last key of the page before."""
 
     repair: bool = False
     after: str | None = None
@@ -141,7 +144,7 @@ class AuditPage:
 
 @dataclass(frozen=True, slots=True)
 class AuditPart:
-    """Result of one page. ``next`` is where the following page begins, ``None`` at the end."""
+    """Result of one page. ``next`` is the beginning of the following page, or ``None`` at the end."""
 
     looked: int = 0
     found: dict[str, int] = field(default_factory=dict)
@@ -149,12 +152,12 @@ class AuditPart:
     findings: list[Reported] = field(default_factory=list)
     next: str | None = None
     noted_at: datetime | None = None
-    """Taken before the findings are recorded, by the clock that dates findings."""
+    """The time just before the findings were recorded, by the clock that dates findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Settle findings at one moment."""
+    """Stores, repairs and reports findings, all at one moment."""
 
     store: FindingStore
     rules: AuditRules
@@ -167,9 +170,7 @@ class Settling:
         looked: int,
         prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
     ) -> AuditPart:
-        """Store the findings, repair those that are due or that a person decided about, and report the result of
-        each.
-        """
+        """Store the findings, repair those that are due or that a person decided about, and report each result."""
         by = {one.finding.subject: one for one in found if reportable(one.finding, self.now, self.rules)}
         worth = [one.finding for one in by.values()]
         noted = self.store.note_findings(worth) if worth else {}
@@ -180,7 +181,7 @@ class Settling:
         if prepare is not None and wanted:
             prepare([finding for finding in worth if finding.subject in wanted])
         counts, repaired = Counter[str](), Counter[str]()
-        told = []
+        reports = []
         for finding in worth:
             on_record = noted[finding.subject]
             if on_record.settled:
@@ -191,28 +192,28 @@ class Settling:
             elif finding.subject in wanted:
                 mend, tries = by[finding.subject].mend, tries + (finding.tries_max is not None)
             one = self._report(finding, on_record, mend, tries)
-            told.append(one)
+            reports.append(one)
             counts[finding.kind] += 1
             repaired[finding.kind] += one.repaired
             meters.count(meters.AUDIT_FINDINGS, kind=str(finding.kind), repaired=str(one.repaired).lower())
-            # Searches see the same finding every few seconds: it is logged when it is new and when it is handled.
+            # A search sees the same finding every few seconds. So it is logged only when it is new or handled.
             level = logging.WARNING if mend is not None or on_record.first_seen >= self.now else logging.DEBUG
-            told_repair = f"; {one.repair}" if one.repair else ""
-            log.log(level, "audit: %s%s", finding.detail, told_repair, extra=_about(finding))
-        return AuditPart(looked, dict(counts), dict(+repaired), most_urgent(told), noted_at=self.now)
+            repair = f"; {one.repair}" if one.repair else ""
+            log.log(level, "audit: %s%s", finding.detail, repair, extra=_about(finding))
+        return AuditPart(looked, dict(counts), dict(+repaired), most_urgent(reports), noted_at=self.now)
 
     def _report(self, finding: AuditFinding, noted: Noted, mend: Mend | None, tries: int) -> Reported:
-        words, done = finding.spared, False
+        text, done = finding.spared, False
         if mend is not None:
             try:
-                words, done = mend(), True
+                text, done = mend(), True
             except LifecycleError as error:
-                words = f"could not be repaired: {error}"
-            self.store.note_repair(finding.subject, words, done=done, tries=tries if done else noted.tries)
+                text = f"could not be repaired: {error}"
+            self.store.note_repair(finding.subject, text, done=done, tries=tries if done else noted.tries)
         person = finding.kind.repair is None or finding.spared is not None
         left = None if done or person else ready_at(finding, noted, self.rules)
         return Reported(
-            finding.kind, finding.detail, finding.run_id, finding.task_id, finding.workflow_id, words, done, left
+            finding.kind, finding.detail, finding.run_id, finding.task_id, finding.workflow_id, text, done, left
         )
 
 

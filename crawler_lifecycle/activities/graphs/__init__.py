@@ -1,1 +1,1 @@
-"""Activities of graphs: steps, batches, and questions about what a graph waits for."""
+"""Activities of graphs: pick steps, call functions, begin runs, and answer the questions of functions."""

@@ -1,7 +1,7 @@
-"""One call of functions of a graph: steps of one batch, one after the other, in a process of users' code.
+"""One call of functions of a graph: executes several steps, one after the other, in a process of users' code.
 
-What a function led to is on record before the activity answers. Where functions are short, several begin and end in
-one transaction; where the next one waits for the one before, its beginning is in the transaction of that one's end.
+The effects of the functions are recorded before the activity returns. Several short functions share one transaction. If
+a step depends on the step before it, one transaction records the end of the first and the beginning of the second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from temporalio import activity
 from temporalio.exceptions import CancelledError
 
 from crawler_lifecycle.activities.run_files import FileReading
-from crawler_lifecycle.activities.shared import Clock, alive, keep_output, patient, there, utc_now
+from crawler_lifecycle.activities.shared import Clock, alive, keep_output, retry_while_unavailable, there, utc_now
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
@@ -42,27 +42,27 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.managers.plans import PlanStore
 
 
-#: Seconds for which functions are begun in one call; the one that is begun then is called to its end.
+#: Seconds during which one call begins functions. A function that has begun is executed to its end.
 BEGIN_S = 20.0
 #: Limits of one transaction: seconds of its functions, number of its functions, bytes of their results.
 TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.025, 50, 1024 * 1024
 #: Number of functions whose usual duration a worker remembers.
 CALLS_MAX = 1000
-#: Seconds that a cancelled function has to end by itself, and then after SIGTERM.
+#: Seconds in which a cancelled function may end by itself, and further seconds after SIGTERM.
 GRACE_S, TERM_S = 15.0, 5.0
 #: Seconds between two checks whether Temporal cancelled the call.
 BEAT_S = 0.5
-#: Seconds between two checks whether somebody cancelled a function.
+#: Seconds between two checks whether a step was cancelled.
 LOOKED_S = 1.0
-#: Seconds for which ends of functions are kept while the database is unavailable. Without this their work would be
-#: repeated.
+#: Seconds for which the ends of functions are kept while the database is unavailable. Without this, the functions would
+#: be executed again.
 KEPT_S = 60.0
 REASON_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOrder:
-    """Input of ``run_graph_batch``: which steps (``GraphStore.batch``), and as who the workflow owns the graph."""
+    """Input of ``run_graph_batch``: the batch of steps (``GraphStore.batch``), and the workflow that owns the graph."""
 
     fence: GraphFence
     batch: int
@@ -77,18 +77,18 @@ class GraphBatchActivities:
     functions: FunctionHosts
     directory: WorkflowDirectory
     reading: Callable[[str], FileReading]
-    """Makes what reads files of the runs of a workflow, for one execution."""
+    """Makes a reader for files of the runs of a workflow, for one execution."""
     clock: Clock = utc_now
     grace_s: float = GRACE_S
     together: dict[str, int] = field(default_factory=dict, repr=False)
-    """Executions of a function that fit into one transaction, by function, as last measured."""
+    """For each function: how many executions fit into one transaction, as last measured."""
 
     @activity.defn(name="run_graph_batch", no_thread_cancel_exception=True)
     def run_graph_batch(self, order: BatchOrder) -> None:
-        """Call the functions of a batch. It returns after a while; the remaining steps are released and picked again.
-        When Temporal cancels it, it kills the function: the graph is stopped by force.
+        """Call the functions of a batch. After some seconds the activity returns, and the remaining steps are released.
 
-        Second execution: steps that the first one began and did not end begin again as the next attempt.
+        When Temporal cancels the activity, it kills the function: the graph is stopped by force.
+        Second execution: steps that had begun and not ended begin again as their next attempt.
         """
         row = there(self.graphs.get_graph(order.fence.graph_id), f"graph {order.fence.graph_id}")
         batch = _Batch(self, row, order.fence)
@@ -99,7 +99,7 @@ class GraphBatchActivities:
 
 
 class _Killed(Exception):
-    """A cancelled function did not end by itself."""
+    """A cancelled function did not end in time."""
 
 
 class _NotHere(Exception):
@@ -107,25 +107,26 @@ class _NotHere(Exception):
 
 
 class _Batch:
-    """One call of functions."""
+    """One execution of ``run_graph_batch``."""
 
     def __init__(self, owner: GraphBatchActivities, row: GraphRow, fence: GraphFence) -> None:
         self._owner, self._graphs, self._row, self._fence = owner, owner.graphs, row, fence
         self._done: list[Done] = []
-        """Ends that are not on record."""
+        """Ends that are not recorded yet."""
         self._around = Around()
         self._beat_at = time.monotonic()
         self.printed = ""
 
     def alive(self, now: float) -> None:
-        """Heartbeat, not more often than anybody needs: each takes as long as a short function."""
+        """Send a heartbeat, at most every ``BEAT_S`` seconds: each takes as long as a short function."""
         if now - self._beat_at >= BEAT_S:
             self._beat_at = now
             alive()
 
     def run(self, work: Sequence[StepWork]) -> None:
-        """Call the functions until the time is over. Raises ``Fenced``, ``CancelledError``, and errors that another
-        worker may not have.
+        """Call the functions until the time is over.
+
+        Raises ``Fenced``, ``CancelledError``, and ``PlanFailed`` if only other workers can call the function.
         """
         left, until = list(work), time.monotonic() + BEGIN_S
         try:
@@ -139,7 +140,7 @@ class _Batch:
                 self._record()
 
     def _group(self, left: Sequence[StepWork]) -> list[StepWork]:
-        """The steps that begin now: the next steps of one function, as long as none waits for another of them."""
+        """Return the steps that begin now: the next steps of one function, unless one depends on another of them."""
         group: list[StepWork] = []
         call = _called(left[0])
         for one in left[: self._owner.together.get(call, 1)]:
@@ -149,7 +150,7 @@ class _Batch:
         return group
 
     def _call(self, work: Sequence[StepWork], until: float) -> None:
-        """Call the functions of the begun steps. A step that is not called after all costs no try."""
+        """Call the functions of the begun steps. A step that is not called after all does not lose a try."""
         began, called = time.monotonic(), 0
         try:
             for one in work:
@@ -168,14 +169,14 @@ class _Batch:
             self._learn(_called(work[0]), max(time.monotonic() - began, 1e-4) / called)
 
     def _learn(self, call: str, took: float) -> None:
-        """Remember how many executions fit into one transaction, by the seconds that one took."""
+        """Remember how many executions fit into one transaction. ``took``: seconds of one execution."""
         together = self._owner.together
         if len(together) >= CALLS_MAX:
             together.clear()
         together[call] = max(1, min(TOGETHER_MAX, 2 * together.get(call, 1), int(TOGETHER_S / took)))
 
     def _executed(self, work: StepWork) -> Done:
-        """Call one function; how that ended. Raises ``_NotHere``, ``CancelledError``."""
+        """Call one function, and return its end. Raises ``_NotHere``, ``CancelledError``."""
         wrong = unfit(work)
         if wrong is not None:
             end = StepEnd(work.number, work.attempt, StepState.DISCARDED, "failed", wrong[:REASON_MAX])
@@ -183,7 +184,7 @@ class _Batch:
         with self._owner.functions.use(self._row.key) as host:
             watch = _Watch(self._owner, self._fence, work, host, self.alive)
             reading = self._owner.reading(graph_workflow_id(self._row.key))
-            questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.look, reading)
+            questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.check, reading)
             try:
                 reply = host.call(self._order(work), questions.answer, watch.alive)
                 return self._completed(work, reply)
@@ -191,13 +192,13 @@ class _Batch:
                 if failed.missing and self._served(work):
                     raise _NotHere(str(failed)) from None
                 return watch.ended() or self._failed(work, failed, watch)
-            except (InvalidRequest, NoValue, RowUnreadable) as error:  # the input that it would have got
+            except (InvalidRequest, NoValue, RowUnreadable) as error:  # its input cannot be read
                 return self._failed(work, PlanFailed(str(error), lives=True), watch)
             except _Killed:
                 return watch.ended() or self._failed(work, PlanFailed("it was killed"), watch)
             except CancelledError:
-                # No process of it executes: a graph that was stopped by force waits for this.
-                if watch.look():
+                # The process of the function has ended. A graph that was stopped by force waits for this record.
+                if watch.check():
                     self._done += filter(None, [watch.ended()])
                 raise
             finally:
@@ -214,9 +215,10 @@ class _Batch:
         if work.attempt > 1:
             rows = self._graphs.list_steps(self._row.graph_id, paths=[work.path])
             job["errors"] = [error for row in rows for error in row.errors]
-        # Of a step that has grafted before, the context of what it grafted would be among the others.
+        # The contexts of a graft step may include that of the graph that it grafted before. Other steps must not get
+        # it.
         around = Around() if work.graft else self._around
-        given = given_frames(self._graphs, self._row.graph_id, work, around)  # nothing is read before it is asked
+        given = given_frames(self._graphs, self._row.graph_id, work, around)  # read only when the function asks
         return FunctionCall(
             function=_called(work),
             graph=self._row.key,
@@ -247,15 +249,15 @@ class _Batch:
         return Done(end, error=text)
 
     def _served(self, work: StepWork) -> bool:
-        """Return whether a worker of this pool reports, by its own clock, that it has the module of this step."""
+        """Return whether a worker of this pool reports now that it has the module of this step."""
         pool = pool_of(activity.info().task_queue)
         plan = self._owner.plans.get_plan(_called(work).partition(":")[0], pool)
         return plan is not None and plan.error is None and plan.heard(self._owner.clock())
 
     def _record(self, begin: Sequence[StepWork] = ()) -> set[int]:
-        """Record finished steps, and begin these; returns the numbers of the steps that began."""
+        """Record finished steps, and begin these steps. Returns the numbers of the steps that began."""
         record = functools.partial(self._graphs.record, self._fence, self._done, begin)
-        begun = patient(record, KEPT_S if self._done else 0.0)
+        begun = retry_while_unavailable(record, KEPT_S if self._done else 0.0)
         self._done.clear()
         return begun
 
@@ -266,7 +268,7 @@ def _called(work: StepWork) -> str:
 
 @dataclass
 class _Watch:
-    """Watches an executing function: somebody may cancel it."""
+    """Checks while a function executes whether its step was cancelled."""
 
     _owner: GraphBatchActivities
     _fence: GraphFence
@@ -276,29 +278,32 @@ class _Watch:
     _began: float = field(default_factory=time.monotonic)
     _looked: float = field(default_factory=time.monotonic)
     _since: float | None = None
-    """When it was seen that the step was cancelled."""
+    """The time when the cancellation was noticed."""
     _asked: bool = False
 
     def took(self) -> float:
-        """Seconds since it began."""
+        """Return the seconds since the function began."""
         return time.monotonic() - self._began
 
-    def look(self) -> bool:
-        """Return whether the step was cancelled, as far as is known while the database is unavailable."""
+    def check(self) -> bool:
+        """Return whether the step was cancelled. While the database is unavailable, return the last known answer."""
         if self._since is None:
             self._looked = time.monotonic()
-            with suppress(StoreUnavailable):  # that is no reason to end a function, nor one that asks
+            with suppress(StoreUnavailable):  # an outage is no reason to end a function
                 if self._owner.graphs.cancelled(self._fence, [self._work.number]):
                     self._since = self._looked
         return self._since is not None
 
     def alive(self) -> None:
-        """Called now and then. Raises ``CancelledError``, and ``_Killed`` when its time to end is over."""
+        """Send a heartbeat, and check whether the step was cancelled. Called regularly while the function executes.
+
+        Raises ``CancelledError``, and ``_Killed`` if the cancelled function did not end in time.
+        """
         now = time.monotonic()
         self._beat(now)
         if self._since is None:
             if now - self._looked >= LOOKED_S:
-                self.look()
+                self.check()
         elif now - self._since >= self._owner.grace_s + TERM_S:
             raise _Killed
         elif now - self._since >= self._owner.grace_s and not self._asked:
@@ -306,7 +311,7 @@ class _Watch:
             self._host.end_soon()
 
     def ended(self) -> Done | None:
-        """The end of a cancelled step, once no process of it executes; ``None`` for any other step."""
+        """Return the end of a cancelled step, or ``None`` if the step was not cancelled."""
         if self._since is None:
             return None
         return Done(StepEnd(self._work.number, self._work.attempt, StepState.CANCELLED, "cancelled"))

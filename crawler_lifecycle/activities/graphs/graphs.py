@@ -1,4 +1,4 @@
-"""Activities of a graph's workflow about its row: claim, go on, begin and stop crawls and managers, end."""
+"""Activities of a graph's workflow: claim its row, pick steps, begin and stop crawls and managers, end the graph."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ if TYPE_CHECKING:
 
 _REQUEST = TypeAdapter(RunRequest)
 
-#: Crawls and managers that one step forward picks at most.
+#: Maximum number of crawls and managers that one execution of ``advance_graph`` picks.
 BEGIN_MAX = 500
-#: Seconds between two readings of a row that a person has to repair.
-MENDED_S = 30.0
+#: Seconds between two reads of a row that a person has to repair.
+REPAIRED_S = 30.0
 #: The fields of a manager's step that ``NewManager`` takes unchanged.
 _OF_MANAGER = ("plan", "options", "tags")
 
 
 @dataclass(frozen=True, slots=True)
 class GraphOpened:
-    """The graph as its workflow finds it."""
+    """Result of ``open_graph``: the claimed graph."""
 
     key: str
     name: str | None
@@ -82,16 +82,16 @@ class AdvanceGraph:
 
     fence: GraphFence
     answered: list[int] = field(default_factory=list)
-    """Calls of functions that have answered, or never will."""
+    """Calls of functions that have returned, or never will."""
     seen: int = 0
     """The highest number of a call that the workflow knows."""
     room: int = 0
-    """Calls that may be started."""
+    """Number of calls that may be started."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCall:
-    """A call of functions that is to be started."""
+    """A call of functions that must be started."""
 
     number: int
     queue: str | None = None
@@ -100,15 +100,15 @@ class BatchCall:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """Result of a step forward."""
+    """Result of ``advance_graph``."""
 
     state: GraphState
     counts: dict[str, int] = field(default_factory=dict)
     batches: list[BatchCall] = field(default_factory=list)
     begin: bool = False
-    """Whether crawls or managers are to be begun."""
+    """True if crawls or managers must be begun."""
     ending: int = 0
-    """Crawls and managers that were cancelled and may still run."""
+    """Number of cancelled crawls and managers that may still run."""
     again_at: datetime | None = None
     stop: StopIntent | None = None
     cause: str | None = None
@@ -127,7 +127,7 @@ class CommandGraph:
 
 @dataclass(frozen=True, slots=True)
 class ClosedBatches:
-    """Input of ``closed_graph_batches``: calls with a workflow of their own."""
+    """Input of ``closed_graph_batches``: calls that have their own workflow."""
 
     key: str
     batches: list[int]
@@ -143,7 +143,7 @@ class EndGraph:
 
 @dataclass(frozen=True, slots=True)
 class GraphEnded:
-    """The end of the graph, as it is on record."""
+    """The recorded end of the graph."""
 
     state: GraphState
     cause: str | None
@@ -160,9 +160,9 @@ class GraphActivities:
 
     @activity.defn(name="open_graph", no_thread_cancel_exception=True)
     def open_graph(self, order: Claim) -> GraphOpened:
-        """Claim the graph: as it was made, or reopened by a retry or an append.
+        """Claim a new graph, or a graph that a retry or an append reopened.
 
-        Its runs report to the workflow id that its key makes, so no other workflow may own it.
+        Its runs report to the workflow id that is made from its key, so no other workflow may own the graph.
         Second execution: the same owner gets the same answer.
         """
         row = self._row(order.number)
@@ -174,9 +174,10 @@ class GraphActivities:
 
     @activity.defn(name="advance_graph", no_thread_cancel_exception=True)
     def advance_graph(self, order: AdvanceGraph) -> Advanced:
-        """Take in ended steps, and pick the steps that start now, in one transaction.
+        """Record ended steps, and pick the steps that start now, in one transaction.
 
-        Second execution: returns the first one's picks again, by the numbers that the workflow has not seen.
+        Second execution: returns the same picks again. It finds them by the call numbers that the workflow has not
+        seen.
         """
         began, fence = time.monotonic(), order.fence
         ends, now = self.graphs.runs_ended(fence), self.clock()
@@ -204,15 +205,16 @@ class GraphActivities:
 
     @activity.defn(name="command_graph", no_thread_cancel_exception=True)
     def command_graph(self, order: CommandGraph) -> int:
-        """Carry out a command of a person; how many steps it changed.
+        """Carry out a command of a person. Returns the number of changed steps.
 
-        Raises ``InvalidRequest``, and ``NotInThisState`` after a stop. Second execution: the same answer.
+        Raises ``InvalidRequest``, and ``NotInThisState`` after a stop.
+        Second execution: returns the same number.
         """
         return self.graphs.command(order.graph_id, order.request_id, order.command.apply)
 
     @activity.defn(name="closed_graph_batches", no_thread_cancel_exception=True)
     def closed_graph_batches(self, order: ClosedBatches) -> list[int]:
-        """Calls whose own workflow is not open: they never return any more. Second execution: the same."""
+        """Return the calls whose own workflow is closed: they will never return. Second execution: does the same."""
         with beating():
             ids = {batch: graph_batch_workflow_id(order.key, batch) for batch in order.batches}
             return [batch for batch, workflow_id in ids.items() if not self.children.directory.state(workflow_id).open]
@@ -221,19 +223,19 @@ class GraphActivities:
 
     @activity.defn(name="begin_graph_runs", no_thread_cancel_exception=True)
     def begin_graph_runs(self, fence: GraphFence) -> BegunRuns:
-        """Begin every crawl and manager that was picked, or resume what a former attempt of the step began.
+        """Begin every picked crawl and manager, or resume the one that an earlier attempt of the step began.
 
-        One that can never be begun ends its step. After a stop none is begun.
-        Second execution: finds what it made, by the ids of requests, and begins the others.
+        If one can never be begun, its step ends. After a stop none is begun.
+        Second execution: finds the existing ones by their request ids, and begins the others.
         """
         with beating():
             return _Beginning(self, self._row(fence.graph_id), fence).run()
 
     @activity.defn(name="stop_graph_runs", no_thread_cancel_exception=True)
     def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
-        """Stop each live run and manager of steps that were cancelled; after a stop of the graph, of all.
+        """Stop each live run and manager of cancelled steps. After a stop of the graph, stop those of all steps.
 
-        Second execution: notifies those again that have not acted on it; a run knows the stop by its id.
+        Second execution: notifies again the ones that have not acted on the stop. A run recognizes the stop by its id.
         """
         graph_id, stop = order.number, order.intent
         intent = stop or StopIntent(self.clock(), requested_by=f"graph {graph_id}", reason="its step was cancelled")
@@ -249,7 +251,10 @@ class GraphActivities:
 
     @activity.defn(name="record_graph_stop", no_thread_cancel_exception=True)
     def record_graph_stop(self, order: RecordParentStop) -> StopRecorded:
-        """Write the stop down, and cancel what has not ended. Second execution: it is there, nothing changes."""
+        """Record the stop, and cancel the steps that have not ended.
+
+        Second execution: the stop is recorded already, and nothing changes.
+        """
         try:
             return StopRecorded(self.graphs.record_graph_stop(order.number, order.intent).stop)
         except RowUnreadable as error:
@@ -257,8 +262,10 @@ class GraphActivities:
 
     @activity.defn(name="end_graph", no_thread_cancel_exception=True)
     def end_graph(self, order: EndGraph) -> GraphEnded:
-        """Set how the graph ended, once for each attempt, and have that delivered. Second execution: answers what is on
-        record, and the same event may be delivered twice."""
+        """Record the end of the graph, once for each attempt, and start the delivery of its event.
+
+        Second execution: returns the recorded end. The same event may be delivered twice.
+        """
         row = self.graphs.end_graph(order.fence, order.cause)
         self.children.directory.deliver_event(ended_key("graph", row.graph_id, row.graph_uid, row.attempt))
         return GraphEnded(row.state, row.cause)
@@ -268,7 +275,7 @@ class GraphActivities:
 
 
 def crawl_request(job: Mapping[str, Any]) -> RunRequest:
-    """The request of a step for a crawl. Raises ``InvalidRequest`` naming the field."""
+    """Return the run request of a crawl step. Raises ``InvalidRequest`` that names the field."""
     try:
         return _REQUEST.validate_json(json.dumps(dict(job)), strict=True)
     except ValidationError as error:
@@ -278,13 +285,13 @@ def crawl_request(job: Mapping[str, Any]) -> RunRequest:
 
 
 def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
-    """Raise ``InvalidRequest`` for arguments that the crawler does not take."""
+    """Raise ``InvalidRequest`` for arguments that the crawler does not accept."""
     tasks = None if request.tasks is None else [task.args for task in request.tasks]
     check_tasks(crawler, request.args, request.settings, tasks)
 
 
 def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition]) -> RunRequest:
-    """The request with the limits of its crawler. Raises ``InvalidRequest`` for what the crawler does not take."""
+    """Return the request with the limits of its crawler. Raises ``InvalidRequest`` if the crawler refuses it."""
     crawler = next((one for one in crawlers if one.name == request.crawler), None)
     if crawler is None:
         raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
@@ -293,31 +300,33 @@ def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition]) -> R
 
 
 def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
-    """The calls above this number, each once."""
+    """Return the calls with higher numbers than ``seen``, each once."""
     found = {s.batch: s for s in steps if s.batch is not None and s.batch > seen and not s.state.final}
     return [BatchCall(number, step.queue, step.long) for number, step in sorted(found.items())]
 
 
 def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | None:
-    """Time of the next step forward without a signal: nothing signals that a row was repaired, or that an archive was
-    sent again by hand.
+    """Return the time of the next ``advance_graph`` without a signal.
+
+    No signal comes when a row was repaired, or when an archive was sent again by hand. So such steps are checked
+    regularly.
     """
     if not any(step.unreadable or (step.state is StepState.EXECUTING and step.reason) for step in graph.steps):
         return at
-    return min(filter(None, (at, now + timedelta(seconds=MENDED_S))))
+    return min(filter(None, (at, now + timedelta(seconds=REPAIRED_S))))
 
 
 class _Beginning:
-    """One pass over the crawls and managers of a graph that were picked."""
+    """One pass that begins the picked crawls and managers of a graph."""
 
     def __init__(self, acts: GraphActivities, row: GraphRow, fence: GraphFence) -> None:
         self._graphs, self._managers, self._children = acts.graphs, acts.managers, acts.children
-        self._a, self._row, self._fence = acts, row, fence
+        self._acts, self._row, self._fence = acts, row, fence
         self._whose, self._parent = f"graph/{row.graph_id}", graph_workflow_id(row.key)
         self._crawlers = functools.cache(acts.children.crawlers)
 
     def run(self) -> BegunRuns:
-        """Begin these steps."""
+        """Begin all picked steps, within the time limit."""
         begun = functools.partial(self._graphs.run_begun, self._fence)
         return self._children.begin_all(self._whose, self._waiting, self._begin, begun, self._stopped)
 
@@ -326,11 +335,11 @@ class _Beginning:
 
     def _stopped(self, job: StepWork | None = None) -> StopIntent | None:
         if job is not None and self._graphs.cancelled(self._fence, [job.number]):
-            return StopIntent(self._a.clock(), requested_by=self._row.requested_by, reason="its step was cancelled")
-        return self._a._row(self._row.graph_id).stop
+            return StopIntent(self._acts.clock(), requested_by=self._row.requested_by, reason="its step was cancelled")
+        return self._acts._row(self._row.graph_id).stop
 
     def _begin(self, job: StepWork) -> int | None:
-        """The id of the run or manager of a step. Raises ``NeverBegun``."""
+        """Begin the run or manager of a step, and return its id. Raises ``NeverBegun``."""
         wrong = unfit(job)
         if wrong is not None:
             raise NeverBegun(wrong)
@@ -349,10 +358,10 @@ class _Beginning:
         return checked_run(crawl_request({**own, "parent": self._parent}), self._crawlers())
 
     def _resume(self, job: StepWork, run_id: int) -> int:
-        """Resume the run of a former attempt, unless that was already done."""
+        """Resume the run of an earlier attempt, unless that was already done."""
         run = self._children.runs.get_run(run_id)
         if run is None:
-            raise NeverBegun(f"run {run_id} is not there any more; retry the step with fresh=True")
+            raise NeverBegun(f"run {run_id} does not exist any more; retry the step with fresh=True")
         if run.attempt <= job.run_attempt:
             request = begin_request(run, rerun=run.status is RunStatus.COMPLETED)
             run, _ = self._children.acceptance.resume_run(request, next_workflow_id(run), job.run_attempt)
@@ -360,7 +369,7 @@ class _Beginning:
         return run_id
 
     def _begin_manager(self, job: StepWork) -> int:
-        """Reserve and begin the manager, or resume the manager of a former attempt."""
+        """Reserve and begin the manager, or resume the manager of an earlier attempt."""
         own = {name: value for name, value in job.job.items() if name in _OF_MANAGER}
         name, flow_id = step_manager(self._row.graph_uid, job.number, job.job)
         try:
@@ -369,10 +378,10 @@ class _Beginning:
         except (TypeError, InvalidRequest, NotInThisState) as error:
             raise NeverBegun(str(error)) from None
         if row.parent != self._parent:
-            raise NeverBegun(f"manager {row.manager_id} ({row.name}, flow {row.flow_id}) belongs to somebody else")
+            raise NeverBegun(f"name: manager {row.name} of flow {row.flow_id} is not of this graph; choose another")
         workflow_id = manager_workflow_id(row.name, row.flow_id)
         if row.status.terminal and row.attempt <= job.run_attempt and self._children.directory.state(workflow_id).open:
-            raise Overtaken(f"the workflow of manager {row.manager_id} is about to close; it is begun again then")
+            raise Overtaken(f"the workflow of manager {row.manager_id} still closes; the manager begins after it")
         if not row.status.terminal or row.attempt <= job.run_attempt:
             self._children.directory.begin_manager(row.manager_id, workflow_id)
         return row.manager_id

@@ -1,4 +1,4 @@
-"""Inputs of a function of a graph, and the questions that it may ask about its own graph."""
+"""Builds the input of a graph's function, and answers its questions about its own graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.activities.run_files import FileQuestions, FileReading
-from crawler_lifecycle.activities.shared import answered, patient
+from crawler_lifecycle.activities.shared import answered, retry_while_unavailable
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.graph.checks import check_begin, shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
@@ -32,16 +32,16 @@ log = logging.getLogger(__name__)
 Frame = tuple[Mapping[str, Any], Iterable[bytes]]
 _CONTEXT: Mapping[str, Any] = {"path": []}
 _WAIT = (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE)
-#: The facts of a crawl that a function reads the data of.
+#: The fields of a crawl step that a function gets to read the crawl's data.
 CRAWL = ("path", "run_id", "state", "outcome")
-#: Steps that are read at once.
+#: Number of steps that one query reads.
 PAGE = 200
 #: Seconds for which a question waits while the database is unavailable. Otherwise the function would be executed again.
 PATIENCE_S = 30.0
 
 
 def unfit(work: StepWork) -> str | None:
-    """The reason why a manually edited step can never be executed; ``None``: it can."""
+    """Return why a step cannot be executed after a manual edit of its row, or ``None`` if it can."""
     job = {name: value for name, value in work.job.items() if name != "context" or not work.graft}
     try:
         check_begin(work.path, work.kind, job, work.timeout_s, work.backoff_s)
@@ -52,7 +52,7 @@ def unfit(work: StepWork) -> str | None:
 
 @dataclass
 class Around:
-    """Contexts and dependencies that one call has read, by the path of the graph that they are in."""
+    """Cache of the contexts and dependencies that one call has read, by the path of their graph."""
 
     contexts: dict[str, list[bytes]] = field(default_factory=dict)
     deps: dict[str, Sequence[int]] = field(default_factory=dict)
@@ -60,8 +60,9 @@ class Around:
 
 
 def given_frames(graphs: GraphStore, graph_id: int, work: StepWork, around: Around) -> Iterator[Frame]:
-    """The input of a cascade: the contexts, then the records of its direct dependencies, by their names in its level.
-    An item of a fan-out gets the records of the fan-out's dependencies. All rows that were read are added to
+    """Yield the input of a function: the contexts, then the results of its direct dependencies, named within its level.
+
+    An item of a fan-out gets the results of the fan-out's dependencies. All rows that were read are added to
     ``around``.
     """
     above, level, deps = work.path.rpartition("/")[0], work.path.count("/"), work.deps
@@ -78,13 +79,13 @@ def given_frames(graphs: GraphStore, graph_id: int, work: StepWork, around: Arou
 
 
 def _deps_of(graphs: GraphStore, graph_id: int, path: str) -> Sequence[int]:
-    """The numbers of the steps that a graph within a graph depends on."""
+    """Return the numbers of the steps that a nested graph depends on."""
     deps = [dep for row in graphs.list_steps(graph_id, limit=1, paths=[path]) for dep in row.deps]
     return [row.number for row in graphs.list_steps(graph_id, limit=len(deps), paths=deps)] if deps else ()
 
 
 def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[StepRow]:
-    """These steps; each waiting step says what it waits for. This reads all steps of the graph."""
+    """Return these steps; each waiting step says what it waits for. Reads all steps of the graph."""
     waits = {row.number for row in rows if row.state in _WAIT and not row.reason}
     graph = graphs.load(graph_id) if waits else None
     return [replace(row, reason=graph.waiting(row.number)) if graph and row.number in waits else row for row in rows]
@@ -93,7 +94,9 @@ def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[St
 def _values(
     graphs: GraphStore, graph_id: int, found: Sequence[Given], names: Callable[[Given], list[str]]
 ) -> Iterator[Frame]:
-    """Values of steps, graphs before their steps. A step that did not complete and recorded nothing is left out."""
+    """Yield the values of steps, each graph before its steps. A step that neither completed nor recorded a value is
+    left out.
+    """
     holding = {one.path.rpartition("/")[0] for one in found}
     recorded = dict[int, Given]()
     for one in found:
@@ -109,7 +112,7 @@ def _values(
 
 
 def _whole(path: str, parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The value that a step recorded. Raises ``NoValue`` naming it when parts are missing or damaged."""
+    """Yield the value that a step recorded. Raises ``NoValue`` with the step's name if parts are missing or damaged."""
     try:
         yield from unpacked(parts)
     except NoValue as error:
@@ -118,7 +121,7 @@ def _whole(path: str, parts: Iterable[bytes]) -> Iterator[bytes]:
 
 @dataclass
 class Questions(FileQuestions):
-    """Answers one function that is executed."""
+    """Answers the questions of one executing function."""
 
     graphs: GraphStore
     directory: WorkflowDirectory
@@ -126,16 +129,16 @@ class Questions(FileQuestions):
     work: StepWork
     host: FunctionHost
     cancelled: Callable[[], bool]
-    """Whether it is to end."""
+    """Returns whether the function must end."""
     reading: FileReading
-    """Reads what crawls of this graph have left."""
+    """Reads the files of crawls of this graph."""
     _request_id: str = ""
-    """Of the question that is being answered, however often that is tried."""
+    """The id of the present question. All tries to answer it use the same id."""
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """The answer. Raises what cannot be, for the function that asks."""
+        """Return the answer. Any error raised here goes to the function that asks."""
         self._request_id = uuid.uuid4().hex
-        return patient(lambda: answered(self, name, arguments), PATIENCE_S)
+        return retry_while_unavailable(lambda: answered(self, name, arguments), PATIENCE_S)
 
     @property
     def _id(self) -> int:
@@ -176,7 +179,7 @@ class Questions(FileQuestions):
     def ask_graft(self, path: str, attempt: int, bytes: int) -> object:
         work = self.work
         if (path, attempt) != (work.path, work.attempt):
-            raise Fenced(f"step {path!r:.200}: only the step that is executed may graft, and that is {work.path!r}")
+            raise Fenced(f"step {path!r:.200}: only the executing step may graft; it is {work.path!r}")
         if not work.graft:
             raise InvalidRequest(f"step {path!r:.200} is no graft; add it with add_graft")
         spec = self._spec(bytes)
@@ -196,7 +199,7 @@ class Questions(FileQuestions):
         rows = [row for begin in range(0, len(crawls), PAGE) for row in self._named(crawls[begin : begin + PAGE])]
         return [{name: getattr(row, name) for name in CRAWL} for row in rows]
 
-    # --- behind them
+    # --- helpers of the answers
 
     @property
     def _me(self) -> str:
@@ -211,7 +214,7 @@ class Questions(FileQuestions):
         try:
             self.directory.wake(graph_workflow_id(self.row.key))
         except TemporalUnavailable as error:
-            log.info("graph %s was not woken and goes on when this call answers: %s", self.row.key, error)
+            log.info("graph %s was not woken and continues after this call: %s", self.row.key, error)
 
     def _spec(self, size: int) -> GraphSpec:
         return decode_pages(self.host.taken(size), GraphOptions())
@@ -225,10 +228,10 @@ class Questions(FileQuestions):
 
     def _named(self, paths: Sequence[str]) -> list[StepRow]:
         if not all(isinstance(path, str) for path in paths):
-            raise InvalidRequest(f"paths: {paths!r:.100} is not allowed; give texts")
+            raise InvalidRequest(f"paths: {paths!r:.100} is not allowed; give a list of texts")
         return self.graphs.list_steps(self._id, limit=max(1, len(paths)), paths=paths) if paths else []
 
     def _inside(self, paths: list[str] | None) -> list[Given]:
-        """These steps, and what is in them; ``None``: all."""
+        """Return these steps, and all steps inside them. ``None``: all steps."""
         rows = self._rows() if paths is None else self._named(paths)
         return self.graphs.given(self._id, [row.number for row in rows])

@@ -1,1 +1,1 @@
-"""Activities of crawl managers: cycles of users' classes, and what is done around them."""
+"""Activities of crawl managers: the cycles of users' classes, and the work around them."""

@@ -1,7 +1,7 @@
-"""One cycle of a crawl manager: its class decides in a separate process, and the decision is committed.
+"""One cycle of a crawl manager: its class decides in a separate process, and the decision is recorded.
 
-Either the whole cycle is recorded, or only the effects of the hooks that had ended. A process whose decision was not
-recorded is discarded, and the next process builds the object again from the record.
+Either the whole cycle is recorded, or only the effects of the hooks that had ended. If a decision was not recorded, its
+process is discarded. The next process builds the object again from the record.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CycleOrder:
-    """Input of ``run_manager_cycle``: the manager, and the owner, attempt and run id of its workflow."""
+    """Input of ``run_manager_cycle``: the manager, with the attempt and the execution of its workflow."""
 
     manager_id: int
     attempt: int
     owner_run_id: str
-    """Id of the workflow's execution that claimed the manager."""
+    """The run id of the workflow execution that claimed the manager."""
     closing: bool = False
-    """True if the manager was stopped and none of its runs is live: ``on_close`` is called, and no cycle."""
+    """True if the manager was stopped and none of its runs is live. Then only ``on_close`` is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,53 +64,54 @@ class CycleAnswer:
     """Result of one cycle of a manager."""
 
     queue: str | None
-    """The task queue of the worker that holds the user's object: the next cycle is asked for there. If no worker polls
-    it for 10 s, any other worker of ``crawler-lifecycle-plans`` builds the object again; ``None``: any worker builds it
-    at once, because the object is gone.
+    """The task queue of the worker that has the user's object. The next cycle is requested there.
+
+    If no worker polls it for 10 s, any worker of ``crawler-lifecycle-plans`` builds the object again. ``None``: the
+    object is gone, and any worker builds it at once.
     """
     picked: int = 0
-    """Jobs whose run is to be begun now, including jobs of earlier cycles."""
+    """Number of jobs whose run must be begun now, including jobs of earlier cycles."""
     live: int = 0
-    """Jobs that hold a slot, including the picked ones."""
+    """Number of jobs that use a slot, including the picked ones."""
     ended: int = 0
-    """Number of ends whose hooks ran in this cycle."""
+    """Number of ended runs whose hooks were called in this cycle."""
     waiting: str | None = None
-    """One sentence: why nothing more was picked."""
+    """One sentence that says why no more jobs were picked."""
     again_s: float | None = None
-    """The longest wait for the next cycle, in seconds; 0: at once; ``None``: until something happens."""
+    """The longest wait for the next cycle, in seconds. 0: start it at once. ``None``: wait until something happens."""
     over: bool = False
     """True if no further cycle is wanted: the picked jobs begin, and the manager ends. Live jobs then continue."""
     close_reason: str | None = None
     """With ``over``: the close reason that the class set; ``None`` when it set none."""
     failed: bool = False
-    """With ``over``: True if the close reason is one of the class's failed outcomes, so that the manager FAILED."""
+    """With ``over``: true if the close reason is one of the class's failed outcomes. Then the manager is FAILED."""
     unclosed: str | None = None
     """With ``over``: the reason why ``on_close`` was not called, or its error."""
     hook_errors: int = 0
-    """With ``over``: hooks that failed for good, ``on_close`` among them."""
+    """With ``over``: number of hooks that failed for good, including ``on_close``."""
     on_hook_error: str = "fail"
-    """The class's choice for such an end (``CHOICES``)."""
+    """The class's setting for an end with failed hooks (``CHOICES``)."""
     error: str | None = None
     """The error of the class, its position, and the cure. With ``over``: the manager fails because of it."""
     stopped: bool = False
-    """Whether a stop is on record, so that nothing is picked any more."""
+    """True if a stop is recorded, so that no more jobs are picked."""
 
 
-#: The attributes that an object receives from the manager's row.
+#: The attributes that the object gets from the manager's row.
 _OF_THE_ROW = ("manager_id", "name", "flow_id", "attempt", "next_seq", "tags", "flow_tags", "state", "stats",
                "close_reason")  # fmt: skip
-#: The note about hooks that are not called any more.
+#: The note about hooks that are not called again.
 GIVEN_UP = f"given up after {TRIES} tries"
-#: Seconds until the next try, by the number of the ones before; afterwards the last figure.
+#: Seconds until the next try, by the number of earlier tries. After that, always the last value.
 AGAIN_S = (1.0, 5.0, 60.0)
-#: Seconds for reading pages of a source in one cycle; a page that has begun is read to its end. Ended runs wait
-#: meanwhile: one process makes one call at a time.
+#: Seconds for reading pages of a source in one cycle. A page that has begun is read to its end. Ended runs wait
+#: meanwhile, because a process makes one call at a time.
 READ_S = 1.0
 #: The most identities, jobs or rows that a class may request at once.
 ASKED_MAX = 1000
-#: Seconds after which the page shows what a class is working on.
+#: Seconds after which the web page shows what a class is working on.
 SLOW_S = 10.0
-#: Characters of why a manager waits.
+#: Longest text about why a manager waits, in characters.
 WAITING_MAX = 1000
 
 
@@ -119,45 +120,46 @@ def _tried(times: int) -> str:
 
 
 @dataclass
-class Incident:
-    """News of the class of one manager, as this worker hears them."""
+class ClassReport:
+    """The latest report that some worker has the class of a manager."""
 
-    word: datetime | None = None
-    """The worker's latest sign that it has the class, by its own clock; and when we first saw that sign, by ours."""
+    sent_at: datetime | None = None
+    """The time of the report, by the clock of the worker that sent it."""
     heard: float = 0.0
+    """The time when this worker first saw that report, by its monotonic clock."""
 
-    def served(self, word: datetime | None) -> bool:
+    def served(self, sent_at: datetime | None) -> bool:
         """Return whether a worker still reports that it has the class. Its clock may differ much from ours."""
-        if word != self.word:
-            self.word, self.heard = word, time.monotonic()
-        return word is not None and time.monotonic() - self.heard < HEARD_S
+        if sent_at != self.sent_at:
+            self.sent_at, self.heard = sent_at, time.monotonic()
+        return sent_at is not None and time.monotonic() - self.heard < HEARD_S
 
 
 @dataclass
 class ManagerActivities:
-    """The activity of the role ``plans``."""
+    """The activity of workers with the role ``plans``."""
 
     managers: ManagerStore
     plans: PlanStore
     hosts: PlanHosts
     catalogue: Catalogue
     reading: Callable[[str], FileReading]
-    """Makes what reads files of a manager's runs, for one cycle."""
+    """Makes a reader for files of a manager's runs, for one cycle."""
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
-    """Items of a source that wait for a slot at most."""
-    incidents: dict[tuple[int, int], Incident] = field(default_factory=dict)
-    """By manager and attempt."""
+    """Maximum number of source items that wait for a slot."""
+    reports: dict[tuple[int, int], ClassReport] = field(default_factory=dict)
+    """The latest report for each manager and attempt."""
 
     @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
-        """Let the class of a manager decide once, and commit its decision.
+        """Let the class of a manager decide once, and record its decision.
 
-        Pages of its source are read first, as far as there is capacity. A class that fails is tried again, and the
-        manager's row records it. After three tries the manager ends, once its live runs have ended. A class that cannot
-        be loaded here is tried on other workers that report to have it.
+        Pages of its source are read first, while there is capacity. A class that fails is tried again, and the
+        manager's row shows the error. After three tries the manager ends, when its live runs have ended. A class that
+        cannot be loaded here is tried on other workers that report it.
 
-        Second execution: decides again from the record; handled ends and picked jobs stay as they are.
+        Second execution: decides again from the record. Handled ends and picked jobs stay as they are.
         """
         row = there(self.managers.get_manager(order.manager_id), f"manager {order.manager_id}")
         cycle = _Cycle(self, row, ManagerFence(row.manager_id, order.attempt, order.owner_run_id, row.generation))
@@ -179,21 +181,24 @@ class _Cycle(FileQuestions):
         self._owner, self._managers, self._hosts = owner, owner.managers, owner.hosts
         self._row, self._fence = row, fence
         self.reading = owner.reading(f"manager/{row.name}/")
-        self._incident = owner.incidents.setdefault((row.manager_id, fence.attempt), Incident())
+        self._report = owner.reports.setdefault((row.manager_id, fence.attempt), ClassReport())
         self._host: PlanHost | None = None
         self._slow_at = time.monotonic() + SLOW_S
-        """The time after which the page shows once what the class is working on."""
+        """The time after which the web page shows, once, what the class is working on."""
         self._ended: dict[int, int] = {}
-        """The jobs whose end this cycle handles, and how often their hooks failed before."""
-        self._unfinished, self._gave_up = False, False
-        """Whether there was no time to read all that is wanted of the source; whether hooks are not called any more."""
+        """The jobs whose end this cycle handles, with the number of earlier failures of their hooks."""
+        self._unfinished = False
+        """True if the time was over before enough of the source was read."""
+        self._gave_up = False
+        """True if some hooks are not called again."""
 
     def run(self, host: PlanHost) -> CycleAnswer:
-        """Read, ask, commit. Raises ``PlanFailed``."""
+        """Read the source, let the class decide, and record the decision. Raises ``PlanFailed``."""
         self._host = host
         self._begin(host)
         self._read(host)
-        # Read after the source, which may have taken long: runs that ended meanwhile need not wait for the next cycle.
+        # The ends are read after the source, because that may take long. So runs that end meanwhile need not wait for
+        # the next cycle.
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         self._ended = {end.live.item_id: end.tries for end in facts.ended}
         self._gave_up = any(end.given_up for end in facts.ended)
@@ -203,11 +208,11 @@ class _Cycle(FileQuestions):
             raise
         except InvalidRequest as why:
             self._keep(host.done)
-            raise PlanFailed(f"{self._row.plan}: what it decided cannot be: {why}") from None
+            raise PlanFailed(f"{self._row.plan}: its decision is not allowed: {why}") from None
         except BaseException:  # also after a stop or a lost connection
             self._keep(host.done)
             raise
-        host.settled = not decision.over  # nobody will call it again: it ends after this use
+        host.settled = not decision.over  # after the last cycle, its process ends with this use
         again = self._unfinished or committed.dropped
         again_s = 0.0 if again and not committed.stopped else decision.again_s
         error, again_s = self._noted(decision, again_s)
@@ -231,35 +236,36 @@ class _Cycle(FileQuestions):
         )
 
     def _committed(self, host: PlanHost, facts: Facts) -> tuple[Decision, str | None, Committed]:
-        """Record the decision of the class; also records the error of ``on_close``, if that was called."""
+        """Let the class decide, and record its decision. If ``on_close`` was called, its error is recorded, too."""
         decision, unclosed = host.cycle(facts, self._answer), None
         if decision.over:
             decision, unclosed = self._close(host, decision, None)
-        told = decision.error
-        if decision.over and told is None and GIVEN_UP in (self._row.error or ""):
-            told = self._row.error  # it stays to be seen, and does not make a failure of the end
-        kept = replace(decision, error=told, hook_errors=int(unclosed is not None))
+        error = decision.error
+        if decision.over and error is None and GIVEN_UP in (self._row.error or ""):
+            error = self._row.error  # the note stays visible, but the end is no failure
+        kept = replace(decision, error=error, hook_errors=int(unclosed is not None))
         return decision, unclosed, self._managers.commit_decision(self._fence, kept)
 
     def _keep(self, done: Decision | None) -> None:
-        """Record the effects of hooks that had ended before the cycle failed: they are not called again."""
+        """Record the effects of hooks that had ended before the cycle failed, so that they are not called again."""
         if done is not None:
             with suppress(LifecycleError):  # effects that cannot be recorded are repeated
                 self._managers.commit_decision(self._fence, replace(done, over=False, hook_errors=0))
 
     def alive(self) -> None:
-        """Heartbeat. Also shows what a slow class is working on, so that it does not look as if it hangs."""
+        """Send a heartbeat. If the class is slow, show what it is working on, so that it does not seem to hang."""
         alive()
         at = None if self._host is None else self._host.at
         if at is not None and time.monotonic() >= self._slow_at:
             self._slow_at = float("inf")
             waiting = f"its class has been at work for {SLOW_S:g} s, now in {at}"
-            with suppress(LifecycleError):  # the caller that commits gets the same error
+            with suppress(LifecycleError):  # the commit will get the same error
                 self._managers.note_error(self._fence, self._row.error, waiting)
 
     def end(self) -> CycleAnswer:
-        """The manager was stopped: call ``on_close``, if an object ever existed. Or its end, ``on_close`` included, is
-        already recorded, and the answer of that execution was lost.
+        """Call ``on_close`` after a stop, if an object ever existed. Return the answer for the end.
+
+        If the end is already recorded, ``on_close`` was called before, and only the answer was lost.
         """
         row = self._row
         answer = CycleAnswer(self._hosts.queue, over=True, close_reason=row.close_reason, hook_errors=row.hook_errors)
@@ -279,7 +285,7 @@ class _Cycle(FileQuestions):
                         kept = replace(nothing, state=last.state, stats=last.stats, flow_tags=last.flow_tags)
                         self._managers.commit_decision(self._fence, kept)
                         answer = replace(answer, unclosed=unclosed)
-            except PlanFailed as failure:  # its class cannot be used any more, which is no reason to stay
+            except PlanFailed as failure:  # a class that cannot be used must not prevent the end
                 if failure.missing and self._managers.note_try(self._fence) < TRIES and self._served():
                     raise  # the next try may reach a worker that has it
                 if not row.over:
@@ -288,15 +294,18 @@ class _Cycle(FileQuestions):
         return answer
 
     def failed(self, failed: PlanFailed) -> CycleAnswer:
-        """The class failed in its cycle: nothing of the cycle is recorded, and its process has ended."""
+        """Return the answer after the class failed in its cycle: try again later, or end the manager.
+
+        The process has ended. Of this cycle only the effects of the ended hooks are recorded.
+        """
         row, tries, text = self._row, 0, str(failed)
         log.warning("manager %d: %s", row.manager_id, text)
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         elsewhere = failed.missing and self._served()
         late = self.reading.late
-        if late or (self._hosts.queue is None and failed.struck):  # that is no try of anybody
-            text = f"{text}; {'files of its jobs are not there yet' if late else 'its worker leaves'}"
-        elif failed.item_id in self._ended:  # one try of these hooks, and none of the whole class
+        if late or (self._hosts.queue is None and failed.struck):  # this does not count as a try
+            text = f"{text}; {'files of its jobs are not there yet' if late else 'its worker shuts down'}"
+        elif failed.item_id in self._ended:  # a try of these hooks, not of the whole class
             text = f"{text} ({_tried(self._managers.note_try(self._fence, failed.item_id))})"
         else:
             for_good = failed.for_good or (failed.missing and not elsewhere)
@@ -304,33 +313,33 @@ class _Cycle(FileQuestions):
         if tries >= TRIES and not elsewhere and not self._anything_lives(facts):
             if failed.missing:
                 text = f"{text}; no worker has this class: bring it back, and start this flow again"
-            now = self._managers.get_manager(row.manager_id) or row  # together with what was kept of this cycle
+            now = self._managers.get_manager(row.manager_id) or row  # includes the recorded effects of this cycle
             over = Decision(over=True, error=text, close_reason=now.close_reason, stats=dict(now.stats))
             self._managers.commit_decision(self._fence, over)
             self._forget()
             return CycleAnswer(None, over=True, close_reason=now.close_reason, error=text)
         again_s = AGAIN_S[-1] if late else AGAIN_S[min(max(tries, 1), len(AGAIN_S)) - 1]
-        what = "cannot be loaded on this worker and is tried on any" if elsewhere else "failed and is tried again"
+        what = "cannot be loaded on this worker and is tried on others" if elsewhere else "failed and is tried again"
         waiting = f"its class {what} in {again_s:g} s: {text}"[:WAITING_MAX]
         self._managers.note_error(self._fence, text, waiting)
         live = facts.live + len(facts.ended)
         return CycleAnswer(None, live=live, waiting=waiting, again_s=again_s, error=text)
 
     def _served(self) -> bool:
-        """Return whether any worker has the class, by what the workers report in the database."""
+        """Return whether any worker has the class, according to the workers' reports in the database."""
         plan = self._owner.plans.get_plan(self._row.plan)
-        return self._incident.served(plan.seen_at if plan is not None and plan.error is None else None)
+        return self._report.served(plan.seen_at if plan is not None and plan.error is None else None)
 
     # --- the object
 
     def _begin(self, host: PlanHost) -> None:
-        """Make the object, unless this process has it."""
+        """Build the object, unless this process has it."""
         if host.generation is not None:
             return
         row = self._row
         changed = row.fingerprint is not None and row.fingerprint != host.fingerprint
         if changed and host.on_code_change == "fail":
-            cure = "start it under another flow id, bring the former code back, or let on_code_change be replay"
+            cure = "start it under another flow id, restore the former code, or set on_code_change to replay"
             raise PlanFailed(f"{row.plan}: its code has changed, and on_code_change is fail; {cure}", for_good=True)
         # A new process reads the source again, unless this code has read it to its end in this attempt.
         again = changed or row.status is RunStatus.INITIALIZING or not row.exhausted
@@ -347,7 +356,7 @@ class _Cycle(FileQuestions):
         host.begin(start, new.generation, self._answer)
 
     def _close(self, host: PlanHost, decision: Decision, reason: str | None) -> tuple[Decision, str | None]:
-        """Call ``on_close``: returns its decision and its error. A failure changes nothing any more."""
+        """Call ``on_close``. Return its decision and its error. If it fails, the given decision stays."""
         host.settled = False
         try:
             return host.finish(reason, self._answer), None
@@ -357,12 +366,12 @@ class _Cycle(FileQuestions):
 
     def _forget(self) -> None:
         self._hosts.drop(self._row.manager_id)
-        self._owner.incidents.pop((self._row.manager_id, self._fence.attempt), None)
+        self._owner.reports.pop((self._row.manager_id, self._fence.attempt), None)
 
     # --- the source
 
     def _read(self, host: PlanHost) -> None:
-        """Read pages of the source while there is capacity, for a short time: ended runs wait meanwhile."""
+        """Read pages of the source while there is capacity, for a short time, because ended runs wait meanwhile."""
         row, counts = self._row, self._row.counts.by_state
         over = row.exhausted or row.source_error is not None or row.paused
         if over or counts[JobState.DELAYED] >= self._owner.buffer:
@@ -373,7 +382,7 @@ class _Cycle(FileQuestions):
             try:
                 page = self._checked(host, host.page(position, self._answer))
             except PlanFailed as failed:
-                failed.args = (f"{failed} (reading behind position {position})",)
+                failed.args = (f"{failed} (while reading after position {position})",)
                 raise
             position, buffered = page.position, self._managers.add_page(self._fence, page)
             host.settled = True
@@ -382,24 +391,25 @@ class _Cycle(FileQuestions):
             self._unfinished = buffered < most and time.monotonic() >= until
 
     def _checked(self, host: PlanHost, page: Page) -> Page:
-        """The page without items that cannot be runs here, by ``on_item_error``."""
+        """Return the page after a check of its items.
+
+        An item that cannot become a run gets an error. With ``on_item_error`` ``stop``, the page ends before that item.
+        """
         items: list[SourceItem] = []
         for item in page.items:
-            told = item.error
+            error = item.error
             if item.job is not None and not item.known and (problem := self._problem(item.job)) is not None:
-                told = f"position {item.position}: {problem}"
-            if told is None:
+                error = f"position {item.position}: {problem}"
+            if error is None:
                 items.append(item)
             elif host.on_item_error == "stop":
-                return Page(items, item.position - 1, error=told)
+                return Page(items, item.position - 1, error=error)
             else:
-                items.append(SourceItem(item.position, None, told))
+                items.append(SourceItem(item.position, None, error))
         return replace(page, items=items)
 
     def _problem(self, job: Job) -> str | None:
-        """The reason why this cannot be a run; ``None`` when it can, or when this worker has no catalogue to check
-        it.
-        """
+        """Return why this job cannot become a run. ``None``: it can, or this worker has no catalogue for the check."""
         crawlers = self._owner.catalogue.all()
         if not crawlers:
             return None
@@ -414,7 +424,7 @@ class _Cycle(FileQuestions):
     # --- hooks that fail
 
     def _noted(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
-        """Record the error. Returns the part that the workflow gets, and the seconds to the next cycle."""
+        """Record the error. Return the error for the workflow, and the seconds to the next cycle."""
         known = self._row.error or ""
         error = known if self._gave_up and GIVEN_UP in known else decision.error
         for failure in decision.failed:
@@ -422,14 +432,15 @@ class _Cycle(FileQuestions):
             error = f"{failure.error} ({'tried again' if failure.later else _tried(tries)})"
             wanted_s = AGAIN_S[-1] if failure.later else AGAIN_S[tries - 1] if tries < TRIES else 0.0
             again_s = wanted_s if again_s is None else min(again_s, wanted_s)
-        # The note about given-up hooks stays visible; all other errors are cleared after a cycle without one.
+        # The note about given-up hooks stays visible. All other errors are removed after a cycle without errors.
         if not decision.over and (error or "") != known and (error or GIVEN_UP not in known):
             self._managers.note_error(self._fence, error, decision.waiting)
         return error, again_s
 
     def _anything_lives(self, facts: Facts) -> bool:
-        """Return whether a run of the manager is live or about to begin. Unhandled ends are no reason to wait: a resume
-        runs their hooks.
+        """Return whether a run of the manager is live or about to begin.
+
+        Unhandled ends are no reason to wait: a resume calls their hooks.
         """
         if not facts.live:
             return False
@@ -439,7 +450,7 @@ class _Cycle(FileQuestions):
     # --- questions of the class
 
     def _answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Answer a question of the class while it works. Raises ``InvalidRequest`` for a question that is not
+        """Answer a question that the class asks while it works. Raises ``InvalidRequest`` if the question is not
         allowed.
         """
         return answered(self, name, arguments)

@@ -1,6 +1,6 @@
-"""Activities of a manager's workflow about its row and its runs: claim it, begin and stop runs, end it.
+"""Activities of a manager's workflow: claim its row, begin and stop its runs, and end it.
 
-The class of the manager decides elsewhere (``cycles.py``); nothing here knows it.
+The class of the manager is called only in ``cycles.py``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ManagerOpened:
-    """The manager as its workflow finds it."""
+    """Result of ``open_manager``: the claimed manager."""
 
     name: str
     flow_id: str
@@ -51,7 +51,7 @@ class ManagerOpened:
 
 @dataclass(frozen=True, slots=True)
 class NoteManager:
-    """Input of ``note_manager``: what the manager waits for, and what its class did wrong."""
+    """Input of ``note_manager``: why the manager waits, and the error of its class."""
 
     fence: ManagerFence
     waiting: str | None
@@ -70,7 +70,7 @@ class AddManagerJobs:
 
 @dataclass(frozen=True, slots=True)
 class EndManager:
-    """Input of ``end_manager``. ``leave``: live runs go on by themselves."""
+    """Input of ``end_manager``. ``leave``: live runs continue without the manager."""
 
     fence: ManagerFence
     status: RunStatus
@@ -81,7 +81,7 @@ class EndManager:
 
 @dataclass(frozen=True, slots=True)
 class ManagerEnded:
-    """The end of the manager, as it is on record."""
+    """The recorded end of the manager."""
 
     status: RunStatus
     outcome: str
@@ -99,9 +99,9 @@ class ManagingActivities:
 
     @activity.defn(name="open_manager", no_thread_cancel_exception=True)
     def open_manager(self, order: Claim) -> ManagerOpened:
-        """Claim the manager after it was reserved, or after its end as its next attempt.
+        """Claim a reserved manager. Claim an ended manager as its next attempt.
 
-        Its runs report to the workflow id that its name and flow id make, so no other workflow may own it.
+        Its runs report to the workflow id that is made from its name and flow id, so no other workflow may own it.
         Second execution: the same owner gets the same answer.
         """
         row = self._row(order.number)
@@ -115,10 +115,10 @@ class ManagingActivities:
 
     @activity.defn(name="begin_manager_runs", no_thread_cancel_exception=True)
     def begin_manager_runs(self, fence: ManagerFence) -> BegunRuns:
-        """Begin the run of every job that was picked, as the gateway begins runs: first the row, then the workflow.
+        """Begin the run of every picked job, as the gateway begins runs: first the row, then the workflow.
 
-        A job that no crawler accepts ends at once. After a stop none is begun. Second execution: finds the runs that it
-        made, by the ids of their requests, and begins the others.
+        A job that no crawler accepts ends at once. After a stop no run is begun.
+        Second execution: finds the existing runs by their request ids, and begins the others.
         """
         row, crawlers = self._row(fence.manager_id), functools.cache(self.children.crawlers)
         whose, parent = f"manager/{row.manager_id}", manager_workflow_id(row.name, row.flow_id)
@@ -149,21 +149,21 @@ class ManagingActivities:
 
     @activity.defn(name="note_manager", no_thread_cancel_exception=True)
     def note_manager(self, order: NoteManager) -> None:
-        """Write down what the manager waits for, so that people see it. Second execution: writes the same."""
+        """Record what the manager waits for, so that people see it. Second execution: records the same."""
         self.managers.note_error(order.fence, order.error, order.waiting)
 
     @activity.defn(name="add_manager_jobs", no_thread_cancel_exception=True)
     def add_manager_jobs(self, order: AddManagerJobs) -> int:
-        """Add jobs from outside, with the manager's own defaults; returns how many are new.
+        """Add jobs from outside, with the manager's own defaults. Returns the number of new jobs.
 
-        Raises ``InvalidRequest`` for another crawler than that of the built-in manager. Second execution: the same key
-        returns the same answer.
+        The built-in manager runs one crawler. A job for another crawler raises ``InvalidRequest``.
+        Second execution: the same key returns the same number.
         """
         row = self._row(order.manager_id)
         base = base_of(row.plan, row.options)
         other = next((job.spider for job in order.jobs if row.plan == BUILT_IN and job.spider != base.spider), None)
         if other is not None:
-            raise refusal("spider", other, f"this manager runs crawler {base.spider!r} and nothing else")
+            raise refusal("spider", other, f"this manager runs only crawler {base.spider!r}")
         jobs = [laid_over(base, job) for job in order.jobs]
         return self.managers.add_jobs(order.manager_id, jobs, order.key, seal=order.seal)
 
@@ -171,7 +171,10 @@ class ManagingActivities:
 
     @activity.defn(name="record_manager_stop", no_thread_cancel_exception=True)
     def record_manager_stop(self, order: RecordParentStop) -> StopRecorded:
-        """Record the stop before acting on it. Second execution: it is recorded, nothing changes."""
+        """Record the stop before any action.
+
+        Second execution: the stop is recorded already, and nothing changes.
+        """
         try:
             row = self.managers.record_manager_stop(order.number, order.intent, order.leave)
         except RowUnreadable as error:
@@ -182,10 +185,10 @@ class ManagingActivities:
 
     @activity.defn(name="stop_manager_runs", no_thread_cancel_exception=True)
     def stop_manager_runs(self, order: StopRuns) -> RunsLeft:
-        """Stop each live run of the manager whose workflow has not acted on a stop yet, some at once.
+        """Stop each live run of the manager whose workflow has not acted on a stop yet, several at a time.
 
-        A run without a workflow gets one that carries out the stop. Second execution: notifies those again that have
-        not acted on it; a run knows the stop by its id.
+        A run without a workflow gets one that carries out the stop.
+        Second execution: notifies again the runs that have not acted on the stop. A run recognizes the stop by its id.
         """
         intent = order.intent or StopIntent(self.clock(), requested_by=f"manager {order.number}")
         with beating():
@@ -196,8 +199,10 @@ class ManagingActivities:
 
     @activity.defn(name="end_manager", no_thread_cancel_exception=True)
     def end_manager(self, order: EndManager) -> ManagerEnded:
-        """Set how the manager ended, once for each attempt, and have that delivered. Second execution: answers what is
-        on record, and the same event may be delivered twice."""
+        """Record the end of the manager, once for each attempt, and start the delivery of its event.
+
+        Second execution: returns the recorded end. The same event may be delivered twice.
+        """
         row = self.managers.end_manager(order.fence, order.status, order.outcome, order.cause, leave=order.leave)
         key = ended_key("manager", row.manager_id, row.manager_uid, row.attempt)
         self.children.directory.deliver_event(key)

@@ -1,13 +1,13 @@
-"""The bundles that tasks in pods uploaded: reads them for an archive, and looks after the place where they are.
+"""The bundles that tasks in pods uploaded: reads them for an archive, checks their location, and removes them.
 
-A bundle is a ``tar.gz`` cut into objects, and an end that lists them:
+A bundle is a ``tar.gz`` that is cut into parts, with an end object that lists the parts:
 
     PREFIX/<run>-<uid>/<index>/<attempt>/part-00000, part-00001, …
     PREFIX/<run>-<uid>/<index>/<attempt>/bundle.json
 
-The end is written last. Without it the task uploaded nothing, or did not come to an end; with no parts in it the
-crawler left no files. A task never has credentials: each object needs a ticket, an address signed for that key, that
-size and that digest alone, and for a few minutes.
+The end object is written last. If it is missing, the task uploaded nothing or did not finish. If it lists no parts, the
+crawler left no files. A task never has credentials. It needs a ticket for each object: a URL that is signed for one
+key, one size and one digest, and is valid for a few minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from crawler_lifecycle.ports.runs import Ticket
 
 SETTING = "LIFECYCLE_CLUSTER__FILES_URL"
 END = "bundle.json"
-#: Bytes of one part, and the most parts of a bundle: 50 GiB compressed for one task. The runner has the same limits.
+#: Maximum size of one part, and maximum number of parts: 50 GiB compressed for one task. The runner has the same
+#: limits.
 PART_MAX = 8 * 2**20
 PARTS_MAX = 6400
 END_MAX = 2 * 2**20
@@ -37,18 +38,19 @@ END_MAX = 2 * 2**20
 TICKET_S = 300
 _NOT_THERE = ("NoSuchKey", "404")
 _READING = "files of a task cannot be read"
-#: The key that probes have below the prefix: always the same one, because who may write may not always remove.
+#: Key of the probe object below the prefix. It is always the same, because an account that may write may be unable to
+#: remove objects.
 PROBE = "doctor-probe"
 
 NOTHING = "nothing was uploaded: its crawler never began, was killed, or reached neither gateway nor storage"
-UNFINISHED = "its upload did not come to an end: only the beginning is here"
+UNFINISHED = "its upload did not come to an end: only its beginning exists"
 DAMAGED = "its bundle is damaged: a part is missing or is not what was uploaded"
 
 
 class S3Bundles:
-    """The port ``TaskBundles`` below ``s3://bucket/prefix``. May be used by several threads.
+    """The port ``TaskBundles`` below ``s3://bucket/prefix``. Thread-safe.
 
-    Signing asks nobody; the first use reads credentials, as boto3 finds them.
+    Signing sends no request. The first use reads the credentials, as boto3 finds them.
     """
 
     def __init__(self, url: str, *, ticket_s: int = TICKET_S) -> None:
@@ -56,24 +58,24 @@ class S3Bundles:
         self._ticket_s = ticket_s
 
     def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
-        """An address that takes exactly these bytes. Raises ``InvalidRequest`` and ``NotDelivered``."""
+        """Return a signed URL that accepts exactly these bytes. Raises ``InvalidRequest`` and ``NotDelivered``."""
         most = END_MAX if part is None else PART_MAX
         if not 0 < size <= most:
             raise InvalidRequest(f"bytes: {size} is not allowed; give 1 to {most}")
         if part is not None and not 0 <= part < PARTS_MAX:
-            raise InvalidRequest(f"part: {part} is not allowed; give 0 to {PARTS_MAX - 1}, or null for the end")
+            raise InvalidRequest(f"part: {part} is not allowed; give 0 to {PARTS_MAX - 1}, or null for the end object")
         key = self._key(run, index, attempt, part)
         where = {"Bucket": self.bucket.name, "Key": key, "ContentLength": size, "ContentMD5": md5}
         expires = datetime.now(UTC) + timedelta(seconds=self._ticket_s)
-        with self.bucket.reporting("no address can be signed", self.bucket.url(key)):
+        with self.bucket.reporting("no URL can be signed", self.bucket.url(key)):
             url = self.bucket.client.generate_presigned_url("put_object", Params=where, ExpiresIn=self._ticket_s)
         return Ticket(str(url), {"Content-Length": str(size), "Content-MD5": md5}, expires)
 
     def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
-        """The bundle's bytes, each part compared with the digest that its task stated.
+        """Return the bundle's bytes. Each part is compared with the digest that its task stated.
 
-        Raises ``FilesMissing`` at once when nothing is there, and where it ends too early or is not what was uploaded;
-        ``NotDelivered`` when the storage cannot be read now.
+        Raises ``FilesMissing`` at once if nothing was uploaded. The iterator raises ``FilesMissing`` if the bundle ends
+        too early or differs from what was uploaded. Raises ``NotDelivered`` if the storage cannot be read now.
         """
         end = self._end(run, index, attempt)
         first = None if end is not None and not end.parts else self._get(run, index, attempt, 0)
@@ -115,7 +117,7 @@ class S3Bundles:
         return _End.of(raw)
 
     def _get(self, run: RunRef, index: int, attempt: int, part: int | None) -> Iterator[bytes] | None:
-        """The object's bytes, ``None`` when there is no such object. Raises ``NotDelivered``."""
+        """Return the object's bytes, or ``None`` if there is no such object. Raises ``NotDelivered``."""
         from botocore.exceptions import ClientError
 
         from crawler_lifecycle.adapters.archive.s3.errors import code_of
@@ -135,10 +137,10 @@ class S3Bundles:
 
 
 class BundlesPlace:
-    """``s3://bucket/prefix`` of ``LIFECYCLE_CLUSTER__FILES_URL``, for those who look after it. Thread-safe.
+    """The location ``s3://bucket/prefix`` of ``LIFECYCLE_CLUSTER__FILES_URL``, for checks and cleanup. Thread-safe.
 
-    Connects at the first use. Raises ``InvalidRequest`` for any other URL; everything else raises ``NotDelivered`` that
-    names what failed and the cure.
+    Connects at the first use. Raises ``InvalidRequest`` for any other URL. Other failures raise ``NotDelivered`` that
+    names the failed call and the cure.
     """
 
     def __init__(self, url: str, *, probing: bool = False) -> None:
@@ -147,17 +149,20 @@ class BundlesPlace:
 
     @property
     def where(self) -> str:
-        """The URL below which everything goes."""
+        """Return the URL of the location."""
         return self.bucket.root
 
-    # --- may we use it -------------------------------------------------------------------------------------------
+    # --- checks of permissions ------------------------------------------------------------------------------------
 
     def probe_writing(self) -> None:
-        """Write an object, as the addresses for pods do."""
+        """Write the probe object, as the signed URLs for pods do."""
         self._call("writing an object", lambda s3: s3.put_object(**self._probe, Body=b"probe"))
 
     def probe_reading(self) -> None:
-        """Read an object. One that is not there says as much; without the right to list it looks like a refusal."""
+        """Read the probe object. A missing object also counts as success.
+
+        An account without the right to list gets a refusal for a missing object.
+        """
         from botocore.exceptions import ClientError
 
         from crawler_lifecycle.adapters.archive.s3.errors import code_of
@@ -172,41 +177,41 @@ class BundlesPlace:
         self._call("reading an object", read)
 
     def probe_listing(self) -> None:
-        """List what is there."""
+        """List the first object below the prefix."""
         where = {"Bucket": self.bucket.name, "Prefix": self.bucket.prefix}
         self._call("listing objects", lambda s3: s3.list_objects_v2(**where, MaxKeys=1))
 
     def probe_removing(self) -> None:
-        """Remove the probe. One that is not there is removed just as well."""
+        """Remove the probe object. This also succeeds if it does not exist."""
         self._call("removing an object", lambda s3: s3.delete_object(**self._probe))
 
     def _call(self, what: str, ask: Callable[[Any], object]) -> None:
         with self.bucket.reporting(what):
             ask(self.bucket.client)
 
-    # --- what runs left ------------------------------------------------------------------------------------------
+    # --- uploads of runs -----------------------------------------------------------------------------------------
 
     def runs(self) -> set[str]:
-        """The names directly below the prefix, whatever they are: of runs, if only we write here."""
+        """Return the names directly below the prefix. They are names of runs if only our tasks write here."""
         pages = self.bucket.pages("listing runs", Prefix=self.bucket.prefix, Delimiter="/")
         below = (one["Prefix"] for page in pages for one in page.get("CommonPrefixes", ()))
         return {key.removeprefix(self.bucket.prefix).rstrip("/") for key in below}
 
     def put_aside(self, run: RunRef) -> None:
-        """No effect: a later attempt uploads below a name of its own, which ``remove`` leaves alone."""
+        """Do nothing: a later attempt uploads under a name of its own, which ``remove`` does not touch."""
 
     def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove the uploads of the run's attempts up to this one; a second call removes nothing."""
+        """Remove the uploads of the run's attempts up to this one. A second call removes nothing."""
         top = f"{self.bucket.prefix}{run}/"
         self.bucket.remove(top, lambda key: _attempt_of(key.removeprefix(top)) <= attempt)
 
     def finish(self) -> list[str]:
-        """Needs no cleanup: no upload is begun here."""
+        """Return an empty list: nothing is ever put aside here, so no cleanup is needed."""
         return []
 
 
 def _attempt_of(rest: str) -> float:
-    """The attempt of ``<index>/<attempt>/<name>``; a key of another form belongs to no attempt."""
+    """Return the attempt in a key ``<index>/<attempt>/<name>``, or infinity for a key of another form."""
     parts = rest.split("/")
     ours = len(parts) == 3 and all(part.isascii() and part.isdecimal() for part in parts[:2])
     return int(parts[1]) if ours else float("inf")
@@ -218,14 +223,14 @@ _EMPTY = gzip.compress(b"\0" * 1024, mtime=0)
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Contents of ``bundle.json``: size and SHA-256 of each part, and how many files are in none of them."""
+    """Contents of ``bundle.json``: size and SHA-256 of each part, and the number of files that were left out."""
 
     parts: list[tuple[int, str]]
     left_out: int
 
     @classmethod
     def of(cls, raw: bytes) -> _End:
-        """Raises ``FilesMissing``: it was written by a pod, and may be anything."""
+        """Parse the text. Raises ``FilesMissing`` if it is invalid: a pod wrote it, and it may contain anything."""
         try:
             if len(raw) > END_MAX:
                 raise ValueError("too long")

@@ -1,4 +1,4 @@
-"""Archives in a folder: a zip appears under its name only when it is complete."""
+"""Archives in a folder. A zip appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
 class FolderArchive:
     """The port ``FileArchive`` below one folder.
 
-    ``files_max`` and ``bytes_max`` bound one archive; what does not fit is left out and named in its manifest.
+    ``files_max`` and ``bytes_max`` limit one archive. Files beyond the limits are left out and named in its manifest.
     """
 
     def __init__(self, url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES_MAX) -> None:
@@ -45,9 +45,9 @@ class FolderArchive:
         *,
         files_max: int | None = None,
     ) -> ExportResult:
-        """Write the zip under ``key``, replacing an earlier one only when complete. Raises ``NotDelivered``.
+        """Write the zip under ``key``. It replaces an earlier one only when it is complete. Raises ``NotDelivered``.
 
-        ``files_max`` is the crawler's own limit; the smaller one counts.
+        ``files_max`` is the crawler's own limit. The smaller limit counts.
         """
         target = self.root / checked_key(key)
         pace = Pace(progress)
@@ -65,11 +65,11 @@ class FolderArchive:
         return ExportResult(target.as_uri(), written.size, pace.files, written.sha256, written.note)
 
     def open(self, url: str) -> Iterator[bytes]:
-        """The bytes of a stored archive. Raises ``NotDelivered`` when there is none or it cannot be read."""
+        """Return the bytes of a stored archive. Raises ``NotDelivered`` if it is missing or cannot be read."""
         return _chunks(self._opened(url), url)
 
     def part(self, url: str, place: int, limit: int) -> FilePart:
-        """A part of a stored archive. Raises ``NotDelivered``."""
+        """Return a part of a stored archive. Raises ``NotDelivered``."""
         with self._opened(url) as file:
             try:
                 return FilePart(os.pread(file.fileno(), limit, place), os.fstat(file.fileno()).st_size)
@@ -86,7 +86,7 @@ class FolderArchive:
             raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
 
     def remove(self, run: RunRef) -> None:
-        """Remove all archives of the run, also what was begun. Raises ``NotDelivered``."""
+        """Remove all archives of the run, unfinished ones included. Raises ``NotDelivered``."""
         folder = self.root / str(run)
         try:
             if folder.exists():
@@ -95,7 +95,7 @@ class FolderArchive:
             raise NotDelivered(f"{folder}: the archives cannot be removed: {error}") from error
 
     def check(self) -> str:
-        """Write and remove a probe. Raises ``NotDelivered`` with reason and cure."""
+        """Write and remove a probe file. Raises ``NotDelivered`` with the reason and the cure."""
         probe = self.root / f".probe.{uuid.uuid4().hex}"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -132,13 +132,13 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """A new locked file beside the target, which is to become the target; removed afterwards if it has not."""
+    """Yield a new locked file beside the target. It is removed at the end, unless it was renamed to the target."""
     while True:
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
         try:
             with part.open("xb", buffering=CHUNK) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                # Before it had its lock, another exporter may have taken it for abandoned and removed it.
+                # Another exporter may have taken the file for abandoned, and removed it, before it was locked.
                 if part.exists():
                     yield part, file
                     return
@@ -147,7 +147,7 @@ def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove the leftovers of killed exporters of this key; a living exporter holds the lock of its part."""
+    """Remove the unfinished files of killed exporters of this key. A living exporter holds the lock of its file."""
     prefix = f".{target.name}."
     for entry in os.scandir(target.parent):
         if entry.name.startswith(prefix) and entry.name.endswith(".part"):

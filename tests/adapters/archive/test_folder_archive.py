@@ -334,7 +334,7 @@ def test_a_folder_with_too_many_names_is_not_read_to_its_end(
         os.mkfifo(folder / f"{n}")
     small = FolderArchive(archive.root.as_uri(), files_max=4)
     _, manifest = _read(small, _store(small, folder))
-    assert manifest["skipped_reasons"] == {"a named pipe": 10, "not all of it: over the limit of 10 names": 1}
+    assert manifest["skipped_reasons"] == {"a named pipe": 10, "incomplete: over the limit of 10 names": 1}
 
 
 def _refuse_opening(target: bytes, number: int, monkeypatch: pytest.MonkeyPatch) -> None:

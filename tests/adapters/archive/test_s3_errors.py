@@ -74,7 +74,7 @@ TROUBLE = [
     ("SignatureDoesNotMatch", 403, "AWS_SECRET_ACCESS_KEY"),
     ("SlowDown", 503, "tried again"),
     ("RequestTimeTooSkewed", 403, "clock"),
-    ("QuotaExceeded", 403, "make room"),
+    ("QuotaExceeded", 403, "delete objects"),
 ]
 
 

@@ -68,7 +68,7 @@ def test_what_cannot_be_read_here_is_said(world: World, tmp_path: Path) -> None:
     with world.client(world.new_app()) as client:  # pods: nothing can be read from here
         answer = client.get(f"/v1/runs/{run_id}/files").json()
         assert answer["readable"] is False
-        assert "come with its archive" in answer["note"]
+        assert "they are in its archive" in answer["note"]
         assert client.get(f"/v1/runs/{run_id}/file", params={"path": "x"}).json()["code"] == "file_not_found"
 
 

@@ -236,6 +236,6 @@ async def test_what_says_nothing_is_left_alone_and_the_words_say_so(lab: Lab) ->
     ghost(lab, 99)
     report = await audit(lab, unknown="adopt")
     assert (report.found, report.repaired) == ({"orphan": 1}, {})
-    assert "neither a workflow nor anything on the cluster" in (report.findings[0].repair or "")
+    assert "neither a workflow nor the cluster has its request" in (report.findings[0].repair or "")
     assert lab.cluster.alive() == [(99, 0, 1)]
     assert lab.store.runs.get_run(99) is None

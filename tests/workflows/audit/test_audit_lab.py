@@ -345,7 +345,7 @@ async def test_a_killed_orphan_gets_a_moment_to_be_gone(
     ghost(lab, 99)
     report = await audit(lab, unknown="end")
     assert report.repaired == ({"orphan": 1} if late_s else {})
-    assert late_s or "it is still there" in (report.findings[0].repair or "")
+    assert late_s or "it still exists" in (report.findings[0].repair or "")
     for timer in timers:
         timer.join()
     kill(lab.cluster._tasks[99, 0, 1].run, TaskRef(0, 0, 1))

@@ -1,6 +1,6 @@
-"""Archives in an S3 bucket: streamed while they are packed; complete or absent.
+"""Archives in an S3 bucket. They are uploaded while they are packed, and are either complete or absent.
 
-Retries are Temporal's; only a single call is repeated here twice.
+Temporal does the retries. Only a single call to S3 is repeated here, twice at most.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from crawler_lifecycle.ports.files import FilePart, FileSource
 from .bucket import Bucket
 
 SETTING = "LIFECYCLE_ARCHIVE__URL"
-#: Silence after which an unfinished upload is taken as left behind, in seconds.
+#: Seconds without a new part after which an unfinished upload counts as abandoned.
 QUIET_S = UPLOADS.default_s
 CONTENT_TYPE = "application/zip"
 _READING = "the archive cannot be read"
 
 
 class S3Archive:
-    """The port ``FileArchive`` below ``s3://bucket/prefix``. May be used by several threads.
+    """The port ``FileArchive`` below ``s3://bucket/prefix``. Thread-safe.
 
-    What does not fit into the limits of one archive is left out and named in its manifest.
-    Connects at the first use and not before.
+    Files beyond the limits of one archive are left out and named in its manifest. Connects at the first use.
     """
 
     def __init__(self, url: str, *, quiet_s: float = QUIET_S) -> None:
@@ -48,9 +47,9 @@ class S3Archive:
         *,
         files_max: int | None = None,
     ) -> ExportResult:
-        """Write the zip under ``key``, replacing an earlier one only when complete. Raises ``NotDelivered``.
+        """Write the zip under ``key``. It replaces an earlier one only when it is complete. Raises ``NotDelivered``.
 
-        ``files_max`` is the crawler's own limit; the smaller one counts.
+        ``files_max`` is the crawler's own limit. The smaller limit counts.
         """
         from .upload import Leftovers, Upload, part_bytes
 
@@ -71,23 +70,23 @@ class S3Archive:
         return ExportResult(url, written.size, pace.files, written.sha256, written.note)
 
     def open(self, url: str) -> Iterator[bytes]:
-        """The bytes of a stored archive. Raises ``NotDelivered`` when there is none or it cannot be read."""
+        """Return the bytes of a stored archive. Raises ``NotDelivered`` if it is missing or cannot be read."""
         key = self._key(url)
         return self.bucket.chunks(self.bucket.get(key, _READING)["Body"], key, _READING)
 
     def part(self, url: str, place: int, limit: int) -> FilePart:
-        """A part of a stored archive, by one request. Raises ``NotDelivered``."""
+        """Return a part of a stored archive, with one request. Raises ``NotDelivered``."""
         key = self._key(url)
         answer = self.bucket.get(key, _READING, Range=f"bytes={place}-{place + limit - 1}")
-        # When no bytes are requested, nothing is read: a service may ignore the range.
+        # A service that ignores the range sends the whole archive and no ``ContentRange``. Then the body is not read.
         whole = str(answer.get("ContentRange") or "").rpartition("/")[2]
         if not whole.isdecimal():
             answer["Body"].close()
-            raise NotDelivered(f"{url}: the archive cannot be read in parts: the service does not heed Range")
+            raise NotDelivered(f"{url}: the archive cannot be read in parts: the service ignores Range")
         return FilePart(b"".join(self.bucket.chunks(answer["Body"], key, _READING)), int(whole))
 
     def remove(self, run: RunRef) -> None:
-        """Remove all archives of the run, also what was begun. Raises ``NotDelivered``."""
+        """Remove all archives of the run, unfinished uploads included. Raises ``NotDelivered``."""
         from .upload import abort_below
 
         below = f"{self.bucket.prefix}{run}/"
@@ -101,8 +100,9 @@ class S3Archive:
         return url.removeprefix(self.bucket.url(""))
 
     def check(self) -> str:
-        """Try with a probe everything that an export does. Raises ``NotDelivered`` that names the failed call and the
-        cure.
+        """Try every call of an export with a probe object. Returns a text that says where archives go.
+
+        Raises ``NotDelivered`` that names the failed call and the cure.
         """
         from .errors import masked
 
@@ -126,7 +126,10 @@ class S3Archive:
 
 
 def _headers(name: str) -> dict[str, str]:
-    """Encryption and storage class are left to the bucket. The name that a browser saves under is made of the key."""
+    """Return the headers of an object: its type, and the file name for browsers, made from its key.
+
+    Encryption and storage class are left to the bucket.
+    """
     run, *rest = name.split("/")[-3:]
     file = "-".join((run.partition("-")[0], *rest))
     return {"ContentType": CONTENT_TYPE, "ContentDisposition": f'attachment; filename="{file}"'}

@@ -1,6 +1,7 @@
-"""A location in S3 by its URL: one client, connected at the first use, and errors that name the location and the cure.
+"""A location in S3 by its URL. It has one client, which connects at the first use. Errors name the location and the
+cure.
 
-``AWS_*`` variables, profiles and roles are read by boto3 itself, ``AWS_ENDPOINT_URL`` included.
+boto3 itself reads the ``AWS_*`` variables, including ``AWS_ENDPOINT_URL``, and also profiles and roles.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
-#: Seconds to connect and to read, and tries of one call: otherwise one lost part of a thousand would restart the
-#: upload.
+#: Seconds to connect, seconds to read, and tries of one call. With one try, one lost part of a thousand would restart
+#: the upload.
 CONNECT_S, READ_S, TRIES = 10, 60, 3
-#: The same limits for a check: a person waits for it.
+#: Seconds to connect and to read in a check, because a person waits for it.
 CHECK_S = 5
 
 _CHUNK = 2**20
-#: Removals at once. One request for each object: not every service can do many in one.
+#: Maximum number of parallel removals. Each object needs one request, because not every service can remove several at
+#: once.
 THREADS = 8
 
 
 class Bucket:
-    """``s3://bucket/prefix``, as ``setting`` has it. Thread-safe.
+    """A location ``s3://bucket/prefix``. ``setting`` is the name of the setting with the URL. Thread-safe.
 
-    ``checking``: for somebody who waits for the answer. Raises ``InvalidRequest`` for any other URL.
+    ``checking``: use short time limits, because a person waits. Raises ``InvalidRequest`` for any other URL.
     """
 
     def __init__(self, url: str, setting: str, *, checking: bool = False) -> None:
@@ -45,7 +47,7 @@ class Bucket:
 
     @property
     def client(self) -> Any:
-        """The client. Raises ``NotDelivered`` that names the missing package or credentials."""
+        """Return the client. Raises ``NotDelivered`` that names the missing package or credentials."""
         with self._lock:
             if self._client is None:
                 self._client = self._connect()
@@ -62,16 +64,16 @@ class Bucket:
             raise not_delivered(where or self.root, what, error, setting=self._setting) from error
 
     def url(self, key: str) -> str:
-        """The URL of an object."""
+        """Return the URL of an object."""
         return f"s3://{self.name}/{key}"
 
     def get(self, key: str, what: str, **options: str) -> Any:
-        """The answer to a request for an object. Raises ``NotDelivered``."""
+        """Return the answer to a request for an object. Raises ``NotDelivered``."""
         with self.reporting(what, self.url(key)):
             return self.client.get_object(Bucket=self.name, Key=key, **options)
 
     def chunks(self, body: Any, key: str, what: str) -> Iterator[bytes]:
-        """The bytes of a response. Raises ``NotDelivered``."""
+        """Yield the bytes of a response. Raises ``NotDelivered``."""
         with self.reporting(what, self.url(key)):
             try:
                 yield from body.iter_chunks(_CHUNK)
@@ -79,12 +81,12 @@ class Bucket:
                 body.close()
 
     def pages(self, what: str, **options: str) -> Iterator[dict[str, Any]]:
-        """The names in the bucket, page by page. Raises ``NotDelivered``."""
+        """Yield the pages of a list of objects. Raises ``NotDelivered``."""
         with self.reporting(what):
             yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, **options)
 
     def remove(self, below: str, which: Callable[[str], bool] = lambda key: True) -> None:
-        """Remove the objects below this prefix, as far as ``which`` chooses their keys. Raises ``NotDelivered``."""
+        """Remove the objects below this prefix whose keys ``which`` accepts. Raises ``NotDelivered``."""
 
         def remove(key: str) -> None:
             with self.reporting("removing an object", self.url(key)):
@@ -102,12 +104,13 @@ class Bucket:
 
         connect_s, read_s, tries = (CHECK_S, CHECK_S, 1) if self._checking else (CONNECT_S, READ_S, TRIES)
         config = Config(
-            # Said explicitly for the addresses that are signed for others; requests of our own have it anyway.
+            # Needed for the URLs that are signed for tasks. Our own requests have it anyway.
             signature_version="s3v4",
             connect_timeout=connect_s,
             read_timeout=read_s,
             retries={"mode": "standard", "total_max_attempts": tries},
-            # Content-MD5 guards every part and is understood everywhere; boto3's own trailers are not.
+            # Content-MD5 protects every part, and all services support it. Some do not support boto3's own checksum
+            # trailers.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             user_agent_extra="crawler-lifecycle",
@@ -115,8 +118,8 @@ class Bucket:
         with self.reporting("no connection can be made"):
             try:
                 session = boto3.session.Session()
-                # boto3 itself knows only AWS_DEFAULT_REGION; containers on AWS get AWS_REGION. An address that is
-                # signed for another region is refused, and its user cannot ask again as boto3 does.
+                # boto3 itself reads only AWS_DEFAULT_REGION. Containers on AWS get AWS_REGION. A URL that is signed for
+                # another region is refused, and its user cannot retry as boto3 does.
                 region = session.region_name or os.environ.get("AWS_REGION")
                 client: BaseClient = session.client("s3", region_name=region, config=config)
             except ValueError as error:
@@ -125,7 +128,7 @@ class Bucket:
 
 
 def _parsed(url: str, setting: str) -> tuple[str, str]:
-    """Bucket and prefix; the prefix is empty or ends with a slash. Raises ``InvalidRequest``."""
+    """Return bucket and prefix. The prefix is empty or ends with a slash. Raises ``InvalidRequest``."""
     found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", url, re.DOTALL)
     prefix = (found.group(2) or "").strip("/") if found else ""
     try:

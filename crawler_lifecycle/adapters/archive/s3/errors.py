@@ -1,4 +1,4 @@
-"""Errors of S3 in words: its code, its message, and the cure. Never a secret."""
+"""Texts for errors of S3: code, message and cure. They contain no secrets."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _CURES = {
         ("PermanentRedirect AuthorizationHeaderMalformed IllegalLocationConstraintException", _REGION),
         (
             "SlowDown ServiceUnavailable InternalError 500 503",
-            "the service has no capacity now; it is tried again by itself",
+            "the service has no capacity now; it is tried again later",
         ),
-        ("404", "it was sent and is not there; check the bucket, AWS_ENDPOINT_URL, and rules that remove objects"),
-        ("BadDigest", "the bytes were damaged on their way; they are sent again"),
+        ("404", "it was sent and does not exist; check the bucket, AWS_ENDPOINT_URL, and rules that remove objects"),
+        ("BadDigest", "the bytes were damaged on the network; they are sent again"),
         ("InvalidPart", "a part was lost or damaged; all are sent again"),
         ("NoSuchUpload", "the upload was aborted by somebody else, or by a lifecycle rule; it starts again"),
         ("EntityTooLarge", "the archive is larger than this service takes; lower bytes_max"),
-        ("QuotaExceeded", "the bucket is full; make room"),
-        ("XMinioStorageFull", "the storage is full; make room"),
+        ("QuotaExceeded", "the bucket is full; delete objects or raise its quota"),
+        ("XMinioStorageFull", "the storage is full; delete objects or add storage"),
         ("KMS.DisabledException", "the bucket's encryption key is disabled; enable it"),
         ("NotImplemented", "this service lacks an operation that uploads need; see {page}"),
     )
     for code in codes.split()
 }
 
-#: Classes of a client-side error -> the cure; the first that fits.
+#: Classes of errors on the client's side -> the cure. The first match counts.
 _LOCAL_CURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (exceptions.NoCredentialsError, f"no AWS credentials were found; {_CREDENTIALS}"),
     ((exceptions.PartialCredentialsError, exceptions.CredentialRetrievalError), _CREDENTIALS),
@@ -61,7 +61,7 @@ _LOCAL_CURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], .
         "check AWS_ENDPOINT_URL, AWS_REGION and the network",
     ),
     (ResponseParserError, "this is no answer of S3; check AWS_ENDPOINT_URL"),
-    (exceptions.HTTPClientError, "the connection broke; it is tried again by itself"),
+    (exceptions.HTTPClientError, "the connection broke; it is tried again later"),
 )
 
 _KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")
@@ -69,40 +69,40 @@ _USER_IN_URL = re.compile(r"//[^/@\s]+@")
 
 
 def code_of(error: Exception) -> str:
-    """S3's own code (``NoSuchUpload``), the HTTP status of an answer without body, or the class of the error."""
+    """Return S3's own code (``NoSuchUpload``), the HTTP status of an answer without body, or the class of the error."""
     if isinstance(error, ClientError):
         return str(error.response.get("Error", {}).get("Code") or "Unknown")
     return type(error).__name__
 
 
-#: The page that lists the rights that a location needs, by the setting that names the location.
+#: The page that lists the needed permissions, by the setting with the location.
 _PAGES = {"LIFECYCLE_ARCHIVE__URL": "docs/archive.md", "LIFECYCLE_CLUSTER__FILES_URL": "docs/kubernetes.md"}
 
 
 def not_delivered(place: str, what: str, error: Exception, *, setting: str = "LIFECYCLE_ARCHIVE__URL") -> NotDelivered:
-    """The error to raise: the location, the failed call, S3's code and message, and the cure.
+    """Return the error to raise: location, failed call, S3's code and message, and the cure.
 
-    ``setting`` is the one that names the location.
+    ``setting`` is the name of the setting with the location.
     """
     code = code_of(error)
     if isinstance(error, ClientError):
-        said = str(error.response.get("Error", {}).get("Message") or "")
+        message = str(error.response.get("Error", {}).get("Message") or "")
         operation = f" ({error.operation_name})"
         cure = _CURES.get(code)
     else:
-        said, operation = str(error), ""
+        message, operation = str(error), ""
         cure = next((cure for kind, cure in _LOCAL_CURES if isinstance(error, kind)), None)
-    said = masked(" ".join(said.split()))[:_TEXT_MAX]
+    message = masked(" ".join(message.split()))[:_TEXT_MAX]
     text = f"{place}: {what}: {code}{operation}"
-    if said and said != code:
-        text += f": {said}"
+    if message and message != code:
+        text += f": {message}"
     if cure is None:
         return NotDelivered(text)
     return NotDelivered(f"{text}; {cure.format(setting=setting, page=_PAGES[setting])}")
 
 
 def masked(text: str) -> str:
-    """The text without anything that opens a door."""
+    """Return the text without credentials."""
     text = _USER_IN_URL.sub("//…@", _KEY_ID.sub("…", text))
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"):
         if (value := os.environ.get(name)) and len(value) > 7:

@@ -1,5 +1,6 @@
-"""One multipart upload to S3: bytes in, parts out, two at a time; complete or absent. Also finds unfinished uploads of
-other processes.
+"""One multipart upload to S3, with two parts at a time. The object is complete or absent.
+
+Also finds and aborts unfinished uploads of other processes.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from crawler_lifecycle.domain.retention import upload_goes
 from .errors import S3_ERRORS, code_of
 
 PART_BYTES = 8 * 2**20
-#: S3 takes no more parts of one object.
+#: Maximum number of parts of one object in S3.
 PARTS_MAX = 10_000
 IN_FLIGHT = 2
-#: Name of the object metadata that holds the id of the upload, by which a lost answer is recognised.
+#: Name of the object metadata with the id of the upload. If S3's answer is lost, it shows whether the object is ours.
 EXPORT_ID = "export-id"
 
 _WAIT_S = 0.5
 _POLL_EVERY_S = 1.0
-#: The form of an ETag of a part or of an object sent at once; with a number behind it, of an object in parts.
+#: The form of the ETag of a part, or of an object that one request sent. An object in parts has a number at the end.
 _DIGEST_ETAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
 _GONE = frozenset(("404", "NoSuchKey", "NotFound"))
 
@@ -44,9 +45,9 @@ _Answer = TypeVar("_Answer")
 
 
 def part_bytes(bytes_max: int) -> int:
-    """The size of parts with which an archive of ``bytes_max`` stays below S3's number of parts.
+    """Return the part size with which an archive of ``bytes_max`` needs at most ``PARTS_MAX`` parts.
 
-    All parts have one size (some services demand it). What the zip itself adds is allowed for.
+    All parts have the same size, because some services demand it. The result also allows for what the zip itself adds.
     """
     most = bytes_max + bytes_max // 100 + 2**30
     least = -(-most // PARTS_MAX)
@@ -54,18 +55,18 @@ def part_bytes(bytes_max: int) -> int:
 
 
 def _awaited(calling: Future[_Answer], beat: Callable[[], None]) -> _Answer:
-    """Return the result of a call in another thread; this thread calls ``beat`` while S3 works."""
+    """Return the result of a call in another thread. Call ``beat`` while it is under way."""
     while not wait((calling,), _WAIT_S).done:
         beat()
     return calling.result()
 
 
 class Upload:
-    """Takes the bytes of one object from first to last. One thread writes; calls to S3 are made by others.
+    """Takes the bytes of one object in order. One thread writes; other threads call S3.
 
     So an exception in the writing thread (the cancellation of an activity) never interrupts a call. Memory:
-    ``IN_FLIGHT`` + 1 parts. What fits into one part goes by a single ``PutObject``. An error inside of ``with`` removes
-    what was sent.
+    ``IN_FLIGHT`` + 1 parts. Data that fits into one part is sent by a single ``PutObject``. An error inside ``with``
+    removes what was sent.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Upload:
         self._pool.shutdown(wait=False)
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes; waits while two parts are on their way. Raises what the upload of a part raised."""
+        """Take the next bytes. Waits while two parts are being sent. Raises the error of a part's upload."""
         self._buffer += data
         self._size += len(data)
         self._crc = isal_zlib.crc32(data, self._crc)
@@ -123,10 +124,10 @@ class Upload:
                 self._drain(0)
                 self._call(self._complete)
         except S3_ERRORS as error:
-            # The answer may be lost after the object appeared, or the object may appear until the upload is aborted.
+            # The object may exist although its answer was lost. It may also appear until the upload is aborted.
             if not self._is_there() and not (self._abort_once() and self._is_there()):
                 raise
-            logger.info("%s: the answer was lost, the object is there (%s)", self._url, code_of(error))
+            logger.info("%s: the answer was lost, but the object exists (%s)", self._url, code_of(error))
         self._verify(self._head(), sha256)
 
     # --- parts
@@ -138,7 +139,7 @@ class Upload:
         self._flying.append(self._pool.submit(self._put_part, number, part))
 
     def _drain(self, left: int) -> None:
-        """Wait until no more than ``left`` parts are on their way."""
+        """Wait until at most ``left`` parts are being sent."""
         while len(self._flying) > left:
             self._parts.append(_awaited(self._flying.popleft(), self._beat))
 
@@ -147,7 +148,7 @@ class Upload:
 
     def _create(self) -> None:
         answer = self._client.create_multipart_upload(**self._where, **self._headers, Metadata=self._metadata)
-        # Checked here and not by the waiting thread: the wait may be interrupted, and then the upload has to be aborted
+        # Checked here, not by the waiting thread. Its wait may be interrupted, and then the upload must be aborted,
         # too.
         self._upload_id = answer.get("UploadId")
         if self._upload_id is None:
@@ -159,7 +160,7 @@ class Upload:
             **self._where, UploadId=self._upload_id, PartNumber=number, Body=body, ContentMD5=_base64(digest.digest())
         )
         if "ETag" not in answer or not _fits(answer, digest.hexdigest()):
-            raise NotDelivered(f"{self._url}: part {number} was damaged on its way; all are sent again")
+            raise NotDelivered(f"{self._url}: part {number} was damaged on the network; all parts are sent again")
         return answer["ETag"], digest.digest()
 
     def _put(self, metadata: Mapping[str, str]) -> None:
@@ -181,7 +182,7 @@ class Upload:
             **self._where, UploadId=self._upload_id, MultipartUpload={"Parts": parts}
         )
 
-    # --- what became of it
+    # --- check of the object
 
     def _head(self) -> Any:
         return self._call(lambda: self._client.head_object(**self._where, ChecksumMode="ENABLED"))
@@ -190,7 +191,7 @@ class Upload:
         metadata = {str(name).lower(): value for name, value in head.get("Metadata", {}).items()}
         if EXPORT_ID in metadata:
             return bool(metadata[EXPORT_ID] == self._export_id)
-        # A service that keeps no metadata: then the object must have the ETag that it returned to us.
+        # The service keeps no metadata. Then the object must have the ETag that the service returned to us.
         return "ETag" in self._answered and head.get("ETag") == self._answered["ETag"]
 
     def _is_there(self) -> bool:
@@ -205,13 +206,15 @@ class Upload:
         if not self._is_ours(head):
             raise NotDelivered(f"{self._url}: another export put its archive here at the same moment")
         if wrong := self._wrong(head, sha256):
-            # A damaged archive is worse than none: its readers cannot see the damage.
+            # A damaged archive is worse than none, because its readers cannot see the damage.
             self._call(lambda: self._client.delete_object(**self._where))
             raise NotDelivered(f"{self._url}: {wrong}; the object was removed and is sent again")
 
     def _wrong(self, head: Mapping[str, Any], sha256: str) -> str | None:
-        """The difference between the object and what was sent: its size, its ETag, or a checksum that S3 has of the
-        whole."""
+        """Return how the object differs from what was sent, or ``None``.
+
+        Compares its size, its ETag, and the checksums that S3 has of the whole object.
+        """
         found = int(head.get("ContentLength", -1))
         if found != self._size:
             return f"{found} of {self._size} bytes arrived"
@@ -223,17 +226,17 @@ class Upload:
         }
         for name, ours in sums.items():
             theirs = str(head.get(name, ours))
-            # Of an object in parts it may be a sum of sums, which says no more than the ETag.
+            # For an object in parts it may be a checksum of checksums, which proves no more than the ETag.
             if theirs != ours and "-" not in theirs and head.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT":
                 return f"its {name} is {theirs}, not {ours}"
         return None
 
-    # --- giving up
+    # --- abort
 
     def abort(self) -> None:
-        """Remove the parts of an object that will not be finished.
+        """Remove the parts of an object that will not be finished. Raises nothing.
 
-        Raises nothing. It uses another thread, so that an exception in this one cannot prevent it.
+        It uses another thread, so that an exception in this thread cannot prevent the removal.
         """
         thread = threading.Thread(target=self._abort_calls, name="s3-abort")
         thread.start()
@@ -241,12 +244,12 @@ class Upload:
 
     def _abort_calls(self) -> None:
         self._abort_once()
-        # A call under way may have begun the upload, or sent a part that would stay and be charged.
+        # A call that is under way may begin the upload or send a part. That part would stay and be charged.
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._abort_once()
 
     def _abort_once(self) -> bool:
-        """Return whether S3 did not know the upload any more, which may mean that it was completed."""
+        """Abort the upload. Return whether S3 did not know it any more, which may mean that it was completed."""
         if self._upload_id is None:
             return False
         try:
@@ -259,9 +262,9 @@ class Upload:
 
 
 def _fits(answer: Mapping[str, Any], etag: str) -> bool:
-    """Return whether a returned ETag is the expected one, where it is a digest of the same form.
+    """Return whether a returned ETag is the expected one. An ETag that is no comparable digest counts as expected.
 
-    Under KMS or customer keys it is something else, and some services give digests of another form.
+    Objects under KMS or customer keys have other ETags, and some services use digests of another form.
     """
     found = str(answer.get("ETag", "")).strip('"')
     encrypted = "kms" in str(answer.get("ServerSideEncryption", "")) or "SSECustomerAlgorithm" in answer
@@ -276,9 +279,9 @@ def _base64(digest: bytes) -> str:
 class Leftovers:
     """Finds and aborts unfinished uploads of one key.
 
-    An upload may belong to a living exporter (one that was believed dead, or a resend at the same time). It counts as
-    unfinished when nothing has arrived for ``quiet_s`` seconds, by S3's own clock. If its exporter was alive after all,
-    that export fails and is tried again; neither archive is damaged by that.
+    An upload may belong to a living exporter: one that was believed dead, or one that sends at the same time. So an
+    upload is aborted only if nothing has arrived for ``quiet_s`` seconds, by S3's own clock. If its exporter is alive
+    after all, that export fails and is tried again. This damages neither archive.
     """
 
     def __init__(self, client: Any, bucket: str, key: str, quiet_s: float, beat: Callable[[], None]) -> None:
@@ -289,12 +292,13 @@ class Leftovers:
         self._beat = beat
 
     def remove_quiet(self) -> None:
-        """Abort uploads that are already quiet. A missing right is no failure: see ``docs/archive.md``."""
+        """Abort uploads that are already quiet. A missing permission is no failure (``docs/archive.md``)."""
         self._guarded(self._poll)
 
     def remove(self) -> None:
-        """Abort all uploads but those of living exporters; waits up to ``quiet_s`` when there are any. Called after our
-        own upload.
+        """Abort all uploads except those of living exporters. Called after our own upload.
+
+        Waits up to ``quiet_s`` seconds if there are any.
         """
         self._guarded(self._watch)
 
@@ -302,8 +306,8 @@ class Leftovers:
         try:
             work()
         except S3_ERRORS as error:
-            if code_of(error) != "NoSuchUpload":  # what rclone's server answers when the bucket never had one
-                logger.warning("%s: unfinished uploads cannot be looked for (%s)", self._key, code_of(error))
+            if code_of(error) != "NoSuchUpload":  # rclone's server answers this if the bucket never had an upload
+                logger.warning("%s: unfinished uploads cannot be listed (%s)", self._key, code_of(error))
 
     def _watch(self) -> None:
         first = watched = self._poll()
@@ -311,7 +315,7 @@ class Leftovers:
         until = time.monotonic() + self._quiet_s + 2 * _POLL_EVERY_S
         over = False
         while watched and not over:
-            over = time.monotonic() >= until  # taken before the poll: a process that was suspended polls once more
+            over = time.monotonic() >= until  # checked before the poll, so that a suspended process polls once more
             wake = time.monotonic() + every
             while time.monotonic() < wake:
                 self._beat()
@@ -325,7 +329,7 @@ class Leftovers:
             return _awaited(pool.submit(self._abort_quiet), self._beat)
 
     def _abort_quiet(self) -> dict[str, datetime]:
-        """Abort quiet uploads; when something last arrived for the others."""
+        """Abort quiet uploads. Return the other uploads, with the time when something last arrived."""
         young: dict[str, datetime] = {}
         pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=self._key)
         for page in pages:
@@ -340,7 +344,7 @@ class Leftovers:
                         young[upload["UploadId"]] = newest
                         continue
                     self._client.abort_multipart_upload(**where)
-                    logger.info("%s: aborted an upload that was left behind", self._key)
+                    logger.info("%s: aborted an abandoned upload", self._key)
                 except S3_ERRORS as error:
                     if code_of(error) != "NoSuchUpload":  # it ended meanwhile
                         raise
@@ -348,11 +352,11 @@ class Leftovers:
 
 
 def abort_below(client: Any, bucket: str, prefix: str) -> None:
-    """Abort every unfinished upload whose key begins so. Raises what the client raises."""
+    """Abort every unfinished upload whose key begins with this prefix. Raises the client's errors."""
     try:
         pages = list(client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix))
     except S3_ERRORS as error:
-        if code_of(error) != "NoSuchUpload":  # what rclone's server answers when the bucket never had one
+        if code_of(error) != "NoSuchUpload":  # rclone's server answers this if the bucket never had an upload
             raise
         return
     for key, upload_id in ((one["Key"], one["UploadId"]) for page in pages for one in page.get("Uploads", ())):
@@ -360,7 +364,7 @@ def abort_below(client: Any, bucket: str, prefix: str) -> None:
             if key.startswith(prefix):  # rclone's server lists others as well
                 client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
         except S3_ERRORS as error:
-            if code_of(error) != "NoSuchUpload":  # it ended meanwhile, and the next ones have not
+            if code_of(error) != "NoSuchUpload":  # it ended meanwhile; go on with the next one
                 raise
 
 

@@ -1,1 +1,1 @@
-"""The zip: packing, unpacking, names, and the manifest."""
+"""Zip archives: packing, unpacking, names, and the manifest."""

@@ -1,6 +1,6 @@
 """Packs a zip in one pass, into a file or an upload.
 
-The same files give the same bytes: members come in the order of their names, and times and modes are constants.
+The same files give the same bytes: members are sorted by name, and times and modes are constant.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from .walk import Found, Names, Walk
 
 MANIFEST = "manifest.json"
 CHUNK = 1024 * 1024
-#: At least this long between two calls of a progress callback: each is a heartbeat, and files may be tiny.
+#: Minimum seconds between two calls of a progress callback. Each call is a heartbeat, and files may be tiny.
 BEAT_S = 0.2
-#: isal's levels are 0 to 3. Measured on pages with a quarter of noise: 0 is slower and 9 % larger than 1, 2 is slower
-#: and 1 % smaller, 3 takes several times as long and is no smaller.
+#: isal has levels 0 to 3. Measured on pages with a quarter of noise: level 0 is slower and 9 % larger than 1. Level 2
+#: is slower and 1 % smaller. Level 3 takes several times as long and is no smaller.
 LEVEL = 1
 
-#: Bytes of a file's beginning that are probed, in slices, and the ratio from which compression is not worth its time.
+#: A probe compresses some slices of a file's beginning: their number, the bytes of each, and the ratio from which
+#: compression is not worth its time.
 _PROBE_SLICES, _PROBE_BYTES, _PROBE_RATIO = 4, 8 * 1024, 0.97
-#: Tasks without files that the note of an archive names; the manifest names more.
+#: Maximum number of tasks without files that the note of an archive names. The manifest names more.
 _NAMED_MAX = 5
 Progress = Callable[[int, int], None]
 
 
 class Pace:
-    """Passes progress on, but not more often than every ``BEAT_S`` seconds, so that it may be called for each file."""
+    """Reports progress at most once in ``BEAT_S`` seconds, so it may be called for each file."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -55,7 +56,7 @@ class Pace:
             self.now()
 
     def now(self) -> None:
-        """Pass it on whenever the last time was."""
+        """Report progress at once."""
         self._due = time.monotonic() + BEAT_S
         self._progress(self.files, self.size)
 
@@ -72,7 +73,7 @@ class Packed:
 class ManifestFile:
     """``manifest.json``, the last member of every archive: what is inside, what was left out, and why.
 
-    Entries are kept in a temporary file: a hundred thousand of them would need most of our memory.
+    Entries are kept in a temporary file, because 100,000 of them would need most of our memory.
     """
 
     def __init__(self, skipped_named_max: int) -> None:
@@ -87,23 +88,23 @@ class ManifestFile:
 
     @property
     def size(self) -> int:
-        """Bytes of all entries."""
+        """Return the bytes of all entries."""
         return self._file.tell()
 
     def add(self, entry: Mapping[str, object]) -> None:
-        """Note a file that is in the archive."""
+        """Add a file that is in the archive."""
         self._file.write(b",\n  " if self._entries else b"\n  ")
         self._file.write(json.dumps(entry).encode())
         self._entries += 1
 
     def skip(self, path: str, reason: str) -> None:
-        """Note something that was left out; by name as long as there are few."""
+        """Note something that was left out. The first ones are named, and all are counted by reason."""
         self._reasons[reason] += 1
         if len(self._skipped) < self._skipped_named_max:
             self._skipped.append({"name": path, "reason": reason})
 
     def document(self, head: Mapping[str, object]) -> Iterator[bytes]:
-        """The JSON document in pieces: ``head``, what was skipped (``skipped…``), then all ``files``."""
+        """Yield the JSON document in pieces: ``head``, the skipped items (``skipped…``), then all ``files``."""
         skipped = {
             "skipped_count": self._reasons.total(),
             "skipped_reasons": dict(sorted(self._reasons.items())),
@@ -118,18 +119,19 @@ class ManifestFile:
 
 
 def _note(lacking: Sequence[str]) -> str | None:
-    """One sentence about the sources whose files are missing, of which the first few are named."""
+    """Return one sentence about the sources whose files are missing. It names the first few."""
     if not lacking:
         return None
     more = f"; and {len(lacking) - _NAMED_MAX} more" if len(lacking) > _NAMED_MAX else ""
     which = "one task are" if len(lacking) == 1 else f"{len(lacking)} tasks are"
-    return f"files of {which} missing or not whole: {'; '.join(lacking[:_NAMED_MAX])}{more}"
+    return f"files of {which} missing or incomplete: {'; '.join(lacking[:_NAMED_MAX])}{more}"
 
 
 def pack(
     target: Target, sources: Sequence[FileSource], manifest: Mapping[str, object], limits: ArchiveLimits, pace: Pace
 ) -> Packed:
-    """Write one zip of the sources, with its manifest as last member; its digest and size, and what it lacks.
+    """Write one zip of the sources, with its manifest as the last member. Return size, digest and a note on missing
+    files.
 
     A file that cannot be read is left out and named in the manifest. Errors of the target are raised as they are.
     """
@@ -163,7 +165,7 @@ def pack(
 
 @dataclass
 class _Packer:
-    """Writes members. Memory is constant for contents, and a little for each name."""
+    """Writes members. Memory is constant for contents, and grows a little with each name."""
 
     archive: StreamedZip
     limits: ArchiveLimits
@@ -173,7 +175,7 @@ class _Packer:
     path_bytes: int = 0
 
     def add_all(self, found: Generator[Found, None, str | None]) -> str | None:
-        """Write all files of one source; why some are missing, if it says so."""
+        """Write all files of one source. Return why some are missing, or ``None``."""
         try:
             while True:
                 self.add(next(found))
@@ -196,7 +198,7 @@ class _Packer:
             return
         path = self.names.file(found.path)
         self.path_bytes += len(path.encode())
-        digest, size, trouble = hashlib.sha256(), 0, None
+        digest, size, defect = hashlib.sha256(), 0, None
         with self.archive.member(path, found.size, _deflater(packed=_worth_packing(first))) as member:
             chunk = first
             while chunk:
@@ -208,14 +210,14 @@ class _Packer:
                 try:
                     chunk = found.file.read(min(CHUNK, found.size - size))
                 except OSError as error:
-                    trouble = f"only its beginning: {error.strerror}"
+                    defect = f"only its beginning: {error.strerror}"
                     break
-        if size < found.size and trouble is None:
-            trouble = "only its beginning: it shrank while it was read"
+        if size < found.size and defect is None:
+            defect = "only its beginning: it shrank while it was read"
         self.pace.files += 1
         entry = {"name": path, "size": size, "sha256": digest.hexdigest(), "modified": _stamp(found.modified)}
-        if trouble:
-            entry["trouble"] = trouble
+        if defect:
+            entry["trouble"] = defect
         self.notes.add(entry)
         self.pace()
 
@@ -231,16 +233,17 @@ class _Packer:
 
 
 def _deflater(*, packed: bool) -> Any:
-    """A deflater; an incompressible file gets deflate's stored blocks: a *stored* member whose size follows its data
-    cannot be read by unpackers that read from the front (Java's among them).
+    """Return a deflater. For an incompressible file it only makes stored blocks.
+
+    A *stored* member whose size follows its data cannot be read by unpackers that read from the front, such as Java's.
     """
     return isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15) if packed else zlib.compressobj(0, wbits=-15)
 
 
 def _worth_packing(data: bytes) -> bool:
-    """Return whether deflate makes the file's beginning smaller: pictures, films and zips take time and do not shrink.
+    """Return whether deflate makes the file's beginning smaller. Pictures, films and zips take time and do not shrink.
 
-    Small files are not probed: the probe costs as much as it saves.
+    Small files are not probed, because the probe costs as much as it saves.
     """
     if len(data) < CHUNK:
         return True

@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Any, Protocol, cast
 
-#: Above this a member needs zip64 headers, which have to be announced before its size is known.
+#: A member of this size or more gets zip64 headers. They must be chosen before its final size is known.
 _ZIP64_FROM = 2**31 - 2**24
-#: Length of the name, flags, crc, sizes packed and unpacked, offset of the header.
+#: Fields: length of the name, flags, CRC, packed size, unpacked size, offset of the header.
 _ENTRY = struct.Struct("<HHLQQQ")
 
 
 class Target(Protocol):
-    """Target of the bytes of a zip, from first to last."""
+    """Takes the bytes of a zip, in order."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 class Digesting:
-    """An unseekable file in front of a target, that knows the digest and size of what went through."""
+    """An unseekable file in front of a target. It computes the digest and the size of the written bytes."""
 
     def __init__(self, target: Target) -> None:
         self._target: Target | None = target
@@ -46,15 +46,18 @@ class Digesting:
         """Nothing is buffered here, but ``zipfile`` calls this method."""
 
     def stop(self) -> None:
-        """Discard all further bytes: what ``zipfile`` writes while an exception is raised could hide that exception."""
+        """Discard all further bytes. ``zipfile`` also writes after an exception, and its error could hide that
+        exception.
+        """
         self._target = None
 
 
 class Directory:
-    """The central directory, in a temporary file: appended to as members end, read once when the archive is closed.
+    """The central directory, in a temporary file. Members are appended, and all are read once when the archive is
+    closed.
 
-    It stands in for ``ZipFile.filelist``, which keeps about half a kilobyte for each member in memory. For an archive
-    of a hundred thousand files that is more than all our other memory.
+    It replaces ``ZipFile.filelist``, which needs about half a kilobyte of memory for each member. For an archive of
+    100,000 files, that is more than all our other memory.
     """
 
     def __init__(self) -> None:
@@ -84,7 +87,7 @@ class Directory:
 
 
 def member_info(path: str) -> zipfile.ZipInfo:
-    """A member with a constant time and mode, so that the same files give the same archive."""
+    """Return a member with a constant time and mode, so that the same files give the same archive."""
     info = zipfile.ZipInfo(path)
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = 0o644 << 16
@@ -92,14 +95,14 @@ def member_info(path: str) -> zipfile.ZipInfo:
 
 
 class _NoNames(dict[str, zipfile.ZipInfo]):
-    """``ZipFile``'s index by name, which nothing uses: names are already unique here."""
+    """Replaces the index by name of ``ZipFile``. It stays empty, because names are already unique here."""
 
     def __setitem__(self, name: str, info: zipfile.ZipInfo) -> None:
         pass
 
 
 class StreamedZip(zipfile.ZipFile):
-    """A zip whose memory does not grow with its members."""
+    """A zip writer whose memory does not grow with the number of members."""
 
     def __init__(self, stream: Digesting) -> None:
         super().__init__(cast(IO[bytes], stream), "w")
@@ -110,10 +113,10 @@ class StreamedZip(zipfile.ZipFile):
 
     @contextmanager
     def member(self, path: str, size_hint: int, deflater: Any) -> Iterator[IO[bytes]]:
-        """A member to write to. ``deflater`` makes raw deflate, as ``zlib.compressobj(wbits=-15)`` does."""
+        """Yield a member to write to. ``deflater`` makes raw deflate data, as ``zlib.compressobj(wbits=-15)`` does."""
         with self.open(member_info(path), "w", force_zip64=size_hint >= _ZIP64_FROM) as member:
-            # The standard library has no way to choose the deflater. If the attribute is renamed one day, the standard
-            # deflater is used, which is slower; a test notices.
+            # The standard library offers no choice of the deflater. If it renames this attribute one day, the slower
+            # standard deflater is used, and a test fails.
             cast(Any, member)._compressor = deflater
             try:
                 yield member
@@ -129,7 +132,7 @@ class StreamedZip(zipfile.ZipFile):
         self.close()
 
     def close(self) -> None:
-        """Write the directory and the end."""
+        """Write the directory and the end record."""
         try:
             super().close()
         finally:

@@ -1,9 +1,9 @@
 """Reads the regular files of a bundle (``tar.gz``) that a task uploaded, one after the other.
 
-A bundle comes from a crawler's pod and is therefore hostile. Nothing is unpacked to a disk: each file is handed on
-while the stream is read, so that links, absolute names and devices lead nowhere, and memory stays the same whatever
-the headers claim. Python's own ``tarfile`` reads one header; it would keep names of any size in memory, which is why
-what follows a header is read here. Plain tar, with GNU's long names; everything else is left out by name.
+A bundle comes from a crawler's pod, so it is treated as hostile. Nothing is unpacked to a disk: each file is passed on
+while the stream is read. So links, absolute names and devices have no effect, and headers cannot make memory grow.
+Python's ``tarfile`` parses only single headers here, because it would keep names of any size in memory. Plain tar with
+GNU's long names is supported. All other members are left out and named.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _OTHERS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4":
 #: Compressed bytes that are unpacked at once.
 _INPUT = 64 * 1024
 _OUTPUT = 1024 * 1024
-#: A tar ends with padding only; at most so many bytes of anything else are read.
+#: A tar ends with padding only. At most this many other bytes are read there.
 _REST_MAX = 16 * 2**20
-#: Bytes of one name; more than any path may have that we take.
+#: Longest name that is read, in bytes. It is above the limit for paths.
 _NAME_MAX = 16 * 1024
 
 
 @dataclass(frozen=True)
 class Unbundled:
-    """Reads bundles. ``skip`` is called with each omitted name and the reason; ``beat`` reports that we live."""
+    """Reads bundles. ``skip`` is called with each omitted name and the reason. ``beat`` reports progress."""
 
     limits: ArchiveLimits
     names: Names
@@ -41,9 +41,9 @@ class Unbundled:
     beat: Callable[[], None]
 
     def files(self, source: FileSource) -> Generator[Found, None, str | None]:
-        """Every regular file of the source's bundle; each must be read before the next one is asked for.
+        """Yield every regular file of the source's bundle. Each must be read before the next one is requested.
 
-        Returns why files are missing, or ``None``. Raises ``NotDelivered`` when the storage cannot be read now.
+        Returns why files are missing, or ``None``. Raises ``NotDelivered`` if the storage cannot be read now.
         """
         assert source.bundle is not None
         top = self.names.folder(source.prefix)
@@ -62,7 +62,7 @@ class Unbundled:
         for name, header, body in _headers(stream, self.limits.bytes_max):
             looked_at += 1
             if looked_at > self.limits.names_max:
-                self.skip(top, f"not all of it: over the limit of {self.limits.names_max} names")
+                self.skip(top, f"incomplete: over the limit of {self.limits.names_max} names")
                 return
             parts = [part for part in name.split(b"/") if part not in (b"", b".", b"..")]
             if header.isdir() or not parts:
@@ -85,7 +85,7 @@ class Unbundled:
 
 
 class _Folders:
-    """The safe name of the folder that the stream is in; members come in the order of their folders."""
+    """Finds the safe name of a member's folder. Members come in the order of their folders."""
 
     def __init__(self, names: Names, top: str) -> None:
         self._names = names
@@ -102,7 +102,7 @@ class _Folders:
 
 
 class _Stream:
-    """The unpacked bytes of a gzip stream, read forwards. Raises ``FilesMissing`` when it ends too early."""
+    """The unpacked bytes of a gzip stream, read in order. Raises ``FilesMissing`` if it ends too early."""
 
     def __init__(self, chunks: Iterator[bytes], beat: Callable[[], None]) -> None:
         self._pieces = self._cut(chunks)
@@ -117,7 +117,7 @@ class _Stream:
                 yield chunk[at : at + _INPUT]
 
     def some(self, most: int) -> bytes:
-        """At least one byte and at most ``most``."""
+        """Return at least one byte, and at most ``most``."""
         if self._given == len(self._out):
             self._out, self._given = self._more(), 0
         data = self._out[self._given : self._given + most]
@@ -137,14 +137,14 @@ class _Stream:
                 return data
 
     def exactly(self, size: int) -> bytes:
-        """``size`` bytes; only for sizes that we chose."""
+        """Return ``size`` bytes. Use it only for limited sizes."""
         data = self.some(size)
         while len(data) < size:
             data += self.some(size - len(data))
         return data
 
     def end(self) -> None:
-        """Read the compressed bytes after the last member: only the end of a bundle shows whether it is complete."""
+        """Read the compressed bytes after the last member. Only the end of a bundle shows whether it is complete."""
         left = _REST_MAX
         while left > 0 and (piece := next(self._pieces, None)) is not None:
             left -= len(piece)
@@ -156,7 +156,7 @@ class _Stream:
 
 
 class _Body:
-    """The contents of one member; ``read`` as of a file. Where the stream breaks, so does the file."""
+    """The contents of one member, read like a file. It ends where the stream breaks, and keeps the error."""
 
     def __init__(self, stream: _Stream, size: int) -> None:
         self._stream = stream
@@ -175,21 +175,19 @@ class _Body:
         return data
 
     def finish(self, most: int) -> int:
-        """Skip the rest of a member, and return its size; it must not be more than ``most``. Raises
-        ``FilesMissing``.
-        """
+        """Skip the rest of a member, and return its size. Raises ``FilesMissing`` if that is more than ``most``."""
         if self.broken:
             raise self.broken
         unread, self._left = self._left, 0
         if unread > most:
             # A few bytes can claim a very large size, and skipped bytes cost time too.
-            raise FilesMissing("its bundle was not read to its end: too much of it is over the limits")
+            raise FilesMissing("its bundle was not read to its end: too many bytes are over the limits")
         self._stream.skip(unread)
         return unread
 
 
 def _headers(stream: _Stream, bytes_max: int) -> Iterator[tuple[bytes, tarfile.TarInfo, _Body]]:
-    """The members up to the end mark. Raises ``FilesMissing`` when what comes is no tar."""
+    """Yield the members up to the end mark. Raises ``FilesMissing`` if the data is no tar."""
     long_name: bytes | None = None
     may_skip = bytes_max
     while True:
@@ -212,8 +210,10 @@ def _headers(stream: _Stream, bytes_max: int) -> Iterator[tuple[bytes, tarfile.T
 
 
 def _parsed(block: bytes) -> tarfile.TarInfo:
-    """The header of one member, read by the standard library. It reads no more than this block: what follows is hostile
-    and of any size. Raises ``FilesMissing``."""
+    """Return the header of one member, parsed by the standard library. Raises ``FilesMissing``.
+
+    It reads only this block, because the data that follows is hostile and may have any size.
+    """
     try:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         if header.size < 0:

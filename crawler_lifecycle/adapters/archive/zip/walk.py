@@ -1,8 +1,8 @@
-"""Walks a folder that a crawler wrote and opens its regular files, and nothing else.
+"""Walks a folder that a crawler wrote, and opens its regular files and nothing else.
 
-Nothing outside of the folder may get in, and nothing inside of it may stop us. Every step goes through a directory's
-file descriptor without following links, and nothing is opened before it was seen to be a file or a folder. Names inside
-of a zip are safe for every unpacker, and unique on every file system.
+No file outside of the folder may get in, and nothing inside may stop the walk. Every step uses a directory's file
+descriptor and follows no links. Nothing is opened before it is known to be a file or a folder. The names in a zip are
+safe for every unpacker, and unique on every file system.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESERVED = frozenset(
     ("con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10)))
 )
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: The most extents of a sparse file that are checked; a file with more extents is taken as it is.
+#: Maximum number of extents of a sparse file that are checked. A file with more extents is accepted.
 _EXTENTS_MAX = 10_000
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -40,10 +40,10 @@ _KINDS = {
 
 
 def safe_component(name: bytes) -> str:
-    """One path component that every unpacker takes as one.
+    """Return a path component that every unpacker accepts as one component.
 
-    Bytes that are no text, control and direction characters, and signs with a meaning somewhere become ``%XX``; so
-    does what Windows drops (dots and spaces at the end) or takes for a device. What becomes too long is cut and marked.
+    ``%XX`` replaces bytes that are no text, control and direction characters, and special characters. It also replaces
+    what Windows drops (dots and spaces at the end) or takes for a device. A name that is too long is cut and marked.
     """
     text = "".join(
         _escaped(char) if char in _FORBIDDEN or not char.isprintable() else char for char in os.fsdecode(name)
@@ -63,9 +63,9 @@ def _escaped(char: str) -> str:
 
 
 class Names:
-    """The names already given in one zip. Keeps eight bytes of digest for each, not the name.
+    """The names that are already used in one zip. It keeps eight bytes of digest for each, not the name.
 
-    Two equal digests only cost a needless number in a name.
+    If two digests are equal by chance, a name only gets an unneeded number.
     """
 
     def __init__(self, *reserved: str) -> None:
@@ -74,13 +74,13 @@ class Names:
         self._next: dict[int, int] = {}
 
     def file(self, path: str) -> str:
-        """A name for a file that no file and no folder has."""
+        """Return a name for a file that no other file or folder has."""
         unique, folded = self._unique(path, self._files, self._folders)
         self._files.add(folded)
         return unique
 
     def folder(self, path: str) -> str:
-        """A name for a folder that no file has; folders may share one, their files get numbers."""
+        """Return a name for a folder that no file has. Folders may share a name; then their files get numbers."""
         unique, folded = self._unique(path, self._files)
         self._folders.add(folded)
         return unique
@@ -89,7 +89,7 @@ class Names:
         first = folded = _folded(path)
         unique = path
         while any(folded in names for names in taken):
-            # Counting on from the last number keeps a folder of equal names from taking quadratic time.
+            # Counting continues at the last number. Otherwise a folder of equal names would take quadratic time.
             number = self._next[first] = self._next.get(first, 1) + 1
             unique = _numbered(path, number)
             folded = _folded(unique)
@@ -119,7 +119,7 @@ def _folded(path: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A regular file, open for reading. ``path`` is safe, but not yet unique."""
+    """A regular file that is open for reading. ``path`` is safe, but not yet unique."""
 
     path: str
     file: IO[bytes]
@@ -129,8 +129,9 @@ class Found:
 
 @dataclass
 class Walk:
-    """Walks folders in the order of their names. ``skip`` is called with each omitted name and the reason; ``beat``
-    reports that we live.
+    """Walks folders in the order of their names.
+
+    ``skip`` is called with each omitted name and the reason. ``beat`` reports progress.
     """
 
     limits: ArchiveLimits
@@ -140,7 +141,7 @@ class Walk:
     looked_at: int = 0
 
     def files(self, source: FileSource) -> Generator[Found, None, str | None]:
-        """Every regular file of the source's folder; each is closed when the next one is requested.
+        """Yield every regular file of the source's folder. Each is closed when the next one is requested.
 
         Returns the reason why there are none, or ``None``.
         """
@@ -168,7 +169,8 @@ class Walk:
             try:
                 yield from self._entry(fd, name, here, depth)
             except Unreadable as error:
-                # Vanished, replaced by a link, or unreadable: the crawler caused this, and it is no error of ours.
+                # The file disappeared, became a link, or is unreadable. The crawler caused this, so it is no error of
+                # ours.
                 self.skip(here, str(error))
 
     def _listed(self, fd: int, path: str) -> list[bytes]:
@@ -177,7 +179,7 @@ class Walk:
             with os.scandir(fd) as entries:
                 for entry in entries:
                     if self.looked_at >= self.limits.names_max:
-                        self.skip(path or ".", f"not all of it: over the limit of {self.limits.names_max} names")
+                        self.skip(path or ".", f"incomplete: over the limit of {self.limits.names_max} names")
                         break
                     self.looked_at += 1
                     names.append(os.fsencode(entry.name))
@@ -200,7 +202,7 @@ class Walk:
             finally:
                 os.close(fd)
         elif not stat.S_ISREG(mode):
-            # Looked at before opening: opening a device can have effects, whatever the flags.
+            # The type is checked before opening: opening a device can have effects, with any flags.
             raise Unreadable(_KINDS.get(stat.S_IFMT(mode), "not a regular file"))
         else:
             with reading():
@@ -209,7 +211,7 @@ class Walk:
             if not stat.S_ISREG(found.st_mode):
                 os.close(fd)
                 raise Unreadable("replaced while it was read")
-            # Unbuffered: the packer reads in large pieces, and so nothing is copied twice.
+            # Unbuffered, because the packer reads in large pieces. So nothing is copied twice.
             with os.fdopen(fd, "rb", buffering=0) as file:
                 if (holes := _holes(fd, found, self.limits.holes_max)) > self.limits.holes_max:
                     raise Unreadable(f"sparse: at least {holes} of its {found.st_size} bytes are holes")
@@ -222,7 +224,7 @@ class Unreadable(Exception):
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Turn errors of a source into ``Unreadable``; errors of our own are not changed."""
+    """Turn errors of a source into ``Unreadable``. Errors of our own process are raised unchanged."""
     try:
         yield
     except FileNotFoundError:
@@ -238,14 +240,14 @@ def _joined(path: str, name: bytes) -> str:
 
 
 def _holes(fd: int, found: os.stat_result, enough: int) -> int:
-    """Bytes of a file that were never written, counted until they are more than enough.
+    """Return the number of bytes in holes. Counting stops when there are more than ``enough``.
 
-    Fewer blocks than bytes are only a hint: file systems that compress have them too, without holes.
+    Fewer blocks than bytes are only a hint: compressing file systems also have fewer blocks, without holes.
     """
     if found.st_size - found.st_blocks * 512 <= enough:
         return 0
     holes = position = 0
-    with contextlib.suppress(OSError):  # no data after it (ENXIO), or no support in the file system
+    with contextlib.suppress(OSError):  # no data follows (ENXIO), or the file system has no support
         for _ in range(_EXTENTS_MAX):
             try:
                 data = os.lseek(fd, position, os.SEEK_DATA)
