@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 from temporalio import workflow
-from temporalio.common import RawValue
+from temporalio.common import Priority, RawValue
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -182,6 +182,8 @@ def call_batch(order: BatchOrder, pool: str | None, seconds: float | None = None
     """Call functions in a pool of workers. Where that is cancelled, it has ended when the worker says so."""
     options = config(GraphBatchActivities.run_graph_batch.__name__)
     options["task_queue"] = names.functions_queue(pool)
+    # Where the server is fair, the next free place is for the graph that had the fewest: docs/deployment.md.
+    options["priority"] = Priority(fairness_key=f"graph-{order.fence.graph_id}")
     options["cancellation_type"] = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
     if seconds is not None:
         options["start_to_close_timeout"] = timedelta(seconds=seconds)
