@@ -22,7 +22,7 @@ class KnowsRuns(Protocol):
     """A system outside of the database that knows run numbers. It may know numbers that the database has lost."""
 
     def highest_run(self, above: int = 0) -> int:
-        """Return the highest run number in this system, or ``above`` when no number is higher.
+        """Return the highest run number in this system, or ``above`` when no higher number exists.
 
         Numbers over ``names.RUN_NUMBER_MAX`` belong to no run. Raises an error of the domain when the system gives no
         answer, or when it has too many objects to read them all.
@@ -214,7 +214,7 @@ class FilesPlace(Protocol):
         """Return the names of all folders of runs. A name may have any form."""
 
     def put_aside(self, run: RunRef) -> None:
-        """Move the saved state of the run away at once, so that no later attempt resumes from it."""
+        """Move the files of the run away at once, so that no later attempt resumes from its saved state."""
 
     def remove(self, run: RunRef, attempt: int) -> None:
         """Remove the files of the run's attempts up to this one. A second call removes files that are left."""
@@ -300,9 +300,9 @@ class PlanHosts(Protocol):
         """Return the process of this manager, reserved for the caller until the block ends. If there is no process of
         this attempt and generation, a new one is started.
 
-        ``alive`` is called repeatedly during each wait. An error that it raises ends the wait and the process. A process
-        that is not settled also ends when the block raises an error. Raises ``PlanFailed`` when the class cannot be
-        loaded.
+        ``alive`` is called repeatedly during each wait. An error that it raises ends the wait and the process. A
+        process that is not settled also ends when the block raises an error. Raises ``PlanFailed`` when the class
+        cannot be loaded.
         """
 
     def drop(self, manager_id: int) -> None:

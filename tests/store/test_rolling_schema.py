@@ -54,7 +54,7 @@ def test_this_build_goes_on_where_a_newer_schema_allows_it(empty_url: str, newer
     store.close()
     found = read_schema(empty_url)
     assert (found.version, found.works_from, found.problem) == ("0999", "0001", None)
-    assert str(found) == f"0999, which is newer than this build's {head_version()} and still serves it"
+    assert str(found) == f"0999, which is newer than this build's {head_version()} and works with it"
     assert diagnose(empty_url).schema == found
 
 
