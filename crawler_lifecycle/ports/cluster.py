@@ -22,14 +22,14 @@ from .runs import Deployed, Deployment, TaskRecord, TaskRef
 
 
 class TaskDetails(Protocol):
-    """Debugging information of tasks."""
+    """The debugging information about tasks."""
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         """Return debugging information about the tasks. A task is left out when nothing can be read about it."""
 
 
 class TaskLooks(TaskDetails, Protocol):
-    """Looks at the tasks of one run."""
+    """The part of a cluster that reads the states of a run's tasks."""
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         """Return a complete reading of these tasks: exactly one observation for each task.
@@ -54,7 +54,7 @@ class TaskPlaces(TaskLooks, Protocol):
 
 
 class TaskStops(TaskDetails, Protocol):
-    """Stops tasks."""
+    """The part of a cluster that stops tasks."""
 
     log_fades: bool
     """True when a task's output may disappear soon after its stop. The output must then be read before the stop."""
@@ -111,7 +111,7 @@ class TaskFiles(Protocol):
 
 
 class EvidenceKeeper(Protocol):
-    """Ends of tasks that a cluster keeps until they are on record."""
+    """The evidence of ended tasks that a cluster keeps until the ends are recorded."""
 
     def kept(self) -> list[KeptEnd]:
         """Return all our ended tasks that are not released yet, of all owners."""

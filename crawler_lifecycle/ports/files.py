@@ -1,4 +1,4 @@
-"""Files, logs and kept ends of tasks."""
+"""Values for files and logs of tasks, and for ended tasks whose evidence a cluster keeps."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class NewGraph:
 
 @dataclass(frozen=True, slots=True)
 class GraphRow:
-    """One row of ``graph`` as readers see it."""
+    """One row of the table ``graph``, without columns that only the store needs."""
 
     graph_id: int
     graph_uid: str
@@ -67,17 +67,17 @@ class GraphRow:
     parent: str | None = None
     tags: Sequence[str] = ()
     started_at: datetime | None = None
-    """The time when its first step began."""
+    """The time when the first step of the graph began."""
     ended_at: datetime | None = None
     pruned_at: datetime | None = None
-    """The time when its steps and results were removed, long after its end."""
+    """The time when the steps and results of the graph were removed, long after its end."""
     unreadable: str | None = None
     """The fault in this row, and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One row of ``graph_step`` as readers see it."""
+    """One row of the table ``graph_step``, without columns that only the store needs."""
 
     number: int
     path: str
@@ -104,7 +104,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class StepOutline:
-    """The fields of a step that are needed to compute the progress of its graph."""
+    """The fields of a step from which the progress of its graph is computed."""
 
     path: str
     kind: StepKind
@@ -144,7 +144,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A step as its dependents see it."""
+    """The facts about a step that its dependents get."""
 
     number: int
     path: str

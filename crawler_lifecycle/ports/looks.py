@@ -1,4 +1,4 @@
-"""Findings of one look, and their consequences."""
+"""Values of looks: observers, findings of a look, corrections, and findings of audits."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class LookReport:
 
 @dataclass(frozen=True, slots=True)
 class FoundState:
-    """The state of a run against which a look is compared, read in one transaction."""
+    """The recorded state of a run with which a look is compared, read in one transaction."""
 
     tasks: Sequence[TaskState]
     stop: StopIntent | None
@@ -98,7 +98,7 @@ class TaskFinding:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionRow:
-    """One row of ``correction``."""
+    """One row of the table ``correction``: a recorded status that was untrue."""
 
     id: int
     run_id: int
@@ -131,9 +131,9 @@ class Correction:
     attempt: int | None = None
     """The attempt; ``None``: the attempt of the task, or the present attempt of the run."""
     believed_since: datetime | None = None
-    """The time since which the status was untrue; ``None``: the time when the database recorded the status."""
+    """The time when the untrue status was recorded; ``None``: the database finds this time."""
     truth_since: datetime | None = None
-    """The time since which ``truth`` is true; ``None``: unknown."""
+    """The time since which the status ``truth`` is true; ``None``: unknown."""
     evidence: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -157,7 +157,7 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The entries that one transaction added to the ledger."""
+    """The transitions and corrections that one transaction added."""
 
     run_id: int
     attempt: int
@@ -182,7 +182,7 @@ class CorrectionSummary:
 
     since: datetime
     kinds: Sequence[CorrectionTotal]
-    """In alphabetical order; kinds without corrections are left out."""
+    """The totals of the kinds in alphabetical order. Kinds without corrections are left out."""
 
     @property
     def count(self) -> int:

@@ -32,7 +32,7 @@ class NewManager:
     name: str
     flow_id: str
     plan: str
-    """``module:Class`` of a registered plan."""
+    """The registered plan, as ``module:Class``."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the class as on its command line (``{"argv": [...]}``), and other options from the gateway."""
     requested_by: str | None = None
@@ -40,7 +40,7 @@ class NewManager:
     """The workflow that is notified when the manager ends."""
     tags: Sequence[str] = ()
     fresh: bool = False
-    """True when the flow id was made for this start. Then no earlier manager may be resumed (S-24)."""
+    """True when the flow id was made for this start, so that no earlier manager may be resumed (S-24)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ManagerCounts:
 
 @dataclass(frozen=True, slots=True)
 class ManagerRow:
-    """One row of ``manager`` as readers see it."""
+    """One row of the table ``manager``, without columns that only the store needs."""
 
     manager_id: int
     manager_uid: str
@@ -95,7 +95,7 @@ class ManagerRow:
     """The number of recorded yields of the source in its present pass."""
     exhausted: bool = False
     source_error: str | None = None
-    """The error that stopped the source for good, until a new pass (``Page.error``)."""
+    """The error that ended the reading of the source, until a new pass begins (``Page.error``)."""
     over: bool = False
     """True when a committed decision of this attempt ended the manager. Its class is not called any more."""
     sealed: bool = False
@@ -108,7 +108,7 @@ class ManagerRow:
     cap: int | None = None
     paused: bool = False
     leave: bool = False
-    """True when its runs continue after it is stopped."""
+    """True when the runs of the manager continue after a stop of the manager."""
     stop: StopIntent | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, float] = field(default_factory=dict)
@@ -145,14 +145,14 @@ class Committed:
     pause, a lower cap or a resumed run that came before the commit, the job waits again.
     """
     stopped: bool = False
-    """True when a stop is on record."""
+    """True when a stop is recorded."""
     hook_errors: int = 0
     """The value of ``ManagerRow.hook_errors``."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One row of ``manager_item`` as readers see it."""
+    """One row of the table ``manager_item``: a job of a manager."""
 
     item_id: int
     state: JobState
@@ -192,8 +192,8 @@ class PlanRow:
     plan: str
     """``module:Class`` of a class, or the name of a module."""
     kind: str
-    """``PLAN_MANAGER``: a class that may be started; ``PLAN_MODULE``: a module whose functions graphs may call;
-    ``PLAN_READING``: a module that a worker is about to read for the first time."""
+    """The kind. ``PLAN_MANAGER``: a class that may be started. ``PLAN_MODULE``: a module whose functions graphs may
+    call. ``PLAN_READING``: a module that a worker is reading for the first time."""
     name: str | None
     description: str
     fingerprint: str

@@ -42,7 +42,7 @@ class SchedulerClient(Protocol):
 
 
 class WorkflowDirectory(KnowsRuns, Protocol):
-    """The open workflows, and the repairs of an audit. Raises ``TemporalUnavailable``."""
+    """The workflows in Temporal: queries, starts, signals and ends. All methods raise ``TemporalUnavailable``."""
 
     def is_open(self, owner: Owner) -> bool:
         """Return whether the chain of executions that began with ``owner.first_run_id`` is still open."""
@@ -79,7 +79,7 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """Start the workflow of a stored manager, or find it open."""
 
     def begin_graph(self, graph_id: int, workflow_id: str) -> object:
-        """Start the workflow of a stored graph, or wake the one that is open."""
+        """Start the workflow of a stored graph. If the workflow is open already, wake it."""
 
     def begin_due(self, due_id: int, workflow_id: str) -> None:
         """Start the workflow of a recorded due time, or find it open."""
@@ -226,7 +226,7 @@ class FilesPlace(Protocol):
 
 
 class Catalogue(Protocol):
-    """The crawlers that may be run."""
+    """The definitions of the crawlers that may be run."""
 
     def get(self, name: str) -> CrawlerDefinition | None: ...
 
@@ -252,7 +252,7 @@ class PlanHost(Protocol):
     failed_outcomes: frozenset[str]
     """The outcomes that the object treats as failures; empty until ``begin``."""
     generation: int | None
-    """The generation of its writes; ``None`` until ``begin``."""
+    """The generation that the process has for its writes; ``None`` until ``begin``."""
     settled: bool
     """True when all decisions of the process are recorded. The caller that commits them sets it. A process that is not
     settled is discarded.
@@ -361,7 +361,7 @@ class FunctionCall:
     function: str
     """The function, as ``module:qualname``."""
     graph: str
-    """The key of its graph."""
+    """The key of the graph that has the step."""
     job: Mapping[str, Any]
     """The step, as ``graphs.job.Job.of`` reads it."""
     limit_s: float

@@ -62,7 +62,7 @@ class RunHandle:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One row of ``run_history`` as readers see it."""
+    """One row of the table ``run_history``, without columns that only the store needs."""
 
     run_id: int
     run_uid: str
@@ -88,7 +88,7 @@ class RunRow:
     stop: StopIntent | None = None
     waiting_for: str | None = None
     waiting_since: datetime | None = None
-    """The time when its present wait began."""
+    """The time when the present wait of the run began."""
     stop_acted_at: datetime | None = None
     """The time when a workflow acted on the recorded stop."""
     look_error: str | None = None
@@ -109,7 +109,7 @@ class RunRow:
     """The report of the deletion: the requester, the removed data (``gone``), and the remaining data with reasons
     (``left``)."""
     fields: Coverage | None = None
-    """The fields that its items fill; known after its verdict."""
+    """The fields that the items of the run fill; known after the verdict."""
     pages_per_minute: float | None = None
     """The average from its start to its end; before its end, to ``last_progress_at``. ``None`` when it is unknown, and
     for a resumed run, whose counters belong to several attempts. The rows of its tasks have their own averages."""
@@ -121,7 +121,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RecentRun:
-    """One of the last runs of a crawler: its result and its counters."""
+    """The result and the counters of one of the last runs of a crawler."""
 
     run_id: int
     crawler: str
@@ -138,7 +138,7 @@ class RecentRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One row of ``task_history`` as readers see it."""
+    """One row of the table ``task_history``, without columns that only the store needs."""
 
     task_id: int
     run_id: int
@@ -202,7 +202,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class TransitionRow:
-    """One row of ``status_transition``."""
+    """One row of the table ``status_transition``: a change of a status."""
 
     seq: int
     run_id: int
@@ -228,7 +228,7 @@ class LostRun:
     """The request, without its task list."""
     multi: bool
     owner: Owner
-    """The workflow that works or worked for it."""
+    """The workflow that works or worked for the run."""
     tasks: Sequence[TaskRecord]
     cluster: str
     total: int = 0
@@ -292,7 +292,7 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One deployment call, as in docs/scheduler.md."""
+    """The content of one deployment call (docs/scheduler.md)."""
 
     run: RunRef
     attempt: int
@@ -340,7 +340,7 @@ class TaskRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskRef:
-    """A task as the cluster identifies it."""
+    """The facts by which a cluster identifies a task."""
 
     task_id: int
     index: int
@@ -370,7 +370,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row of ``outbox_event``."""
+    """One row of the table ``outbox_event``."""
 
     seq: int
     run_id: int | None

@@ -18,7 +18,7 @@ _REVISION = Bound(1, INT_MAX, whole=True, or_none=True)
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """One row of ``schedule``."""
+    """One row of the table ``schedule``."""
 
     schedule_id: int
     name: str

@@ -19,7 +19,7 @@ class ReceiverGone(NotDelivered):
 
 
 class WebhookSender(Protocol):
-    """Connections to the receiver of one webhook."""
+    """The connections to the receiver of one webhook."""
 
     async def send(self, spec: WebhookSpec, event: Event) -> None:
         """Sign and deliver one event within 10 seconds. Raises ``NotDelivered``, and ``ReceiverGone`` after a 410."""
@@ -34,7 +34,7 @@ class WebhookSenders(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WebhookRow:
-    """One row of ``webhook``."""
+    """One row of the table ``webhook``."""
 
     webhook_id: int
     webhook_uid: str

@@ -31,7 +31,7 @@ class Diagnosis:
     schema: Schema
     """The schema of the database."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Settings of a MySQL or MariaDB server, by name."""
+    """The values of server variables of MySQL or MariaDB, by name."""
     now: float | None = None
     """The clock of the server as seconds since 1970; ``None``: the database is a SQLite file and uses our clock."""
     exists: bool = True
@@ -68,7 +68,7 @@ def try_writing(url: str) -> None:
     """Begin and end a writing transaction, without a change. On SQLite this takes the write lock of the file.
 
     On a server it proves little: a variable of the server says whether it is read-only (``Diagnosis.variables``).
-    Raises ``StoreUnavailable`` when SQLite's lock is not free within ten seconds.
+    Raises ``StoreUnavailable`` after at most ten seconds when the database cannot be used.
     """
     with _database(parse_url(url)) as database, database.writing():
         pass

@@ -41,9 +41,9 @@ class StoreHealth(StorePart):
     def ping(self) -> None:
         """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this build."""
         with self._db.reading() as conn:
-            wrong = schema_of(conn).problem
-        if wrong is not None:
-            raise StoreUnavailable(wrong)
+            problem = schema_of(conn).problem
+        if problem is not None:
+            raise StoreUnavailable(problem)
 
 
 @dataclass(frozen=True)

@@ -299,7 +299,7 @@ def _skip(conn: Connection, row: Row, seq: int) -> None:
 
 
 def _append(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]) -> Event:
-    """Append an event about a webhook. Nothing may follow it in the transaction."""
+    """Append an event about a webhook. It must be the last statement of the transaction."""
     event = {
         "subject": webhook_subject(row["webhook_id"]),
         "subject_uid": row["webhook_uid"],

@@ -40,7 +40,7 @@ class FindingStore(StorePart):
         if found is not None:
             if found["status"] == "repaired" and one.kind is FindingKind.LATE_EVIDENCE:
                 return Noted(found["first_seen"], found["repaired_at"], settled=True)
-            if found["status"] != "open":  # it has returned
+            if found["status"] != "open":  # the fault was gone or repaired, and is here again
                 new |= {"status": "open", "first_seen": now}
             # The pruner may have removed an old closed finding just now. Then the finding is new.
             if conn.execute(update(audit_finding).where(a.id == found["id"]).values(**new)).rowcount:

@@ -2,7 +2,7 @@
 
 SQLAlchemy prepares every value separately, and PyMySQL escapes each value character by character. For 10,000 rows this
 takes several times as long as the insert in the database. This module prepares the values of a column together and
-writes many rows into one statement. The driver of SQLite accepts rows of values, so it gets them.
+writes many rows into one statement. On SQLite the driver gets the prepared rows as parameters.
 """
 
 from __future__ import annotations

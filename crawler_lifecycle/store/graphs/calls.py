@@ -171,8 +171,8 @@ class GraphCalls(GraphPart):
         """Return the ends of runs and managers of executing or ending steps, as the database has them now.
 
         An end counts when its attempt is above ``run_attempt`` of the step. A step that was cancelled before its run
-        was started has ended as well. A crawl whose archive is not delivered yet still executes, unless it was
-        cancelled, for at most ``DELIVERY_S`` seconds after the end of its run.
+        was started has ended as well. After the end of its run, a crawl waits at most ``DELIVERY_S`` seconds for the
+        delivery of the archive. It counts as executing during this time, unless it was cancelled.
         """
         with self._db.reading() as conn:
             its = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key, _g.graph_uid))
@@ -393,7 +393,7 @@ def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
         reason = gone if row["its_status"] is None else foreign
         return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
     if row["its_status"] not in OVER_RUNS or row["its_attempt"] <= row["run_attempt"]:
-        # A reason says that the step waited for the archive. A person has resumed the run since, so the reason goes.
+        # The step waited for the archive, as its reason says. A person has resumed the run, so the reason is removed.
         return StepEnd(number, attempt, StepState.EXECUTING) if row["reason"] and not row["ending"] else None
     facts = {"outcome": row["its_outcome"], "reason": row["its_cause"], "run_attempt": row["its_attempt"]}
     if row["kind"] == StepKind.CRAWL:

@@ -95,7 +95,8 @@ class GraphStore(GraphCalls, GraphReads):
             if before is None:
                 unit.conn.execute(insert(graph_page).values(graph_id=graph_id, page=page, data=data))
             elif before != data:
-                raise DuplicateRequest(f"page {page} of graph {graph_id} was sent with other steps before")
+                text = f"page {page} of graph {graph_id} has other steps already; send the same, or use another key"
+                raise DuplicateRequest(text)
 
     def make_graph(self, graph_id: int) -> GraphRow:
         """Start a complete draft in one transaction: read its pages, check the spec, and insert the steps.
@@ -174,7 +175,7 @@ class GraphStore(GraphCalls, GraphReads):
             row = unit.conn.execute(select(*columns).where(*mine)).mappings().one_or_none()
             if row is None or row["state"] != StepState.EXECUTING or row["attempt"] != attempt:
                 raise Fenced(
-                    f"Step {number} of graph {graph_id} does not execute as attempt {attempt}; it cannot graft"
+                    f"Step {number} of graph {graph_id} does not execute as attempt {attempt}, so it cannot graft steps"
                 )
             if row["graft_digest"] is not None:
                 # An earlier attempt may have been lost after its graft. The grafted steps may have begun since.

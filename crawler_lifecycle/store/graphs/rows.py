@@ -159,7 +159,7 @@ def _read(rows: Sequence[Sequence[Any]], steps: list[Step]) -> None:
 
 
 def _waiting_step(rows: Sequence[Sequence[Any]], position: int, wrong: str) -> Step | None:
-    """Return a step for an invalid row. Its dependents and the steps in it wait. ``None``: its position is unknown."""
+    """Return a step for an invalid row, so that its dependents wait. ``None``: its position in the graph is unknown."""
     number, path, _, parent, shape, *moving = rows[position]
     inside = parent is None or (type(parent) is int and 0 <= parent < len(rows))
     if number != position or not isinstance(path, str) or not inside:

@@ -40,7 +40,7 @@ class PlanStore(StorePart):
                     new = {**reported[name], "since": now} if _differs(row, reported[name]) else {}
                     conn.execute(update(plan).where(its).values(seen_at=now, **new))
                 elif own and not _passing(row) and name not in others:
-                    conn.execute(update(plan).where(its).values(seen_at=None))  # lists still show that it existed
+                    conn.execute(update(plan).where(its).values(seen_at=None))  # lists still show the plan
                 elif own or (not made(PlanRow, row).heard(now) and (name in reported or _passing(row))):
                     conn.execute(delete(plan).where(its))
 

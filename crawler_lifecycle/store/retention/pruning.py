@@ -301,7 +301,7 @@ class Pruner:
             return SOURCES[table].chunk(conn, before, after)
 
     def remove(self, table: str, leaving: Sequence[Leaving], before: datetime) -> dict[str, int]:
-        """Remove those of these rows that may still be removed, in one transaction. A second call removes none.
+        """Remove the rows among these that may still be removed, in one transaction. A second call removes none.
 
         Returns the number of removed rows for each table.
         """

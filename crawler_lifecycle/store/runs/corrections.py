@@ -1,8 +1,8 @@
-"""Corrections: the insertion of those that no look finds, and queries about all of them.
+"""Corrections: queries, and the insertion of corrections that no look finds.
 
-``moves.py`` inserts the corrections that looks find. No statement updates rows of ``correction`` or
-``status_transition`` except the deletion of a run's data, which empties their evidence, and none deletes them. A test
-checks every statement of the store, and the database user needs no other right (docs/security.md).
+``moves.py`` inserts the corrections that looks find. No statement deletes rows of ``correction`` or
+``status_transition``. Only the deletion of a run's data updates them: it empties their evidence. A test checks every
+statement of the store, and the database user needs no right to delete these rows (docs/security.md).
 """
 
 from __future__ import annotations

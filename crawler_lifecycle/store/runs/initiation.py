@@ -173,8 +173,8 @@ class InitiationStore(RunPart):
         ``former_is_open`` returns whether the former owner is still open. It may call another system, so it is called
         between two transactions. If the run changes meanwhile, the second transaction decides again.
 
-        ``repair``: the owner replaces a lost workflow. Ended tasks are not queued again if the lost workflow had done
-        this already. A run that has ended meanwhile is not claimed (``NotInThisState``).
+        ``repair``: the owner replaces a lost workflow. Tasks that ended under the lost workflow are not queued again. A
+        run that has ended meanwhile is not claimed (``NotInThisState``).
 
         Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``, and ``Fenced`` for a former
         owner that has lost the run.
@@ -313,7 +313,7 @@ def _next_attempt(
     the run is live: a stop applies to this attempt, and the former owner cannot write any more.
     """
     run, before = unit.run, unit.status
-    # Each former owner is recorded once, because this function raises the attempt.
+    # Each former owner is recorded once, because the same transaction raises the attempt.
     lost = {"attempt": unit.attempt, "name": PROPERTY_FORMER_OWNER, "value": run["owner_run_id"]}
     unit.conn.execute(insert(history_property).values(run_id=unit.run_id, **lost))
     values: dict[str, Any] = {
@@ -345,7 +345,7 @@ def _next_attempt(
             "ended_at": None,
         }
     elif repair:
-        # If the lost workflow had queued the ended tasks again, they must not be queued a second time.
+        # The lost workflow's work continues. Tasks that ended under it must not be queued again.
         if run["requeued_attempt"] == unit.attempt:
             values["requeued_attempt"] = unit.attempt + 1
     else:

@@ -85,7 +85,7 @@ def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequ
 
 
 def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Subquery:
-    """Return a subquery with the ids of the page. With several statuses it has the ids of one page of each."""
+    """Return a subquery with the ids of the page. With several statuses it has the ids of one page for each status."""
     kinds = [[run_history.c.status == status] for status in dict.fromkeys(filters.statuses)] or [[]]
     if filters.attention:
         kinds = _attention(filters.statuses)

@@ -236,7 +236,7 @@ def _insert_all(unit: Unit, work: str, source: str) -> int:
 def _remembered(unit: Unit) -> Iterator[None]:
     """Collect the transitions and corrections that the block inserts, for the report after the commit and an event."""
     s, c, t = status_transition.c, correction.c, task_history.c
-    # While the row of the run is locked, no other transaction inserts any.
+    # While the row of the run is locked, no other transaction inserts transitions or corrections of the run.
     seq = unit.conn.execute(select(func.max(s.seq)).where(s.run_id == unit.run_id)).scalar_one() or 0
     last = unit.conn.execute(select(func.max(c.id)).where(c.run_id == unit.run_id)).scalar_one() or 0
     yield

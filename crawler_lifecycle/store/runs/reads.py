@@ -102,7 +102,7 @@ class RunReader(RunPart):
         return found
 
     def changed_runs(self, known: Collection[RunRow]) -> list[RunRow]:
-        """Return the present rows of those runs among ``known`` that have changed since they were read.
+        """Return the present rows of the runs among ``known`` that have changed since they were read.
 
         ``known`` has at most ``ROWS_MAX`` rows. One statement reads only columns that can change, for lists that stay
         on a screen. A run that does not exist any more is left out. A manual edit of a request is not noticed.

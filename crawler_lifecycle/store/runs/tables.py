@@ -77,7 +77,7 @@ run_history = new_table(
     # Milliseconds for which looks have seen the run execute without progress (domain/stall.py).
     Column("quiet_ms", BigInteger),
     *_counters(),
-    # The number of items that fill each field (domain/coverage.py). It is set at the verdict.
+    # The number of items that fill each field (domain/coverage.py). The verdict sets this column.
     Column("fields", Json),
     *life_columns(),
     # Deletion of the run's data: the time of the request, the time of its end, and its report.
@@ -141,7 +141,7 @@ task_history = new_table(
     Column("status_since", UtcTime, nullable=False),
     Column("outcome", Words(200)),
     Column("cause", Long),
-    # The line of its log or of its runner that says why the crawler failed.
+    # The line from the log or from the runner that says why the crawler failed.
     Column("error", Words(ERROR_MAX)),
     Column("args", Json, nullable=False),
     Column("cluster", Words(100)),
@@ -149,7 +149,7 @@ task_history = new_table(
     Column("cluster_uid", Words(100)),
     # The namespace of the task. On Kubernetes: its name, its uid and the uid of the cluster.
     Column("cluster_place", Words(200)),
-    # The time when a forced stop last killed it.
+    # The time when a forced stop last killed the task.
     Column("killed_at", UtcTime),
     Column("node", Words(255)),
     Column("reason", Long),

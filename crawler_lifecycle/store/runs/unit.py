@@ -259,8 +259,8 @@ class Unit:
 
 
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
-    """Return the facts from which the text about the run's wait is made. It contains times and no ages, because an
-    event is read at a later time.
+    """Return the facts from which the text about the wait of a run is made. They contain times and no ages, because
+    people read an event later.
     """
     return Standing(
         status=str(run["status"]),
