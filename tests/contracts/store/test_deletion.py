@@ -199,7 +199,7 @@ def test_a_graph_ends_first_and_a_retry_of_its_step_makes_a_new_run(world: World
     (fence,) = graphed.begin_runs().values()
     world.finish(fence)
     store.exports.record_export(fence, "empty", None, None)
-    with pytest.raises(NotInThisState, match=f"graph {graphed.id} goes on"):
+    with pytest.raises(NotInThisState, match=f"graph {graphed.id} still executes"):
         store.deletion.ask_deletion(fence.run_id, None)
     graphed.advance()
     store.graphs.end_graph(graphed.fence, None)

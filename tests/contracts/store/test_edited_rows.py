@@ -275,7 +275,7 @@ def test_a_stored_request_that_is_none_is_told(world: World, hand: Hand) -> None
             lambda: world.run(),
         ):
             with pytest.raises(
-                RowUnreadable, match=rf"run_history run_id {fence.run_id}: request .*{words}.*; set what"
+                RowUnreadable, match=rf"run_history run_id {fence.run_id}: request .*{words}.*; set the request"
             ):
                 ask()
     hand.set("run_history", "request", before)

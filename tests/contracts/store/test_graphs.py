@@ -743,5 +743,5 @@ def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
     assert audited.unreadable == row.unreadable
     world.write("UPDATE graph SET options = '{}'")
     world.write("DELETE FROM graph_step WHERE number = 1")
-    with pytest.raises(RowUnreadable, match="step 1 is gone"):
+    with pytest.raises(RowUnreadable, match="step 1 is missing"):
         graphed.advance()
