@@ -102,7 +102,7 @@ class Cluster(AuditedCluster, TaskPlaces, Protocol):
 
 
 class TaskFiles(Protocol):
-    """Supporting files of tasks, for their archive. It needs no connection to the cluster itself."""
+    """The supporting files of tasks, for the archive. The methods need no connection to the cluster itself."""
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """Return the files that these tasks left. A task without files may be left out. The source says so when files

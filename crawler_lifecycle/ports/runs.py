@@ -308,8 +308,8 @@ class Deployment:
     resume: bool = False
     """True when resumable crawlers should continue from the state of the attempt before."""
     place: str | None = None
-    """The namespace in which the caller will look for the tasks (``Cluster.place``). They must not be created in
-    another one.
+    """The namespace in which the caller will look for the tasks (``Cluster.place``). The tasks must not be created in
+    another namespace.
     """
     record: Mapping[str, object] = field(default_factory=dict)
     """Further columns of the run's row (``domain.audits.adoption``). The cluster keeps them with each task, because the

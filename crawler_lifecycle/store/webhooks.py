@@ -170,7 +170,7 @@ class WebhookStore(StorePart):
     def get_webhook(self, name: str) -> WebhookRow | None:
         """Return the webhook with this name, even if it was deleted."""
         rows = self._rows(select(webhook).where(_w.name == name))
-        # MySQL ignores spaces at the end.
+        # MySQL ignores spaces at the end of a name.
         return made(WebhookRow, rows[0]) if rows and rows[0]["name"] == name else None
 
     def list_webhooks(self, after_id: int = 0, limit: int = 100) -> list[WebhookRow]:

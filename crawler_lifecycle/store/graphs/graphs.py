@@ -65,7 +65,7 @@ class GraphStore(GraphCalls, GraphReads):
                 conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
                 found = _found(conn, new.key)
             assert found is not None, "it was inserted in this transaction"
-            if found["graph_key"] != new.key:  # MySQL ignores spaces at the end when it compares
+            if found["graph_key"] != new.key:  # MySQL ignores spaces at the end of a key
                 raise refusal("key", new.key, "remove the spaces at its end")
             if found["fingerprint"] != new.fingerprint:
                 raise DuplicateRequest(

@@ -41,7 +41,7 @@ class GraphReads(GraphPart):
 
     def find_graph(self, key: str) -> GraphRow | None:
         row = self._one(_g.graph_key == key)
-        return row if row is not None and row.key == key else None  # MySQL ignores spaces at the end
+        return row if row is not None and row.key == key else None  # MySQL ignores spaces at the end of a key
 
     def _one(self, which: Any) -> GraphRow | None:
         with self._db.reading() as conn:

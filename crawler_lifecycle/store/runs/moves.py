@@ -130,7 +130,7 @@ _LAG = {
     "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday({})) * 86400000) AS INTEGER))",
 }
 #: The time since which the recorded status was untrue, computed as in ``domain.audits.corrections.untrue_since``. If
-#: the cluster gives no time, the time when a look last saw the true status replaces it.
+#: the cluster gives no time, the last time replaces it at which a look saw that the recorded status was true.
 _UNTRUE = {
     "mysql": "GREATEST(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
     "sqlite": "MAX(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",

@@ -120,7 +120,7 @@ class ScheduleStore(StorePart):
     def get_schedule(self, name: str) -> ScheduleRow | None:
         """Return the schedule with this name, even if it was deleted."""
         rows = self._rows(select(schedule).where(_s.name == name))
-        # MySQL ignores spaces at the end.
+        # MySQL ignores spaces at the end of a name.
         return made(ScheduleRow, rows[0]) if rows and rows[0]["name"] == name else None
 
     def list_schedules(self, after_id: int = 0, limit: int = 100, *, deleted: bool = False) -> list[ScheduleRow]:
