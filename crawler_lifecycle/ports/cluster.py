@@ -1,7 +1,8 @@
 """Ports of the cluster where tasks execute, each as small as its user needs.
 
-All raise ``ClusterUnavailable`` for anything but an answer, unless they say otherwise. Objects with a run's number but
-not its uid are foreign: they are reported (``RunRef.foreign``), and never used, changed or ended for the run.
+All methods raise ``ClusterUnavailable`` when they get no answer from the cluster, unless they say otherwise. An object
+that has the number of a run but another uid is foreign (``RunRef.foreign``). It is reported, and it is never used,
+changed or ended for the run.
 """
 
 from __future__ import annotations
@@ -21,165 +22,174 @@ from .runs import Deployed, Deployment, TaskRecord, TaskRef
 
 
 class TaskDetails(Protocol):
-    """Debugging information of tasks."""
+    """The debugging information about tasks."""
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
-        """Debugging information; a task about which nothing can be read is left out."""
+        """Return debugging information about the tasks. A task is left out when nothing can be read about it."""
 
 
 class TaskLooks(TaskDetails, Protocol):
-    """Looks."""
+    """The part of a cluster that reads the states of a run's tasks."""
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
-        """A complete reading for these tasks of the run: exactly one observation for each of them.
+        """Return a complete reading of these tasks: exactly one observation for each task.
 
-        If a missing task was created in another namespace (``TaskRef.place``), nothing is proved about it: that is an
-        error.
+        A task that is missing here may have been created in another namespace (``TaskRef.place``). Its absence then
+        proves nothing, and the look raises ``ClusterUnavailable``.
         """
 
 
 class TaskPlaces(TaskLooks, Protocol):
-    """The namespace in which tasks are created, and looks for tasks that a deployment may have created."""
+    """The namespace in which tasks are created, and looks at tasks that a deployment may have created."""
 
     kind: str
 
     def place(self, beside: Collection[str] = ()) -> str | None:
-        """The namespace in which tasks are created and read, in at most 200 characters that only the cluster
-        understands.
+        """Return the namespace in which tasks are created and read; ``None`` when there is only one.
 
-        It is recorded with a task before the task is requested. ``None``: there is only one. Raises
-        ``ClusterUnavailable`` also when tasks of the namespaces ``beside`` may live where no look would find them.
+        The text has at most 200 characters, and only the cluster understands it. It is recorded with a task before
+        the task is requested. ``beside`` are the namespaces of earlier tasks. Raises ``ClusterUnavailable`` also when
+        a look here could not find tasks of these namespaces.
         """
 
 
 class TaskStops(TaskDetails, Protocol):
-    """Stops tasks, and says what has to be read before."""
+    """The part of a cluster that stops tasks."""
 
     log_fades: bool
-    """True when a task's output may disappear soon after its stop, so that it has to be read before."""
+    """True when a task's output may disappear soon after its stop. The output must then be read before the stop."""
 
     def stop(self, run: RunRef, task: TaskRef) -> None:
-        """Ask the task to end, once: a second call sends no second signal. A missing task is no error, unless it may
-        live in another namespace.
+        """Ask the task to end. A second call sends no second signal.
 
-        Another object under its name (``task.uid`` is not its uid) is left alone.
+        A missing task is no error, unless it may live in another namespace. An object with the same name but another
+        uid than ``task.uid`` is not touched.
         """
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """End the task and everything it started, now. Another object under its name is left alone."""
+        """End the task and everything that it started, at once. An object with the same name but another uid is not
+        touched.
+        """
 
 
 class TaskInventory(Protocol):
-    """The tasks on the cluster, whatever the database knows of them."""
+    """The tasks that the cluster has, even if the database does not know them."""
 
     kind: str
 
     def inventory(
         self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
     ) -> list[ClusterTask]:
-        """All our waiting and executing tasks, in the order of run, index and attempt, whoever owns them.
+        """Return all our waiting and executing tasks, of all owners, in the order of run, index and attempt.
 
-        ``run_id`` asks for one run; ``after`` is the last one of the page before.
+        ``run_id`` limits the list to one run. ``after`` is the last task of the page before.
         """
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
-        """Records of every task of this very run that left anything here, ended ones too, by index.
+        """Return records of all tasks of exactly this run that left data on the cluster, by index.
 
-        Of an index that was deployed in several attempts the latest. At most 100,000.
+        Ended tasks are included. If an index was deployed in several attempts, only the latest is returned. The list
+        has at most 100,000 records.
         """
 
 
 class AuditedCluster(TaskInventory, TaskLooks, TaskStops, Protocol):
-    """The cluster as an audit needs it, to find tasks, look at them and end them."""
+    """The parts of a cluster that an audit needs to find tasks, look at them and end them."""
 
 
 class Cluster(AuditedCluster, TaskPlaces, Protocol):
-    """All ports together, as looks, deployments, stops and audits need them."""
+    """All parts of a cluster that looks, deployments, stops and audits need."""
 
 
 class TaskFiles(Protocol):
-    """Supporting files of tasks, for their archive. Needs no way to the cluster itself."""
+    """The supporting files of tasks, for the archive. The methods need no connection to the cluster itself."""
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """The files that these tasks left; a task that left nothing may be left out. When files should be there and are
-        not, their source says so."""
+        """Return the files that these tasks left. A task without files may be left out. The source says so when files
+        are missing that should exist.
+        """
 
 
 class EvidenceKeeper(Protocol):
-    """Ends of tasks that a cluster keeps until they are on record."""
+    """The evidence of ended tasks that a cluster keeps until the ends are recorded."""
 
     def kept(self) -> list[KeptEnd]:
-        """Every ended task of ours that is not released yet, whoever owns it."""
+        """Return all our ended tasks that are not released yet, of all owners."""
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
-        """The end of these tasks was committed: objects that are kept as evidence may be removed.
+        """Allow the cluster to remove the evidence of these tasks, because their ends were committed.
 
-        Later looks need not find them any more; logs and files stay for as long as the cluster keeps them. Released
-        twice, gone, or another object under the name: no error.
+        Later looks need not find the tasks any more. Logs and files stay as long as the cluster keeps them. It is no
+        error when a task was released before, is gone, or has a name that another object uses now.
         """
 
 
 class Deployer(Protocol):
-    """The cluster as the reference scheduler service needs it."""
+    """The part of a cluster that the reference scheduler service needs."""
 
     kind: str
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
-        """Start the tasks, each at most once per (run, attempt, index), also with concurrent calls.
+        """Start the tasks. Each (run, attempt, index) is started at most once, even by concurrent calls.
 
-        Raises ``DeploymentExpired`` when ``expires_at`` passed before a creation (what was created stays).
+        Raises ``DeploymentExpired`` when ``expires_at`` passed before a task was created. Tasks that were created
+        before stay.
         """
 
 
 class Observer(Protocol):
-    """A watcher that notices changes on a cluster at once. It only speeds things up: looks decide what is true, and
-    find everything later.
+    """A watcher that notices changes on a cluster at once. It only saves time: looks decide what is true, and they find
+    all changes later.
 
-    Any number of observers may watch one cluster; each of them notices everything.
+    Any number of observers may watch one cluster. Each of them notices every change.
     """
 
     def watch(self, changed: Callable[[int, datetime], None], over: threading.Event) -> None:
-        """Until ``over`` is set, call ``changed(run_id, at)`` for every start, end or disappearance of a task.
+        """Call ``changed(run_id, at)`` for every start, end or disappearance of a task, until ``over`` is set.
 
-        ``at`` is a moment at which the change had happened: a look that observed at or after it has seen the change.
-        Possible changes from before the watch are reported first, some of them perhaps needlessly. Raises nothing: an
+        The change happened at ``at`` or before. A look that observed at ``at`` or later has seen it. Changes that may
+        have happened before the watch are reported first; some of these reports may be needless. Raises nothing: an
         observer that cannot watch reports this by ``health`` and tries again. May be called again afterwards.
         ``changed`` must return at once.
         """
 
     def health(self) -> ObserverHealth:
-        """Return whether it can watch now, and its state."""
+        """Return the state of the observer: whether it can watch now, and the reason if it cannot."""
 
     def counted(self) -> Sequence[Counted]:
-        """The counters of executing crawlers, as far as they can be read in a few seconds; of very many crawlers, those
-        of this turn. Raises an error only when the cluster cannot be asked; a crawler without counters is left out.
+        """Return the counters of executing crawlers that can be read in a few seconds.
+
+        If there are very many crawlers, each call reads some of them in turn. A crawler without counters is left out.
+        Raises an error only when the cluster gives no answer.
         """
 
 
 class TaskLogs(Protocol):
-    """The output of tasks, as far as it can be read here. Raises ``ClusterUnavailable`` for anything but an answer.
+    """The output of tasks that can be read here. Raises ``ClusterUnavailable`` when it gets no answer.
 
-    What a crawler printed is never trusted: bytes, of any kind and number.
+    The output of a crawler is never trusted: it is bytes of any kind and number.
     """
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
-        """At most ``limit`` bytes of a task's log: from the position ``after`` on, or its end when that is ``None``.
+        """Return at most ``limit`` bytes of a task's log, from the position ``after`` on. ``None`` as ``after`` reads
+        the end of the log.
 
-        A position beyond the end means that the log was cut meanwhile: reading continues at its beginning. ``None``
-        when there is no log here: the task has not begun, executes on another machine, or was cleared away.
+        If the position is beyond the end, the log was cut since the last call, and reading continues at its beginning.
+        Returns ``None`` when there is no log here: the task has not begun, executes on another machine, or was removed.
         """
 
 
 class LiveFiles(Protocol):
-    """Supporting files of tasks, also of those that execute, as far as they can be read from here.
+    """Supporting files of ended and executing tasks that can be read from here.
 
-    Raises ``ClusterUnavailable``. Names and contents are the crawler's: bytes of any kind, never more than asked for.
+    Raises ``ClusterUnavailable``. The crawler chooses the names and the contents, which may be bytes of any kind. A
+    call never returns more than its limit.
     """
 
     def list(self, run: RunRef, task: TaskRef, most: int) -> TaskFileList | None:
-        """At most ``most`` files of a task; ``None`` when its folder is not here."""
+        """Return at most ``most`` files of a task; ``None`` when its folder is not here."""
 
     def read(self, run: RunRef, task: TaskRef, path: str, place: int, limit: int) -> FilePart | None:
-        """At most ``limit`` bytes of a file from the position ``place`` on; ``None`` when there is no such regular
-        file.
+        """Return at most ``limit`` bytes of a file from the position ``place`` on; ``None`` when there is no regular
+        file at ``path``.
         """

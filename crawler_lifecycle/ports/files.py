@@ -1,4 +1,4 @@
-"""Files, logs and kept ends of tasks."""
+"""Values for files and logs of tasks, and for ended tasks whose evidence a cluster keeps."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class KeptEnd:
     attempt: int
     uid: str | None = None
     run_uid: str | None = None
-    """The uid of the run that it names."""
+    """The uid of the run that the task names."""
     ran: bool = True
-    """True when its crawler ever executed, so that there is an exit code to be recorded."""
+    """True when the crawler of the task executed, so that an exit code has to be recorded."""
     ended_at: datetime | None = None
 
     @property
@@ -29,7 +29,9 @@ class KeptEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A part of a task's log. ``next``: the position after it; ``ended``: nothing will ever follow it."""
+    """A part of a task's log. ``next`` is the position after this part. ``ended`` is true when the log will not grow
+    any more.
+    """
 
     data: bytes
     next: int
@@ -38,11 +40,13 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class TaskFileList:
-    """Supporting files of a task: paths below its folder, with sizes, by path."""
+    """Supporting files of a task, sorted by path. Each has its path below the folder of the task, and its size in
+    bytes.
+    """
 
     files: list[tuple[str, int]]
     left_out: int
-    """Number of names that are no readable file, or exceed the limit."""
+    """Number of names that are not listed: they are no readable file, or exceed the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +58,23 @@ class FilePart:
 
 
 class FilesMissing(Exception):
-    """The supporting files of one task are not there, or not whole; the text says why. No error of the storage."""
+    """The supporting files of one task are missing or incomplete; the text says why. The storage itself works."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """The files that one task left, which go into an archive under ``prefix``: a folder, a bundle, or the reason why
-    there are none.
+    """The files that one task left. They go into an archive under ``prefix``.
 
-    Exactly one of the three is given. Missing files are listed in the archive, and never treated as an empty folder.
+    Exactly one of ``folder``, ``bundle`` and ``missing`` is given. Missing files are listed in the archive, and never
+    treated as an empty folder.
     """
 
     prefix: str
     folder: Path | None = None
     bundle: Callable[[], Iterator[bytes]] | None = None
-    """Opens the bytes of a ``tar.gz`` that the task uploaded. It, or the reading, raises ``FilesMissing`` when they are
-    not there or end too early, and ``NotDelivered`` when they cannot be read now."""
+    """Opens a ``tar.gz`` that the task uploaded. Opening and reading raise ``FilesMissing`` when bytes are missing,
+    and ``NotDelivered`` when they cannot be read now."""
     missing: str | None = None
-    """The reason why there is nothing."""
+    """The reason why the task has no files."""
     root: Path | None = None
-    """A folder above ``folder`` that is ours alone: below it crawlers may write, and no link is followed."""
+    """A folder above ``folder`` that only we can change. Crawlers may write below it, so no link there is followed."""

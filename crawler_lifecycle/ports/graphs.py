@@ -1,4 +1,4 @@
-"""Ports of graphs: their rows, their steps, the inputs and results of steps."""
+"""Values of graphs: their rows, their steps, the inputs and results of steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GraphFence:
-    """A writer's claim on a graph: its write counts only while the graph is at this attempt of this owner."""
+    """The right of a writer to change a graph. A write counts only while the graph has this attempt and this owner."""
 
     graph_id: int
     attempt: int
@@ -25,24 +25,24 @@ class GraphFence:
 
 @dataclass(frozen=True, slots=True)
 class NewGraph:
-    """A graph as its sender describes it. Its steps follow in pages."""
+    """A graph as its sender describes it. The sender sends its steps afterwards, in pages."""
 
     key: str
-    """Its id for people and programs, unique: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow ``graph/<key>``."""
+    """Its unique id for people and programs: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow ``graph/<key>``."""
     fingerprint: str
-    """Of the whole spec (``domain.graph.spec.fingerprint``)."""
+    """The fingerprint of the whole spec (``domain.graph.pages.fingerprint``)."""
     pages: int
     name: str | None = None
     options: GraphOptions = field(default_factory=GraphOptions)
     requested_by: str | None = None
     parent: str | None = None
-    """The workflow that is notified of the end."""
+    """The workflow that is notified when the graph ends."""
     tags: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GraphRow:
-    """One row of ``graph`` as readers see it."""
+    """One row of the table ``graph``, without columns that only the store needs."""
 
     graph_id: int
     graph_uid: str
@@ -57,25 +57,27 @@ class GraphRow:
     pages: int = 1
     owner_run_id: str | None = None
     counts: Mapping[StepState, int] = field(default_factory=dict)
-    """The counts of an ended graph; for a live one they are counted when it is read."""
+    """The number of steps in each state. An ended graph has stored counts; the steps of a live graph are counted when
+    it is read."""
     stop: StopIntent | None = None
     waiting_for: str | None = None
     cause: str | None = None
-    """One sentence: the reason of its end."""
+    """The reason of its end, in one sentence."""
     requested_by: str | None = None
     parent: str | None = None
     tags: Sequence[str] = ()
     started_at: datetime | None = None
-    """The time when its first step began."""
+    """The time when the first step of the graph began."""
     ended_at: datetime | None = None
     pruned_at: datetime | None = None
-    """The time when its steps and results were removed, long after its end."""
+    """The time when the steps and results of the graph were removed, long after its end."""
     unreadable: str | None = None
+    """The fault in this row, and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One row of ``graph_step`` as readers see it."""
+    """One row of the table ``graph_step``, without columns that only the store needs."""
 
     number: int
     path: str
@@ -94,29 +96,29 @@ class StepRow:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     errors: Sequence[Mapping[str, Any]] = ()
-    """``attempt``, ``at``, ``error`` of each execution that failed; the last 20."""
+    """``attempt``, ``at`` and ``error`` of the last 20 executions that failed."""
     result_bytes: int | None = None
-    """Size of its recorded result; ``None``: it recorded none."""
+    """The size of its recorded result in bytes; ``None``: it has no recorded result."""
     snoozed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutline:
-    """The fields of a step that are needed to compute the progress of its graph."""
+    """The fields of a step from which the progress of its graph is computed."""
 
     path: str
     kind: StepKind
     state: StepState
     ending: bool
     job: Mapping[str, Any]
-    """For a step that holds others; empty elsewhere."""
+    """The job of a step that contains other steps; empty for other steps."""
     started_at: datetime | None
     ended_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A step with the fields for its execution."""
+    """A step with the fields that its execution needs."""
 
     number: int
     path: str
@@ -124,24 +126,25 @@ class StepWork:
     job: Mapping[str, Any]
     deps: Sequence[int]
     attempt: int
-    """The attempt of the execution that begins, or would begin."""
+    """The attempt of the execution that is about to begin."""
     tries: int
-    """The counted tries (see ``max_attempts``), this one included."""
+    """The number of tries that count towards ``max_attempts``, including this one."""
     max_attempts: int
     backoff_s: float
     timeout_s: float
     graft: bool = False
     snoozed: int = 0
     run_id: int | None = None
-    """``crawl``, ``manager``: the run or manager of a former attempt, which is to be resumed; and its ended attempt."""
+    """The run or manager of an earlier attempt of this step, which is resumed now (kinds ``crawl`` and ``manager``)."""
     run_attempt: int = 0
+    """The attempt of that run or manager that has ended."""
     batch: int | None = None
-    """The call to which it was given: it begins only while its row names that call."""
+    """The call that executes the step. The step begins only while its row names this call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A step as its dependents see it."""
+    """The facts about a step that its dependents get."""
 
     number: int
     path: str
@@ -149,17 +152,17 @@ class Given:
     state: StepState
     graft: bool = False
     result_bytes: int | None = None
-    """Size of its recorded result; ``None``: it recorded none. A crawl records ``run_id``, ``status``, ``outcome``,
-    ``pages``, ``items``, ``errors`` and ``archive`` when it ends."""
+    """The size of its recorded result in bytes; ``None``: it has no recorded result. A crawl records ``run_id``,
+    ``status``, ``outcome``, ``pages``, ``items``, ``errors`` and ``archive`` when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of one execution of a function, for the record."""
+    """The end of one execution of a step, with the result to record."""
 
     end: StepEnd
     result: Sequence[bytes] | None = None
     """The recorded value, compressed (``domain.values.packed``); ``None``: nothing was recorded."""
     result_bytes: int = 0
-    """Size before compression."""
+    """The size of the result before compression, in bytes."""
     error: str | None = None

@@ -1,4 +1,4 @@
-"""Findings of one look, and their consequences."""
+"""Values of looks: observers, findings of a look, corrections, and findings of audits."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskSta
 
 @dataclass(frozen=True, slots=True)
 class ObserverHealth:
-    """The state of an observer: whether it can watch now, and a text about it."""
+    """The state of an observer: whether it can watch now, and the reason if it cannot."""
 
     up: bool
     problem: str | None = None
-    """The reason why it sees nothing."""
+    """The reason why it cannot watch."""
     watched: int = 0
-    """Tasks it has its eyes on."""
+    """The number of tasks that it watches."""
     place: int = 0
-    """The number of observers of the same cluster before it. They wake first; later ones leave them a moment."""
+    """The number of observers of the same cluster that come before this one. Earlier observers wake runs at once; later
+    ones wait a moment for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The counts so far of the crawler of one task that executes, read between looks."""
+    """The present counters of the crawler of one executing task, read between looks."""
 
     run: RunRef
     attempt: int
     index: int
     counters: Counters
     at: datetime | None = None
-    """The time when the crawler last wrote its counters, as far as it says so."""
+    """The time when the crawler last wrote its counters; ``None``: the crawler does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Look:
     seconds: float
     observations: Sequence[Observation]
     again_s: float | None = None
-    """Seconds after which the cluster wants to be looked at again, when something is not yet proved."""
+    """Seconds after which the cluster requests another look, because something is not proved yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +58,20 @@ class Details:
     counters: Counters = field(default_factory=Counters)
     peak_memory: int | None = None
     statistics: Mapping[str, int | float] | None = None
-    """The crawler's own statistics at its end, within their limits; ``None``: not reported."""
+    """The statistics that the crawler reported at its end, cut to their limits; ``None``: it reported none."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookReport:
-    """The changes that a look made or will make, after the store has staged its findings."""
+    """The changes that a look found, as the store has staged them, and the state of the run."""
 
     changed: int
     active: int
     queued: int
     stop: StopIntent | None = None
-    """The recorded stop intent, which may have been recorded without the workflow (by the gateway)."""
+    """The recorded stop intent. The gateway may have recorded it without the workflow."""
     quiet: timedelta = timedelta(0)
-    """The time without progress that looks confirm (``domain.stall``)."""
+    """The time without progress that looks have confirmed (``domain.stall``)."""
     pages: int | None = None
     items: int | None = None
     errors: int | None = None
@@ -78,7 +79,7 @@ class LookReport:
 
 @dataclass(frozen=True, slots=True)
 class FoundState:
-    """The state of a run against which a look is compared, read in one transaction."""
+    """The recorded state of a run with which a look is compared, read in one transaction."""
 
     tasks: Sequence[TaskState]
     stop: StopIntent | None
@@ -89,7 +90,7 @@ class FoundState:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinding:
-    """One change that a look found, with the observation that proves it, staged until ``sync_statuses``."""
+    """One change that a look found, and the observation that proves it. It is staged until ``sync_statuses``."""
 
     change: Change
     observation: Observation
@@ -97,7 +98,7 @@ class TaskFinding:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionRow:
-    """One row of ``correction``."""
+    """One row of the table ``correction``: a recorded status that was untrue."""
 
     id: int
     run_id: int
@@ -116,22 +117,23 @@ class CorrectionRow:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A recorded status that turned out to be untrue, to be written down by ``CorrectionStore.record_corrections``.
+    """A recorded status that turned out to be untrue. ``CorrectionStore.record_corrections`` records the correction.
 
-    ``believed`` and ``truth`` are statuses, or another word of at most 20 characters.
+    ``believed`` is the recorded status and ``truth`` is the true one. Either may be another word of at most 20
+    characters.
     """
 
     kind: CorrectionKind
     believed: str
     truth: str
     task_id: int | None = None
-    """``None``: it is about the run itself."""
+    """The task that had the untrue status; ``None``: the run itself had it."""
     attempt: int | None = None
-    """``None``: that of the task, or the present one of the run."""
+    """The attempt; ``None``: the attempt of the task, or the present attempt of the run."""
     believed_since: datetime | None = None
-    """``None``: since the database recorded it."""
+    """The time when the untrue status was recorded; ``None``: the database finds this time."""
     truth_since: datetime | None = None
-    """``None``: unknown."""
+    """The time since which the status ``truth`` is true; ``None``: unknown."""
     evidence: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -142,12 +144,12 @@ class TaskChanged:
     status: str
     source: str
     lag_ms: int | None
-    """From the cluster's own time of the change to the row's ``committed_at``."""
+    """Milliseconds from the time of the change on the cluster to ``committed_at`` of the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """One correction as it was committed, with the cause that its task has now."""
+    """One correction as it was committed, and the cause that its task has now."""
 
     row: CorrectionRow
     cause: str | None = None
@@ -155,19 +157,19 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The entries that one transaction added to the ledger."""
+    """The transitions and corrections that one transaction added."""
 
     run_id: int
     attempt: int
     changes: Sequence[TaskChanged]
     corrections: Sequence[Corrected]
     took: timedelta
-    """The time from the rows' own times to the end of the transaction."""
+    """The time from the timestamp in the new rows to the end of the transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorrectionTotal:
-    """Corrections of one kind: their number, and the longest time for which a recorded status was untrue."""
+    """The number of corrections of one kind, and the longest time for which a recorded status was untrue."""
 
     kind: str
     count: int
@@ -176,11 +178,11 @@ class CorrectionTotal:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionSummary:
-    """The corrections of all runs since a moment, by kind."""
+    """The corrections of all runs since the time ``since``, by kind."""
 
     since: datetime
     kinds: Sequence[CorrectionTotal]
-    """In alphabetical order; kinds without corrections are left out."""
+    """The totals of the kinds in alphabetical order. Kinds without corrections are left out."""
 
     @property
     def count(self) -> int:
@@ -188,19 +190,21 @@ class CorrectionSummary:
 
     @property
     def worst_ms(self) -> int | None:
-        """The longest time for which a recorded status was untrue; ``None``: none was, or it is unknown."""
+        """Return the longest time for which a recorded status was untrue, in milliseconds. ``None``: no status was
+        untrue, or the time is unknown.
+        """
         return max((total.worst_ms for total in self.kinds if total.worst_ms is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class FindingRow:
-    """One row of ``audit_finding``: a finding of audits, and its state."""
+    """One row of ``audit_finding``: a fault that audits found, and its state."""
 
     id: int
     subject: str
     kind: str
     status: str
-    """``open``, ``repaired``, or ``gone`` without a repair of ours."""
+    """``open``, ``repaired``, or ``gone``: later audits did not find the fault, and nobody repaired it."""
     run_id: int | None
     task_id: int | None
     workflow_id: str | None
@@ -211,4 +215,4 @@ class FindingRow:
     repair: str | None
     repaired_at: datetime | None
     tries: int
-    """Take-overs in a row that came to nothing."""
+    """The number of unsuccessful take-overs in a row."""

@@ -1,4 +1,4 @@
-"""Ports of crawl managers: their rows, their jobs, and the plans that may be started."""
+"""Values of crawl managers: their rows, their jobs, and the plans that may be started."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent
 
 @dataclass(frozen=True, slots=True)
 class ManagerFence:
-    """A writer's claim on a manager: its write counts only while the manager has this attempt, owner and generation.
+    """The right of a writer to change a manager.
 
-    ``generation`` is that of the process which holds the class; ``None`` for other writers (the workflow).
+    A write counts only while the manager has this attempt, this owner and this generation. ``generation`` belongs to
+    the process that runs the class of the manager. It is ``None`` for other writers (the workflow).
     """
 
     manager_id: int
@@ -26,20 +27,20 @@ class ManagerFence:
 
 @dataclass(frozen=True, slots=True)
 class NewManager:
-    """A manager as the one who starts it describes it."""
+    """A manager as its starter describes it."""
 
     name: str
     flow_id: str
     plan: str
-    """``module:Class`` of a registered plan."""
+    """The registered plan, as ``module:Class``."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """``{"argv": [...]}``: the options of the class as on its command line; and other options from the gateway."""
+    """The options of the class as on its command line (``{"argv": [...]}``), and other options from the gateway."""
     requested_by: str | None = None
     parent: str | None = None
-    """The workflow that is notified of the end."""
+    """The workflow that is notified when the manager ends."""
     tags: Sequence[str] = ()
     fresh: bool = False
-    """True when the flow id was made for this start, so that nothing may be resumed (S-24)."""
+    """True when the flow id was made for this start, so that no earlier manager may be resumed (S-24)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,9 @@ class ManagerCounts:
     bad: int = 0
 
     def settled(self, live: int) -> ManagerCounts:
-        """The same after the end of the manager: jobs whose run has not ended."""
+        """Return the counts after the end of the manager. ``live`` is the number of started jobs whose run has not
+        ended. All other started jobs count as ended.
+        """
         started, ended = JobState.STARTED.value, JobState.ENDED.value
         over = self.by_state.get(started, 0) - live
         return replace(self, by_state={**self.by_state, started: live, ended: self.by_state.get(ended, 0) + over})
@@ -68,11 +71,11 @@ class ManagerCounts:
 
 @dataclass(frozen=True, slots=True)
 class ManagerRow:
-    """One row of ``manager`` as readers see it."""
+    """One row of the table ``manager``, without columns that only the store needs."""
 
     manager_id: int
     manager_uid: str
-    """The uid of this manager: numbers are given out again after a restore of the database."""
+    """The uid of this manager. Its number alone is not unique: a restored database gives a number out again."""
     name: str
     flow_id: str
     plan: str
@@ -82,78 +85,79 @@ class ManagerRow:
     created_at: datetime
     updated_at: datetime
     outcome: str | None = None
-    """The close reason, once it has ended."""
+    """The close reason, after the manager has ended."""
     cause: str | None = None
     owner_run_id: str | None = None
     generation: int = 0
     fingerprint: str | None = None
-    """The fingerprint of the class's source, as it was last loaded."""
+    """The fingerprint of the source code of the class that was loaded last."""
     position: int = 0
-    """Yields of the source that are on record, in its present pass."""
+    """The number of recorded yields of the source in its present pass."""
     exhausted: bool = False
     source_error: str | None = None
-    """The error that stopped the source for good, until a new pass (``Page.error``)."""
+    """The error that ended the reading of the source, until a new pass begins (``Page.error``)."""
     over: bool = False
-    """True when a committed decision of this attempt ended the manager: its class is not called any more."""
+    """True when a committed decision of this attempt ended the manager. Its class is not called any more."""
     sealed: bool = False
-    """True when no more items will come from outside (the built-in manager)."""
+    """True when nobody will send further items (the built-in manager)."""
     next_seq: int = 1
     tries: int = 0
-    """Cycles in a row that its class could not do."""
+    """The number of failed cycles of the class in a row."""
     hook_errors: int = 0
-    """Hooks of this attempt that failed for good: of ends that were given up, and ``on_close``."""
+    """The number of hooks of this attempt that failed finally: hooks for ended jobs, and ``on_close``."""
     cap: int | None = None
     paused: bool = False
     leave: bool = False
-    """True when its runs continue after it is stopped."""
+    """True when the runs of the manager continue after a stop of the manager."""
     stop: StopIntent | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, float] = field(default_factory=dict)
     tags: Sequence[str] = ()
     flow_tags: Sequence[str] = ()
-    """Tags that the class appended for itself and all later jobs; ``tags`` has them too."""
+    """Tags that the class added for the manager and all later jobs. ``tags`` contains them too."""
     close_reason: str | None = None
     waiting_for: str | None = None
     error: str | None = None
-    """The error of its class, its position, and the cure; ``None`` while there is none."""
+    """The error of its class, its position in the code, and the cure; ``None`` while there is no error."""
     requested_by: str | None = None
     parent: str | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     pruned_through: int | None = None
-    """Its events up to this number may have been removed; ``None``: none was."""
+    """Events of the manager up to this number may have been removed; ``None``: no event was removed."""
     jobs_pruned_at: datetime | None = None
-    """The time when jobs of it were last removed, long after an end: from then on the same jobs are new to it."""
+    """The time when jobs of the manager were last removed, long after its end. The manager does not recognise these
+    jobs any more: it treats them as new."""
     counts: ManagerCounts = ManagerCounts()
-    """After its end: includes the later ends of its runs, which no cycle handles."""
+    """The counts of its jobs. They include runs that ended after the manager; no cycle handles these ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The state that a committed decision left behind."""
+    """The state of a manager after a decision was committed."""
 
     starting: int
-    """Jobs whose run is to be begun."""
+    """The number of jobs whose run has to be started."""
     live: int
-    """Number of jobs that hold a slot."""
+    """The number of jobs that hold a slot."""
     dropped: int = 0
-    """Picks that were dropped: their identity is known, or a stop, a pause, a lower cap or the resumption of a run came
-    before the commit. In the latter cases the jobs continue waiting.
+    """The number of picked jobs that were not taken. A job with a known identity is dropped for good. After a stop, a
+    pause, a lower cap or a resumed run that came before the commit, the job waits again.
     """
     stopped: bool = False
-    """True when a stop is on record."""
+    """True when a stop is recorded."""
     hook_errors: int = 0
-    """``ManagerRow.hook_errors``."""
+    """The value of ``ManagerRow.hook_errors``."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One row of ``manager_item`` as readers see it."""
+    """One row of the table ``manager_item``: a job of a manager."""
 
     item_id: int
     state: JobState
     job: Job | None
-    """``None``: a yield that is no valid job (``error``), or unreadable."""
+    """The job; ``None``: the yield is no valid job (``error``), or its row is unreadable."""
     seq: int | None = None
     retry: int = 0
     position: int | None = None
@@ -167,41 +171,41 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class LiveManagers:
-    """The number of managers that have not ended."""
+    """Counts of the managers that have not ended."""
 
     by_status: Mapping[str, int] = field(default_factory=dict)
     failing: int = 0
-    """The number of them that have an error."""
+    """The number of these managers that have an error."""
     jobs: int = 0
-    """Jobs of theirs that hold a slot."""
+    """The number of their jobs that hold a slot."""
 
 
 PLAN_MANAGER, PLAN_MODULE, PLAN_READING = "manager", "module", "reading"
-#: Seconds for which a worker's report of what it serves is valid. It repeats the report every minute.
+#: Seconds for which the report of a worker about its plans is valid. The worker repeats the report every minute.
 HEARD_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """A piece of users' code that workers of the role ``plans`` have."""
+    """A class or a module of users that workers of the role ``plans`` have."""
 
     plan: str
-    """``module:Class``; of a module its name."""
+    """``module:Class`` of a class, or the name of a module."""
     kind: str
-    """``PLAN_MANAGER``: a class that may be started; ``PLAN_MODULE``: a module whose functions graphs may call;
-    ``PLAN_READING``: a module that a worker is about to read for the first time."""
+    """The kind. ``PLAN_MANAGER``: a class that may be started. ``PLAN_MODULE``: a module whose functions graphs may
+    call. ``PLAN_READING``: a module that a worker is reading for the first time."""
     name: str | None
     description: str
     fingerprint: str
     options: Sequence[Mapping[str, Any]] = ()
-    """The options of its command line: name, help, default, type, required of each."""
+    """The options of its command line. Each has a name, a help text, a default, a type, and whether it is required."""
     error: str | None = None
-    """The reason why it cannot be used: an import that failed, no name …"""
+    """The reason why it cannot be used, for example a failed import or a missing name."""
     seen_at: datetime | None = None
-    """The time when its worker last reported it; ``None``: no worker does any more."""
+    """The time when a worker last reported it; ``None``: no worker reports it any more."""
     queue: str | None = None
-    """Of a module: the pool of workers that has it. Managers are served by workers of all pools alike."""
+    """The pool of workers that has this module. A class of a manager has no pool: workers of all pools serve it."""
 
     def heard(self, now: datetime) -> bool:
-        """Return whether a worker reports this now."""
+        """Return whether the last report of a worker about this plan is still valid at ``now``."""
         return self.seen_at is not None and (now - self.seen_at).total_seconds() < HEARD_S

@@ -1,4 +1,4 @@
-"""Ports of all external systems except the database and the cluster, whose ports are in ``store`` and ``cluster``."""
+"""Ports of all external systems except the database (package ``store``) and the cluster (module ``cluster``)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from .runs import Deployed, Deployment, Event, Fence, Owner, Ticket
 
 
 class KnowsRuns(Protocol):
-    """A system outside of the database that holds run numbers, also numbers that the database has lost."""
+    """A system outside of the database that knows run numbers. It may know numbers that the database has lost."""
 
     def highest_run(self, above: int = 0) -> int:
-        """The highest run number in this system, ``above`` when none is higher.
+        """Return the highest run number in this system, or ``above`` when no higher number exists.
 
-        Numbers over ``names.RUN_NUMBER_MAX`` belong to no run. Raises an error of the domain for anything but an
-        answer, also when there is too much to read all of it.
+        Numbers over ``names.RUN_NUMBER_MAX`` belong to no run. Raises an error of the domain when the system gives no
+        answer, or when it has too many objects to read them all.
         """
 
 
 class SchedulerClient(Protocol):
-    """The scheduler service. Raises ``DeploymentRefused`` (never works) or ``SchedulerUnavailable`` (may work).
+    """The scheduler service.
 
-    ``MeantElsewhere``, one of the latter, says that the call certainly created nothing.
+    Raises ``DeploymentRefused`` when a repeated call cannot succeed, and ``SchedulerUnavailable`` when it may. The
+    subclass ``MeantElsewhere`` of ``SchedulerUnavailable`` says that the call certainly created nothing.
     """
 
     def deploy(self, deployment: Deployment) -> list[Deployed]: ...
@@ -41,73 +42,86 @@ class SchedulerClient(Protocol):
 
 
 class WorkflowDirectory(KnowsRuns, Protocol):
-    """The open workflows, and the repairs of an audit. Raises ``TemporalUnavailable``."""
+    """The workflows in Temporal: queries, starts, signals and ends. All methods raise ``TemporalUnavailable``."""
 
     def is_open(self, owner: Owner) -> bool:
         """Return whether the chain of executions that began with ``owner.first_run_id`` is still open."""
 
     def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
-        """Return whether the workflow is open, and how it closed; ``first_run_id``: of the chain that began with it."""
+        """Return whether the workflow is open, and how it closed. With ``first_run_id`` only the chain of executions
+        that began with it counts.
+        """
 
     def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
-        """A page of the workflows of runs and managers that are open, and the position of the next one (``None``:
-        none).
+        """Return a page of the open workflows of runs and managers, and the position of the next page (``None``: this
+        page is the last).
 
-        It may lag by seconds: ``confirm`` each workflow before a decision.
+        The answer may be some seconds old: call ``confirm`` for each workflow before a decision.
         """
 
     def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
-        """The present state of the same; ``None`` when it is not open any more."""
+        """Return the present state of this workflow; ``None`` when it is not open any more."""
 
     def of_run(self, run: RunRef) -> OpenWorkflow | None:
-        """The open lifecycle workflow that says it works for this very run. It may lag behind by seconds."""
+        """Return the open lifecycle workflow that works for exactly this run. The answer may be some seconds old."""
 
     def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
-        """The run's row as its workflow knows it; the question needs a worker."""
+        """Return the row of the run as its workflow knows it. A worker must run to answer this query."""
 
     def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> object:
-        """Start a workflow for the stored run with this uid, or find it open. ``repair``: it replaces a lost one. If
-        another run's workflow is open under the id, the id gets a part of the uid.
+        """Start a workflow for the stored run with this uid, or find it open.
+
+        ``repair``: the workflow replaces a lost one. If the workflow of another run is open under this id, a part of
+        the uid is added to the id.
         """
 
     def begin_manager(self, manager_id: int, workflow_id: str) -> object:
         """Start the workflow of a stored manager, or find it open."""
 
     def begin_graph(self, graph_id: int, workflow_id: str) -> object:
-        """Start the workflow of a stored graph, or wake the one that is open."""
+        """Start the workflow of a stored graph. If the workflow is open already, wake it."""
 
     def begin_due(self, due_id: int, workflow_id: str) -> None:
-        """Start the workflow of a due time on record, or find it open."""
+        """Start the workflow of a recorded due time, or find it open."""
 
     def begin_webhook(self, webhook_id: int, workflow_id: str) -> None:
         """Start the workflow of a stored webhook, or find it open."""
 
     def wake(self, workflow_id: str) -> bool:
-        """Have a manager or a graph look into its rows now; ``False`` when no workflow of this id is open."""
+        """Tell the workflow of a manager or a graph to read its rows now. Returns ``False`` when no workflow of this id
+        is open.
+        """
 
     def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
-        """Signal a stop to a workflow; ``False`` when none of this id is open, or it works for another run."""
+        """Signal a stop to a workflow. Returns ``False`` when no workflow of this id is open, or when it works for
+        another run.
+        """
 
     def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> int:
-        """Delete executions of this very run, with their histories, and those of these workflows that are of no run;
-        some of them by each call. How many were listed; it may lag behind."""
+        """Delete executions of exactly this run with their histories, and executions of these workflows that belong to
+        no run.
+
+        Each call deletes some of them. Returns the number of listed executions, which may be some seconds old.
+        """
         ...
 
     def hurry(self, owner: Owner) -> None:
-        """Request a look at the run now, even if a step of it waits for its next retry. A closed chain is no error."""
+        """Request a look at the run now, even if a step of the run waits for its next retry. A closed chain is no
+        error.
+        """
 
     def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> object:
-        """Start the repeated delivery for an ended attempt, or find it under way."""
+        """Start the repeated delivery for an ended attempt, or find it in progress."""
 
     def deliver_event(self, key: str) -> None:
-        """Start the separate delivery of the event of this id, or find it under way."""
+        """Start the separate delivery of the event with this key, or find it in progress."""
 
     def end(self, workflow: OpenWorkflow, reason: str) -> None:
-        """Terminate this execution, and record its reason. A closed one is no error."""
+        """Terminate this execution, and record the reason. A closed execution is no error."""
 
 
 class Notifier(Protocol):
-    """Pushes to the front end; never more than best effort, never a reason to fail."""
+    """Pushes events to the front end. A push that fails is not repeated, and it never fails a run."""
 
     name: str
 
@@ -118,25 +132,27 @@ class Notifier(Protocol):
         """Deliver one event. Raises ``NotDelivered``."""
 
     def check(self) -> str:
-        """Say in words where pushes go. Raises ``NotDelivered`` with reason and cure when that cannot be reached."""
+        """Return a text that names the receiver of the pushes. Raises ``NotDelivered`` with the reason and the cure
+        when the receiver cannot be reached.
+        """
 
 
 class EventSink(Protocol):
-    """The bus or file that data pipelines read."""
+    """The bus or the file from which data pipelines read events."""
 
     name: str
 
     def send(self, event: Event) -> None:
-        """Deliver one event; receivers de-duplicate by its id. Raises ``NotDelivered``."""
+        """Deliver one event. Receivers recognise a repeated event by its id. Raises ``NotDelivered``."""
 
     def check(self) -> str:
-        """Return a text about where events are sent, without sending one. Raises ``NotDelivered`` when this cannot be
-        used.
+        """Return a text that names the receiver of the events, without sending an event. Raises ``NotDelivered`` when
+        the receiver cannot be used.
         """
 
 
 class FileArchive(Protocol):
-    """The archive that zips of supporting files go to."""
+    """The archive that keeps the zips of supporting files."""
 
     def store(
         self,
@@ -147,68 +163,70 @@ class FileArchive(Protocol):
         *,
         files_max: int | None = None,
     ) -> ExportResult:
-        """Write one zip under ``key``, complete or not at all; the same key again replaces it.
+        """Write one zip under ``key``, either completely or not at all. A second call with the same key replaces it.
 
-        Of more than ``files_max`` files the rest is left out and named in the zip's manifest.
-        ``progress`` is called with (files, bytes) so far. Raises ``NotDelivered``.
+        The zip has at most ``files_max`` files. Its manifest names the files that are left out. ``progress`` is called
+        with the numbers of files and bytes that are written. Raises ``NotDelivered``.
         """
 
     def open(self, url: str) -> Iterator[bytes]:
-        """The bytes of a stored archive."""
+        """Return the bytes of a stored archive."""
 
     def part(self, url: str, place: int, limit: int) -> FilePart:
-        """At most ``limit`` bytes of a stored archive from the position ``place`` on, which is before its end, and its
-        size. Raises ``NotDelivered``.
+        """Return at most ``limit`` bytes of a stored archive from the position ``place`` on, and the size of the
+        archive. The position must be before its end. Raises ``NotDelivered``.
         """
 
     def remove(self, run: RunRef) -> None:
-        """Remove all archives of the run, also what was begun of one. Raises ``NotDelivered``."""
+        """Remove all archives of the run, also archives that are not complete. Raises ``NotDelivered``."""
         ...
 
     def check(self) -> str:
-        """Say in words where archives go, after writing and removing a probe. Raises ``NotDelivered``."""
+        """Write and remove a small test object, and return a text that names the archive. Raises ``NotDelivered``."""
 
 
 class TaskBundles(Protocol):
     """Object storage for the tasks' supporting files, with a prefix for each task."""
 
     def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
-        """Leave to write one part of a task's bundle, or its end (``part`` ``None``): ``size`` bytes with this digest.
+        """Return the permission to write one part of a task's bundle: ``size`` bytes with this digest.
 
-        ``md5`` is in base64. Raises ``InvalidRequest`` for a part that is too large or one too many, ``NotDelivered``
-        when nothing can be signed now.
+        ``part`` is ``None`` for the end of the bundle. ``md5`` is in base64. Raises ``InvalidRequest`` when the part is
+        too large or there are too many parts, and ``NotDelivered`` when nothing can be signed now.
         """
 
     def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
-        """The bundle, a ``tar.gz``. Raises as ``FileSource.bundle`` does."""
+        """Return the bytes of the bundle, a ``tar.gz``. Raises the same errors as ``FileSource.bundle``."""
 
 
 class FilesPlace(Protocol):
-    """The place where tasks leave files, as the one who clears it sees it. It names runs as ``RunRef`` does,
-    with their uid.
+    """A location where tasks leave files, with the methods that remove them. It names runs as ``RunRef`` does, with
+    their uid.
 
     Raises ``ClusterUnavailable`` and ``NotDelivered``.
     """
 
     @property
     def where(self) -> str:
-        """For people."""
+        """The location, as a text for people."""
 
     def runs(self) -> set[str]:
-        """All names at the level of runs, of whatever form."""
+        """Return the names of all folders of runs. A name may have any form."""
 
     def put_aside(self, run: RunRef) -> None:
-        """Move a resume's saved state out of the way, at once."""
+        """Move the files of the run away at once, so that no later attempt resumes from its saved state."""
 
     def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove the files of the run's attempts up to this one. A second call removes the rest, or nothing."""
+        """Remove the files of the run's attempts up to this one. A second call removes files that are left."""
 
     def finish(self) -> list[str]:
-        """Remove what killed calls had put aside. Returns what could not be removed, and why."""
+        """Remove files that interrupted calls had moved away. Returns the files that could not be removed, with
+        reasons.
+        """
 
 
 class Catalogue(Protocol):
-    """The crawlers that may be run."""
+    """The definitions of the crawlers that may be run."""
 
     def get(self, name: str) -> CrawlerDefinition | None: ...
 
@@ -216,155 +234,165 @@ class Catalogue(Protocol):
 
 
 class PlanHost(Protocol):
-    """The process that holds the object of a manager's class: users' code. One call at a time.
+    """The process that runs users' code: it holds the object of a manager's class. It takes one call at a time.
 
-    While a call is under way the class may ask for more: ``answer`` gets the name of the question and its arguments.
-    Raises ``PlanFailed``. Its answers are checked: they have the promised form and size, but may be wrong otherwise.
+    During a call the class may send questions. ``answer`` is then called with the name of the question and its
+    arguments. Raises ``PlanFailed``. The form and the size of its return values are checked, but not their contents.
     """
 
     fingerprint: str
-    """The fingerprint of the class's source, as it was loaded."""
+    """The fingerprint of the source code of the class that is loaded."""
     on_code_change: str
-    """``replay``, ``continue`` or ``fail``: the choice of the class when its source differs from the recorded one."""
+    """The choice of the class when its source code differs from the recorded code: ``replay``, ``continue`` or
+    ``fail``."""
     on_item_error: str
-    """``stop`` or ``skip``: the choice of the class for a yield that cannot be a job."""
+    """The choice of the class for a yield that is no valid job: ``stop`` or ``skip``."""
     on_hook_error: str
-    """``fail`` or ``complete``: the choice of the class for an end with errors in its hooks."""
+    """The choice of the class for an end with errors in its hooks: ``fail`` or ``complete``."""
     failed_outcomes: frozenset[str]
-    """Outcomes that are failures for the object; empty until ``begin``."""
+    """The outcomes that the object treats as failures; empty until ``begin``."""
     generation: int | None
-    """The generation of its writes; ``None`` until ``begin``."""
+    """The generation that the process has for its writes; ``None`` until ``begin``."""
     settled: bool
-    """True when all its decisions are recorded. The committing caller sets it; a process that is not settled is
-    discarded.
+    """True when all decisions of the process are recorded. The caller that commits them sets it. A process that is not
+    settled is discarded.
     """
 
     @property
     def at(self) -> str | None:
-        """The method of the class that is being called, or was called last; ``None``: none was."""
+        """The method of the class that executes, or executed last; ``None``: no method was called."""
 
     @property
     def done(self) -> Decision | None:
-        """The decision of the hooks that ended in the last ``cycle``, however the cycle itself ended; ``None``:
+        """The decision of the hooks that ended in the last ``cycle``, even if the cycle itself failed; ``None``:
         unknown. It is committed when the decision of the cycle cannot be committed.
         """
 
     def begin(self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> object:
-        """Make the object: ``__init__``, ``on_start``, and the resume hooks."""
+        """Make the object: call ``__init__``, ``on_start`` and the resume hooks."""
 
     def page(self, after: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> Page:
-        """The yields of its source after this position."""
+        """Return the yields of the source after this position."""
 
     def cycle(self, facts: Facts, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
-        """One ``workflow_loop``. Its decision must be committed as a whole, or the process must be discarded."""
+        """Call ``workflow_loop`` once, and return its decision. The caller must commit the whole decision, or discard
+        the process.
+        """
 
     def finish(self, reason: str | None, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
-        """``on_close``. After the last cycle: returns the decision of both, which replaces that of the cycle. After a
-        stop: returns its decision, with this close reason unless the class set one.
+        """Call ``on_close``, and return its decision.
+
+        After the last cycle the decision also contains the decision of the cycle, and replaces it. After a stop it has
+        the close reason ``reason``, unless the class set a reason.
         """
 
 
 class PlanHosts(Protocol):
-    """The processes with users' code of one worker, each of one manager."""
+    """The processes of one worker that run users' code. Each process belongs to one manager."""
 
     @property
     def queue(self) -> str | None:
-        """The task queue that only this worker serves; ``None`` when it shuts down."""
+        """The task queue that only this worker serves; ``None`` when the worker shuts down."""
 
     def use(
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
     ) -> AbstractContextManager[PlanHost]:
-        """The process of this manager, and of nobody else until the block ends; a new one when there is none of this
-        attempt and generation.
+        """Return the process of this manager, reserved for the caller until the block ends. If there is no process of
+        this attempt and generation, a new one is started.
 
-        ``alive`` is called now and then while anything is waited for; what it raises ends the wait, and the process. A
-        block that ends by an error ends a process that is not settled. Raises ``PlanFailed`` when the class cannot be
-        loaded.
+        ``alive`` is called repeatedly during each wait. An error that it raises ends the wait and the process. A
+        process that is not settled also ends when the block raises an error. Raises ``PlanFailed`` when the class
+        cannot be loaded.
         """
 
     def drop(self, manager_id: int) -> None:
         """End the manager's process, if there is one."""
 
     def printed(self, manager_id: int) -> str:
-        """The output of the manager's processes until they were given back, since this was asked last: at most 16 KiB,
-        for people, without secrets."""
+        """Return the output of the manager's processes since the last call: at most 16 KiB, for people, without
+        secrets. Output of a process in use is not included.
+        """
 
 
 class FunctionHost(Protocol):
-    """A process that calls functions of graphs, one after the other. Its answers are checked and limited."""
+    """A process that calls functions of graphs, one after the other. Its return values are checked and limited."""
 
     def call(
         self, call: FunctionCall, answer: Callable[[str, Mapping[str, Any]], Any], alive: Callable[[], None]
     ) -> FunctionReply:
-        """Execute the function once, and return how it ended. ``answer`` gets questions of the function, ``alive`` is
-        called now and then; what it raises ends the process.
+        """Execute the function once, and return how it ended.
 
-        Raises ``PlanFailed``: ``missing`` when this worker cannot call it and another one may, ``for_good`` when it
-        cannot be called at all; otherwise it failed, and with its process unless that ``lives``. ``WorkerLeaves``: the
-        process was ended with all others of this worker.
+        ``answer`` is called with each question of the function. ``alive`` is called repeatedly, and an error that it
+        raises ends the process. Raises ``PlanFailed``. With ``missing`` this worker cannot call the function, but
+        another worker may. With ``for_good`` no worker can call it. Otherwise the function failed, and its process
+        ended unless ``lives`` is set. Raises ``WorkerLeaves`` when the worker ended all its processes.
         """
 
     def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
-        """Pass values to the function, each with its description. Returns their size, for the answer. Raises
-        ``InvalidRequest`` for more than a process can hold, and ``PlanFailed`` when this machine has no room.
+        """Pass values to the function, each with its description. Returns their size, which the answer must contain.
+
+        Raises ``InvalidRequest`` when a process cannot hold them, and ``PlanFailed`` when this machine has no space.
         """
 
     def taken(self, size: int) -> list[bytes]:
-        """The values of a question of the function. Raises ``InvalidRequest`` for impossible ones."""
+        """Return the values that a question of the function contains. Raises ``InvalidRequest`` for invalid values."""
 
     def end_soon(self) -> None:
-        """Ask the process to end: SIGTERM."""
+        """Send SIGTERM to the process, so that it ends soon."""
 
     def printed(self) -> str:
-        """The output since this was asked last: at most 16 KiB, for people, without secrets."""
+        """Return the output since the last call: at most 16 KiB, for people, without secrets."""
 
 
 class FunctionHosts(Protocol):
     """The processes of one worker that call functions of graphs."""
 
     def use(self, graph: str) -> AbstractContextManager[FunctionHost]:
-        """A process for the caller alone until the block ends, in which nothing of another graph runs. Raises
-        ``PlanFailed`` when none can be started, and ``WorkerLeaves``."""
+        """Return a process that is reserved for the caller until the block ends. It runs only code of this graph.
+
+        Raises ``PlanFailed`` when no process can be started, and ``WorkerLeaves``.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """One execution of a step's function, as the process that calls it needs it."""
+    """One execution of a step's function, with all data that its process needs."""
 
     function: str
-    """``module:qualname``."""
+    """The function, as ``module:qualname``."""
     graph: str
-    """The key of its graph."""
+    """The key of the graph that has the step."""
     job: Mapping[str, Any]
     """The step, as ``graphs.job.Job.of`` reads it."""
     limit_s: float
-    """Seconds that it may take."""
+    """The most seconds that the function may take."""
     graft: bool = False
     given: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]] = ()
-    """For a cascade: contexts from the outermost graph inwards (``path`` is empty), then the records of its
-    dependencies, each after its ``path``: names below the level of the step.
+    """The input of a cascade. First come the contexts, from the outermost graph inwards, with an empty ``path``. Then
+    come the records of its dependencies, each with its ``path`` relative to the level of the step.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionReply:
-    """The end of a function that was executed to its end."""
+    """The result of a function that returned."""
 
     kind: str
-    """``done``; ``value``: with a result; ``cancel``: it returned ``Cancel``; ``snooze``: it returned ``Snooze``."""
+    """``done`` (no result), ``value`` (a result), ``cancel`` (it returned ``Cancel``) or ``snooze`` (it returned
+    ``Snooze``)."""
     result: Sequence[bytes] | None = None
-    """Encoded and packed (``domain.values``)."""
+    """The result, encoded and packed (``domain.values``)."""
     result_bytes: int = 0
     reason: str | None = None
     seconds: float = 0.0
 
 
 class WorkerLeaves(Exception):
-    """This worker shuts down, and ends its processes; this says nothing about the calls in them."""
+    """This worker shuts down and ends its processes. The calls in these processes have not failed."""
 
 
 class PlanFailed(Exception):
-    """Users' code failed. The text names the error, its position, and the cure where there is one."""
+    """Users' code failed. The text names the error, its position in the code, and the cure if there is one."""
 
     def __init__(
         self,
@@ -376,9 +404,12 @@ class PlanFailed(Exception):
         missing: bool = False,
         struck: bool = False,
     ) -> None:
-        """``item_id``: the job whose hooks were at work. ``lives``: its process is still there. ``for_good``: another
-        try leads to the same until the code or the options change. ``missing``: the class could not be loaded on this
-        worker; another one may have it. ``struck``: its process was ended from outside (SIGKILL, SIGTERM)."""
+        """Make the error.
+
+        ``item_id``: the job whose hooks were executing. ``lives``: the process still runs. ``for_good``: another try
+        fails in the same way until the code or the options change. ``missing``: this worker could not load the class;
+        another worker may have it. ``struck``: somebody else ended the process (SIGKILL, SIGTERM).
+        """
         super().__init__(text)
         self.item_id, self.lives, self.for_good, self.missing = item_id, lives, for_good, missing
         self.struck = struck

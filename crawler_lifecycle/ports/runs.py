@@ -1,4 +1,4 @@
-"""Runs and tasks as they are on record."""
+"""Values of runs and tasks, as the database records them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatu
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 
-#: The most rows that ``changed_runs`` compares, and crawlers for ``recent_runs``, in one call.
+#: The most rows that one call of ``changed_runs`` compares, and the most crawlers in one call of ``recent_runs``.
 ROWS_MAX, CRAWLERS_MAX = 2_000, 200
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The workflow that owns a run: its id and the first run id of its chain (stable over continue-as-new)."""
+    """The workflow that owns a run: its id, and the first run id of its chain. Both survive continue-as-new."""
 
     workflow_id: str
     first_run_id: str
@@ -27,7 +27,9 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A writer's claim on a run: its write counts only while this very run is at this attempt, owned by this chain."""
+    """The right of a writer to change a run. A write counts only while exactly this run has this attempt and this
+    owner.
+    """
 
     run_id: int
     attempt: int
@@ -41,7 +43,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class RunHandle:
-    """The answer to a claim of a run."""
+    """The run that a workflow has claimed."""
 
     run_id: int
     run_uid: str
@@ -51,16 +53,16 @@ class RunHandle:
     """The stored request, without its task list."""
     multi: bool
     resumed: bool
-    """True when this attempt takes over from an earlier one."""
+    """True when this attempt continues the work of an earlier attempt."""
     rerun: bool = False
     repair: bool = False
-    """True when the claim replaces a lost workflow."""
+    """True when the workflow that claims the run replaces a lost workflow."""
     stop: StopIntent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One row of ``run_history`` as readers see it."""
+    """One row of the table ``run_history``, without columns that only the store needs."""
 
     run_id: int
     run_uid: str
@@ -73,9 +75,9 @@ class RunRow:
     created_at: datetime
     updated_at: datetime
     attempt_at: datetime | None = None
-    """The time when a later attempt than the first was accepted."""
+    """The time when the present attempt was accepted; ``None``: it is the first attempt."""
     owner_workflow_id: str | None = None
-    """Without ``owner_run_id``: the workflow that is to claim the attempt."""
+    """The workflow that owns the run. While ``owner_run_id`` is ``None``, it has not claimed the attempt yet."""
     owner_run_id: str | None = None
     outcome: str | None = None
     cause: str | None = None
@@ -86,12 +88,12 @@ class RunRow:
     stop: StopIntent | None = None
     waiting_for: str | None = None
     waiting_since: datetime | None = None
-    """The time when its present wait began."""
+    """The time when the present wait of the run began."""
     stop_acted_at: datetime | None = None
     """The time when a workflow acted on the recorded stop."""
     look_error: str | None = None
     look_error_since: datetime | None = None
-    """The time when looks began to fail, as long as they do."""
+    """The time since which every look fails; ``None``: the last look succeeded."""
     verified_at: datetime | None = None
     next_look_at: datetime | None = None
     last_progress_at: datetime | None = None
@@ -101,15 +103,16 @@ class RunRow:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deleted_at: datetime | None = None
-    """The time when somebody asked that all that it brought goes."""
+    """The time when somebody requested the deletion of the data of the run."""
     deletion_ended_at: datetime | None = None
     deletion: Mapping[str, Any] | None = None
-    """Who asked, what of it is ``gone`` and what is ``left`` and why, by place."""
+    """The report of the deletion: the requester, the removed data (``gone``), and the remaining data with reasons
+    (``left``)."""
     fields: Coverage | None = None
-    """The fields that its items fill, from its verdict on."""
+    """The fields that the items of the run fill; known after the verdict."""
     pages_per_minute: float | None = None
-    """On average, from its start to its end or, before that, to ``last_progress_at``. Null where it is unknown; of a
-    resumed run as well, whose counters and start are of several attempts: its tasks tell theirs."""
+    """The average from its start to its end; before its end, to ``last_progress_at``. ``None`` when it is unknown, and
+    for a resumed run, whose counters belong to several attempts. The rows of its tasks have their own averages."""
 
     @property
     def ref(self) -> RunRef:
@@ -118,7 +121,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RecentRun:
-    """One of the last runs of a crawler: its result and its counters."""
+    """The result and the counters of one of the last runs of a crawler."""
 
     run_id: int
     crawler: str
@@ -135,7 +138,7 @@ class RecentRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One row of ``task_history`` as readers see it."""
+    """One row of the table ``task_history``, without columns that only the store needs."""
 
     task_id: int
     run_id: int
@@ -146,7 +149,8 @@ class TaskRow:
     outcome: str | None = None
     cause: str | None = None
     error: str | None = None
-    """The line that says why it failed, from its log or its runner; ``None``: it did not, or there is none."""
+    """The line of its log or its runner that says why the task failed; ``None``: it did not fail, or no line says
+    why."""
     args: Mapping[str, str] = field(default_factory=dict)
     cluster: str | None = None
     cluster_name: str | None = None
@@ -160,19 +164,20 @@ class TaskRow:
     errors: int | None = None
     peak_memory: int | None = None
     resumed: bool | None = None
-    """True when a task of a later attempt continued from saved state; ``None``: a first attempt, or unknown."""
+    """True when the task continued from the saved state of an earlier attempt; ``None``: it belongs to the first
+    attempt, or it is unknown."""
     resume_note: str | None = None
     deployed_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     last_progress_at: datetime | None = None
-    """The time when its counters were last seen to move: what they say is of then."""
+    """The time when its counters changed last."""
     pages_per_minute: float | None = None
-    """On average, from its start to its end or, before that, to ``last_progress_at``; null where it is unknown."""
+    """The average from its start to its end; before its end, to ``last_progress_at``. ``None`` when it is unknown."""
 
 
 class DrawnTask(NamedTuple):
-    """A task as one square shows it: the little of its row that is read for thousands of them."""
+    """The few columns of a task that a page needs to draw it as a square. A page may draw thousands of tasks."""
 
     task_id: int
     task_index: int
@@ -188,7 +193,7 @@ class DrawnTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The number of a run's tasks that say the same about going on with the saved state of an earlier attempt."""
+    """The number of a run's tasks that have the same note about resuming from saved state."""
 
     resumed: bool | None
     note: str
@@ -197,7 +202,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class TransitionRow:
-    """One row of ``status_transition``."""
+    """One row of the table ``status_transition``: a change of a status."""
 
     seq: int
     run_id: int
@@ -214,26 +219,26 @@ class TransitionRow:
 
 @dataclass(frozen=True, slots=True)
 class LostRun:
-    """A run without a row, with all data about it from other sources."""
+    """A run whose row is missing in the database, with all data about it from other sources."""
 
     run: RunRef
     attempt: int
     request_id: str
     request: RunRequest
-    """Without its task list."""
+    """The request, without its task list."""
     multi: bool
     owner: Owner
-    """The workflow that works or worked for it."""
+    """The workflow that works or worked for the run."""
     tasks: Sequence[TaskRecord]
     cluster: str
     total: int = 0
-    """The lower bound of its number of tasks, including those that left nothing."""
+    """The least number of tasks that the run has, including tasks without any trace."""
     stop: StopIntent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """Tasks of a run that are not superseded, by status."""
+    """The number of tasks of a run in each status, without superseded tasks."""
 
     by_status: Mapping[str, int]
 
@@ -250,17 +255,17 @@ class TaskCounts:
         return self.active + self.queued
 
     def positive(self) -> dict[str, int]:
-        """The statuses that tasks are in, as plain texts."""
+        """Return the counts above zero, with the statuses as plain strings."""
         return {str(status): count for status, count in self.by_status.items() if count}
 
 
 @dataclass(frozen=True, slots=True)
 class RunTasks:
-    """The tasks of a run in the form of a list."""
+    """The facts about the tasks of a run that a list of runs shows."""
 
     counts: TaskCounts
     reason: str | None = None
-    """The reason why a task is PENDING: that of the first, among the first few, that has a reason."""
+    """The reason why a task is PENDING. It is taken from the first few PENDING tasks; the first known reason counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,12 +276,12 @@ class QueuedTask:
     index: int
     args: Mapping[str, str]
     offered_until: datetime | None = field(default=None, compare=False)
-    """The time until which an earlier call of the attempt may create it; ``None``: no other call may have done so."""
+    """The time until which an earlier call of this attempt may still create the task; ``None``: no other call may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """The scheduler service's answer for one task. ``state``: created, existing, deferred or refused."""
+    """The answer of the scheduler service for one task. ``state`` is created, existing, deferred or refused."""
 
     index: int
     state: str
@@ -287,7 +292,7 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One deployment call, as in docs/scheduler.md."""
+    """The content of one deployment call (docs/scheduler.md)."""
 
     run: RunRef
     attempt: int
@@ -305,11 +310,12 @@ class Deployment:
     resume: bool = False
     """True when resumable crawlers should continue from the state of the attempt before."""
     place: str | None = None
-    """The namespace in which the caller will search the tasks (``Cluster.place``): they are created there or
-    nowhere.
+    """The namespace in which the caller will look for the tasks (``Cluster.place``). The tasks must not be created in
+    another namespace.
     """
     record: Mapping[str, object] = field(default_factory=dict)
-    """The rest of the run's row (``domain.adoption``), kept beside each task for a database that loses the row."""
+    """Further columns of the run's row (``domain.audits.adoption``). The cluster keeps them with each task, because the
+    database may lose the row."""
 
     @property
     def run_id(self) -> int:
@@ -318,43 +324,46 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """The record that a cluster has of a task that it was given, whether it still executes or not."""
+    """The record that a cluster keeps of a deployed task. The task may still execute or have ended."""
 
     index: int
     attempt: int
     task_id: int
     crawler: str
     args: Mapping[str, str]
-    """The complete arguments: those of run, task and catalogue."""
+    """The complete arguments: from the run, the task and the catalogue."""
     settings: Mapping[str, str]
     name: str
     uid: str
     place: str | None = None
     record: Mapping[str, object] = field(default_factory=dict)
-    """As ``Deployment.record``; empty where it is missing or unreadable."""
+    """The value of ``Deployment.record``; empty when it is missing or unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRef:
-    """A task as the cluster identifies it."""
+    """The facts by which a cluster identifies a task."""
 
     task_id: int
     index: int
     attempt: int
     uid: str | None = None
     stopping: bool = False
-    """True when we asked it to end, so that its absence is expected."""
+    """True when we asked the task to end. Its absence is expected then."""
     missed_at: datetime | None = None
-    """The time of the first of the looks in a row that did not find it; ``None``: the last look found it."""
+    """The time of the first look that did not find the task, if no later look found it; ``None``: the last look found
+    it."""
     place: str | None = None
-    """The namespace of the task (``Cluster.place``): anywhere else its absence proves nothing. ``None``: not
-    recorded.
+    """The namespace of the task (``Cluster.place``); ``None``: not recorded. Its absence from another namespace proves
+    nothing.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Leave to write one object: with exactly these headers, these bytes and no others, until ``expires_at``."""
+    """The permission to write one object until ``expires_at``. The request must have exactly these headers, and the
+    bytes that were announced.
+    """
 
     url: str
     headers: Mapping[str, str]
@@ -363,19 +372,19 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row of ``outbox_event``."""
+    """One row of the table ``outbox_event``."""
 
     seq: int
     run_id: int | None
-    """The run that it is about, if it is about one."""
+    """The run that the event is about; ``None``: it is about no run."""
     subject_uid: str
-    """The uid of the subject: numbers are given out again after a restore of the database."""
+    """The uid of the subject. Its number alone is not unique: a restored database gives a number out again."""
     attempt: int
     type: str
     body: Mapping[str, object]
     created_at: datetime
     subject: str = ""
-    """The subject: ``runs/7``, ``managers/3``; left out: the run."""
+    """The subject, such as ``runs/7`` or ``managers/3``. The default is the run."""
 
     def __post_init__(self) -> None:
         if not self.subject:
@@ -383,7 +392,7 @@ class Event:
 
     @property
     def key(self) -> str:
-        """Names subject, attempt and type, in this database and every other: ``event_key``."""
+        """The unique key of the event, made of subject, uid, attempt and type. It is also unique among databases."""
         number = self.subject.partition("/")[2]
         prefix = "" if self.run_id is not None else self.subject.removesuffix(number)
         return f"{prefix}{number}-{self.subject_uid}/{self.attempt}/{self.type}"

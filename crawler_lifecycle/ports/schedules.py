@@ -1,4 +1,4 @@
-"""Ports of schedules: their definitions and their firings."""
+"""Values of schedules: their definitions and their firings."""
 
 from __future__ import annotations
 
@@ -11,112 +11,112 @@ from crawler_lifecycle.domain.bounds import INT_MAX, Bound, check_number, check_
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import TargetKind, check_schedule_name
 
-#: Seconds for which Temporal and the database may differ about a schedule before it is reported.
+#: The longest time for which Temporal may have another definition of a schedule than the database without a report.
 UNTOLD = timedelta(minutes=10)
 _REVISION = Bound(1, INT_MAX, whole=True, or_none=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """One row of ``schedule``."""
+    """One row of the table ``schedule``."""
 
     schedule_id: int
     name: str
     revision: int
-    """The number of times that its definition was given or changed."""
+    """The number of its definition. Each new definition raises it by 1."""
     definition: Mapping[str, Any]
-    """As ``ScheduleSpec`` in JSON."""
+    """The definition: a ``ScheduleSpec`` in JSON."""
     created_at: datetime
     updated_at: datetime
     checked_until: datetime
-    """Each due time before has its line."""
+    """The end of the last check. Each due time before it has a firing."""
     requested_by: str | None = None
     paused_at: datetime | None = None
     pause_reason: str | None = None
     ended_at: datetime | None = None
-    """Since when it has no further due times."""
+    """The time since which the schedule has no further due times."""
     deleted_at: datetime | None = None
     told: int | None = None
-    """The revision that Temporal has. An older one: its Temporal Schedule is about to be changed."""
+    """The revision that Temporal has. If it is lower than ``revision``, the Temporal Schedule will be updated soon."""
     trouble: str | None = None
-    """The error of the last update in Temporal, or the change that was found there."""
+    """The error of the last update in Temporal, or a manual edit that was found there."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRef:
-    """The run, manager or graph that a due time began."""
+    """The run, manager or graph that a due time started."""
 
     kind: TargetKind
     id: int
-    """Of the run, the manager or the graph."""
+    """The number of the run, the manager or the graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueRow:
-    """One row of ``schedule_due``: a due time, and its result."""
+    """One row of ``schedule_due``: the firing of a due time, and its result."""
 
     due_id: int
     schedule_id: int
     name: str
     revision: int
-    """Of the definition by which it was decided."""
+    """The revision of the definition that was valid at the decision."""
     due_at: datetime
     decision: Decision
     decided_at: datetime
     lateness_ms: int
-    """From the due time to the decision."""
+    """The time from the due time to the decision, in milliseconds."""
     reason: str | None = None
     asked_by: str | None = None
     """The person who requested this due time (``trigger`` and ``backfill``); ``None``: the schedule itself."""
     after_id: int | None = None
-    """The firing whose target must have its verdict first."""
+    """The firing whose target must end before this one starts its own."""
     target: TargetRef | None = None
     begun_at: datetime | None = None
     status: str | None = None
-    """The present status of the target; only in lists."""
+    """The present status of the target. Only lists contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreviousTarget:
-    """The target that must have its verdict before another one begins."""
+    """The earlier firing whose target must end before another target starts."""
 
     due_id: int
     live: bool
     target: TargetRef | None
-    """``None``: it has not begun yet."""
+    """The target; ``None``: it has not started yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Number of firings that were written for due times without one."""
+    """The number of firings that were written for due times without a firing."""
 
     missed: int = 0
     paused: int = 0
     more: bool = False
-    """True when there may be more of them."""
+    """True when there may be more due times without a firing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCounts:
-    """The number of schedules."""
+    """Counts of the schedules."""
 
     active: int = 0
     paused: int = 0
     untold: int = 0
-    """Number of schedules that have differed in Temporal for long, deleted ones included."""
+    """The number of schedules whose definition Temporal has not had for a long time, including deleted schedules."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueOrder:
-    """Input of ``CrawlDueWorkflow``; without ``due_at`` the time for which Temporal fired.
+    """Input of ``CrawlDueWorkflow``. Without ``due_at`` the workflow uses the time for which Temporal fired.
 
-    Raises ``InvalidRequest``.
+    Raises ``InvalidRequest`` for an invalid field.
     """
 
     name: str
     due_at: datetime | None = None
     revision: int | None = None
-    """Of the definition that the Temporal Schedule has."""
+    """The revision of the definition that the Temporal Schedule has."""
 
     def __post_init__(self) -> None:
         check_schedule_name(self.name)

@@ -1,4 +1,4 @@
-"""Port of deliveries to webhooks."""
+"""Port of deliveries to webhooks, and its values."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from .runs import Event
 
 
 class ReceiverGone(NotDelivered):
-    """The receiver said that it wants nothing more, for ever (410)."""
+    """The receiver does not want any further events (HTTP status 410)."""
 
 
 class WebhookSender(Protocol):
-    """Connections to the receiver of one webhook."""
+    """The connections to the receiver of one webhook."""
 
     async def send(self, spec: WebhookSpec, event: Event) -> None:
-        """Deliver one event, signed. Raises ``NotDelivered`` within 10 seconds, and ``ReceiverGone``."""
+        """Sign and deliver one event within 10 seconds. Raises ``NotDelivered``, and ``ReceiverGone`` after a 410."""
 
 
 class WebhookSenders(Protocol):
-    """Delivers to webhooks."""
+    """The source of senders to webhooks."""
 
     def connections(self) -> AbstractAsyncContextManager[WebhookSender]:
-        """A sender for the event loop that runs."""
+        """Return a sender for the running event loop. It closes its connections when the block ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookRow:
-    """One row of ``webhook``."""
+    """One row of the table ``webhook``."""
 
     webhook_id: int
     webhook_uid: str
     name: str
     revision: int
-    """The number of times that its definition was given or changed."""
+    """The number of its definition. Each new definition raises it by 1."""
     definition: Mapping[str, Any]
-    """As ``WebhookSpec`` in JSON."""
+    """The definition: a ``WebhookSpec`` in JSON."""
     through_seq: int
-    """All events up to this number are delivered, or are not for this webhook."""
+    """The number of an event. Every event up to it was delivered, was skipped, or does not fit the filters."""
     created_at: datetime
     updated_at: datetime
     requested_by: str | None = None
     follower: str | None = None
-    """The present deliverer; no other may write any more."""
+    """The workflow execution that delivers now. No other one may record deliveries."""
     failing_since: datetime | None = None
-    """Since when the event behind ``through_seq`` is not taken."""
+    """The time since which the webhook fails to accept an event after ``through_seq``."""
     error: str | None = None
-    """The reason why the last failed try failed, while it fails."""
+    """The reason of the last failed try; ``None`` while no delivery fails."""
     delivered_at: datetime | None = None
     paused_at: datetime | None = None
     pause_reason: str | None = None
@@ -61,7 +61,7 @@ class WebhookRow:
 
     @property
     def state(self) -> Literal["active", "failing", "paused"]:
-        """The state of the webhook."""
+        """The state of the webhook for people: ``active``, ``failing`` or ``paused``."""
         if self.paused_at is not None:
             return "paused"
         return "active" if self.failing_since is None else "failing"
@@ -69,20 +69,21 @@ class WebhookRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvents:
-    """The events that are to be delivered to a webhook next."""
+    """The events that have to be delivered to a webhook next."""
 
     events: Sequence[Event]
-    """In order, without delivered events and events that its filters exclude."""
+    """The events in the order of their numbers, without delivered events and without events that the filters
+    exclude."""
     until_seq: int
-    """Up to this number there is no other event to deliver."""
+    """The number of the last examined event. Up to it there are no other events to deliver."""
     more: bool = False
-    """True when there may be more behind it now."""
+    """True when there may be further events after ``until_seq`` now."""
     paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One try to deliver an event; ``error`` ``None``: it was accepted."""
+    """One try to deliver an event. ``error`` is ``None`` when the receiver accepted it."""
 
     seq: int
     error: str | None = None
@@ -90,14 +91,14 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class WebhookDelivery:
-    """An event that was tried to be delivered to a webhook."""
+    """An event for which a delivery to a webhook was tried."""
 
     seq: int
     type: str
     subject: str
     created_at: datetime
     status: str
-    """``delivered`` or ``failed``, which is tried again unless it was skipped."""
+    """``delivered``, ``failed`` (the delivery is tried again) or ``skipped`` (it is not tried again)."""
     tries: int
     error: str | None
     delivered_at: datetime | None

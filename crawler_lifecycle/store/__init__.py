@@ -1,4 +1,4 @@
-"""The database, on SQLite, MySQL 8 and MariaDB: the only place where a status changes, always by compare-and-set."""
+"""The database, on SQLite, MySQL 8 and MariaDB. Only this package changes a status, always by compare-and-set."""
 
 from crawler_lifecycle.store.migrations.schema_version import (
     Schema,

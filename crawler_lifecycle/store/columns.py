@@ -1,4 +1,4 @@
-"""Columns and tables: types whose values every database stores and returns unchanged, and common columns."""
+"""Column types whose values every database stores and returns unchanged, and columns that several tables have."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 CAUSE_MAX = 4000
-"""Characters that are kept of a text from a cluster, a crawler or a person."""
+"""The most characters that are stored of a text from a cluster, a crawler or a person."""
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """An aware datetime in UTC with microseconds; the databases themselves know no time zone."""
+    """An aware datetime in UTC with microseconds. The databases store it without a time zone."""
 
     impl = DateTime
     cache_ok = True
@@ -42,7 +42,7 @@ class UtcTime(TypeDecorator[datetime]):
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError("a time without a zone cannot be stored")
+            raise ValueError(f"the time {value} has no time zone; give an aware datetime")
         return value.astimezone(UTC).replace(tzinfo=None)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
@@ -50,26 +50,31 @@ class UtcTime(TypeDecorator[datetime]):
 
 
 def storable(text: str, length: int | None = None) -> str:
-    """``text`` as every database takes it: no lone surrogates, and no longer than ``length`` characters."""
+    """Return ``text`` in a form that every database accepts: without lone surrogates, and with at most ``length``
+    characters.
+    """
     clean = text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
     return clean if length is None or len(clean) <= length else clean[: length - 1] + "…"
 
 
 class JsonText(str):
-    """JSON that is already text, and is stored unchanged."""
+    """A text that is JSON already, and is stored unchanged."""
 
     __slots__ = ()
 
 
 def json_text(value: object) -> str:
-    """``value`` as JSON that every database takes."""
+    """Return ``value`` as JSON that every database accepts."""
     if isinstance(value, JsonText):
         return value
     return storable(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
 
 
 class Words(TypeDecorator[str]):
-    """Text from outside, made storable and cut to its column: a long reason must never lose the status it explains."""
+    """A text from outside, made storable and cut to the length of its column.
+
+    It is cut because a status must be recorded even if the text that explains it is too long.
+    """
 
     impl = String
     cache_ok = True
@@ -100,7 +105,7 @@ metadata = MetaData(
 
 
 def new_table(name: str, *parts: Column[Any] | Index | UniqueConstraint) -> Table:
-    """A table with the options that all tables share."""
+    """Return a table with the options that all tables share."""
     numbered = any(isinstance(part, Column) and part.autoincrement is True for part in parts)
     return Table(
         name,
@@ -109,18 +114,18 @@ def new_table(name: str, *parts: Column[Any] | Index | UniqueConstraint) -> Tabl
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
         mysql_collate="utf8mb4_bin",
-        # Without it SQLite would give the id of a deleted last row to the next one.
+        # Without this option SQLite gives the id of a deleted last row to the next new row.
         sqlite_autoincrement=numbered,
     )
 
 
 def same_columns(table: Table, *names: str) -> list[Column[Any]]:
-    """Columns for a worktable: with the names and types that they have in ``table``."""
+    """Return columns for a worktable, with the names and types that they have in ``table``."""
     return [Column(name, table.c[name].type) for name in names]
 
 
 def life_columns() -> list[Column[Any]]:
-    """The times of a row that begins and ends."""
+    """Return the time columns of a row that begins and ends."""
     return [
         Column("created_at", UtcTime, nullable=False),
         Column("updated_at", UtcTime, nullable=False),
@@ -130,7 +135,7 @@ def life_columns() -> list[Column[Any]]:
 
 
 def stop_columns() -> list[Column[Any]]:
-    """The columns of a row that can be stopped: the intent (``base.unit.stop_of``)."""
+    """Return the columns that keep the stop intent of a row (``base.unit.stop_of``)."""
     return [
         Column("stop_requested_at", UtcTime),
         Column("stop_force", Boolean, nullable=False),

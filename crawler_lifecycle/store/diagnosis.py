@@ -24,22 +24,22 @@ _ANSWER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The facts that were found."""
+    """The facts about one database."""
 
     server: str
     """Product, version and address, without the password."""
     schema: Schema
-    """The schema that it has, if any."""
+    """The schema of the database."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Settings of a MySQL or MariaDB server, by name."""
+    """The values of server variables of MySQL or MariaDB, by name."""
     now: float | None = None
-    """The server's clock as seconds since 1970; ``None`` where it is our own."""
+    """The clock of the server as seconds since 1970; ``None``: the database is a SQLite file and uses our clock."""
     exists: bool = True
-    """True when there is a database at all; a SQLite file may have to be made first."""
+    """False when the SQLite file does not exist yet."""
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of a SQLite database; ``None`` for other databases and for URLs that name none."""
+    """Return the file of a SQLite database; ``None`` for other databases and for invalid URLs."""
     try:
         parsed = parse_url(url)
     except InvalidRequest:
@@ -48,9 +48,9 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def diagnose(url: str) -> Diagnosis:
-    """Look into a database; nothing is changed, and a SQLite file that is not there is not made.
+    """Return facts about the database at ``url``. It changes nothing, and creates no SQLite file.
 
-    Raises ``InvalidRequest`` and ``StoreUnavailable``.
+    Raises ``InvalidRequest`` for an invalid URL, and ``StoreUnavailable``.
     """
     parsed = parse_url(url)
     file = sqlite_file(url)
@@ -65,9 +65,10 @@ def diagnose(url: str) -> Diagnosis:
 
 
 def try_writing(url: str) -> None:
-    """Take a SQLite file's write lock and release it again; nothing is changed.
+    """Begin and end a writing transaction, without a change. On SQLite this takes the write lock of the file.
 
-    For a server, its variables show whether it is read-only. Raises ``StoreUnavailable`` after at most ten seconds.
+    On a server it proves little: a variable of the server says whether it is read-only (``Diagnosis.variables``).
+    Raises ``StoreUnavailable`` after at most ten seconds when the database cannot be used.
     """
     with _database(parse_url(url)) as database, database.writing():
         pass
@@ -82,7 +83,7 @@ def _of_server(connection: Connection, url: str, schema: Schema) -> Diagnosis:
     rows = connection.execute(text(f"SHOW VARIABLES WHERE Variable_name IN ({names})"))
     variables = {str(name): str(value) for name, value in rows}
     version = str(connection.execute(text("SELECT VERSION()")).scalar_one())
-    # Both clocks are read as numbers: the server's time zone has no part in it.
+    # A number of seconds does not depend on the time zone of the server.
     now = connection.execute(text("SELECT UNIX_TIMESTAMP(NOW(6))")).scalar_one()
     product = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     return Diagnosis(f"{product} {version} at {masked(url)}", schema, variables, float(now))

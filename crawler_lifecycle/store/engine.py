@@ -1,8 +1,7 @@
-"""Connections: opens each database, begins transactions, and classifies failures.
+"""Connections to the databases, their transactions, and the classes of their failures.
 
-All differences between the databases are here: SQLite gets its pragmas and ``BEGIN IMMEDIATE`` for writers (a writer
-that upgrades a read lock cannot wait, it fails), MySQL and MariaDB get READ COMMITTED, strict mode and timeouts on
-every wait.
+SQLite gets its pragmas, and ``BEGIN IMMEDIATE`` for writers: a writer that upgrades a read lock fails at once instead
+of waiting. MySQL and MariaDB get READ COMMITTED, strict mode, and a timeout for every wait.
 """
 
 from __future__ import annotations
@@ -37,23 +36,25 @@ URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
 
 BUSY_TIMEOUT_S = 10.0
-"""Seconds that a SQLite writer waits for another one, and that any caller waits for a pooled connection."""
+"""The most seconds that a SQLite writer waits for another writer, and that a caller waits for a pooled connection."""
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 10
 LOCK_WAIT_S = 8
-"""Below the answer timeout, so that a lock that is not released is reported as such and not as a lost connection."""
+"""Seconds that a statement waits for a lock. They are below the answer timeout, so that a lock that is not released is
+reported as a lock and not as a lost connection."""
 RECYCLE_S = 280
-"""Below the idle timeouts that proxies and managed databases like to set (300 s)."""
+"""Seconds after which a connection is replaced: below the idle timeout of many proxies and managed databases
+(300 s)."""
 
 _ROUNDS = 3
 _SQL_MODE = "STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
-#: A server that became read-only (a failover): the connection must not go back to the pool.
+#: Errors of a server that became read-only (a failover). The connection must not go back to the pool.
 _READ_ONLY = (1290, 1792, 1836)
-#: A table or column that this build expects is not there.
+#: Errors about a missing table or column that this build needs.
 _NO_SUCH_THING = (1054, 1146)
-#: Error numbers of MySQL and MariaDB about the server itself: rights, connections, locks, disks, states. All other
-#: texts may quote values of rows ("Duplicate entry 'x' for key", "Incorrect datetime value: 'x'"). The client's own
-#: begin at 2000.
+#: Errors of MySQL and MariaDB about the server itself: rights, connections, locks, disks, states. The texts of all
+#: other errors may quote values of rows ("Duplicate entry 'x' for key", "Incorrect datetime value: 'x'"). Error numbers
+#: of the client begin at 2000.
 _OF_ITSELF = frozenset(
     {
         *(0, 1021, 1023, 1026, 1030, 1037, 1038, 1040, 1041, 1043, 1044, 1045, 1046, 1049, 1053, 1078, 1079, 1080),
@@ -63,22 +64,22 @@ _OF_ITSELF = frozenset(
     }
 )
 _OF_CLIENT = range(2000, 3000)
-#: Errors of SQLite about a statement: its syntax, its size, a constraint, a type, an index of a parameter.
+#: Error codes of SQLite about a statement: its syntax, its size, a constraint, a type, the index of a parameter.
 _OF_STATEMENT = frozenset({1, 18, 19, 20, 25})
-#: The verb of a statement, and its table.
+#: Finds the verb of a statement and its table.
 _STATEMENT = re.compile(r"(INSERT INTO|UPDATE|DELETE\b[^`]{0,40}?FROM|SELECT|[A-Z]+)\s+[`\"]?(\w+)?", re.IGNORECASE)
 
 
 def masked(text: str) -> str:
-    """A database URL, well formed or not, without its password."""
+    """Return a database URL without its password. The URL may be invalid."""
     hidden = re.sub(r"^(.*?//)?([^:/@]*):(.*)@", r"\1\2:***@", text)
     return re.sub(r"((?:password|passwd)=)[^&]*", r"\1***", hidden)
 
 
 def parse_url(text: str) -> URL:
-    """The URL with the one driver that is supported for its database.
+    """Return the URL with the driver that we support for its database.
 
-    Raises ``InvalidRequest`` naming the setting, the value without its password, and the cure.
+    Raises ``InvalidRequest``, which names the setting, the value without its password, and the cure.
     """
     try:
         url = make_url(text)
@@ -105,14 +106,14 @@ def _bad_url(text: str, what: str) -> InvalidRequest:
 
 
 def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Engine:
-    """An engine for a URL of ``parse_url``; nothing is connected yet."""
+    """Return an engine for a URL of ``parse_url``. It connects at its first use."""
     pool: Mapping[str, Any] = {
         "poolclass": QueuePool,
         "pool_size": pool_size,
         "max_overflow": 0,
         "pool_timeout": BUSY_TIMEOUT_S,
         "json_serializer": json_text,
-        # Values may be personal or secret (arguments of crawlers); they never belong into messages.
+        # Values may be personal or secret (arguments of crawlers), so messages must not contain them.
         "hide_parameters": True,
     }
     if url.get_backend_name() == "sqlite":
@@ -139,11 +140,11 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # Python's own transaction handling would begin late and commit early; we begin ourselves.
+    # Python's own transaction handling would begin late and commit early, so ``_begin_sqlite`` begins transactions.
     connection.isolation_level = None
     cursor = connection.cursor()
     try:
-        # Switching to WAL needs the whole file, so it is done only when it is not set yet.
+        # The switch to WAL needs a lock on the whole file, so it happens only when WAL is not set yet.
         if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
@@ -168,38 +169,41 @@ def _code(error: BaseException | None) -> int | None:
 
 
 class KeyTaken(StoreRefused):
-    """A row with this key is there already, or one that it points to is not."""
+    """A row with this key exists already, or the row that a foreign key names does not exist."""
 
 
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
-    """The database's failure as our error.
+    """Return our error for a failure of the database.
 
-    Its text contains no value of a row: drivers and bulk statements put values into theirs, which would then be in
-    logs, histories and answers.
+    Its text contains no value of a row. The texts of drivers may contain values, which would get into logs, histories
+    and HTTP answers.
     """
     if isinstance(error, TimeoutError):
-        return StoreUnavailable("The database cannot be used now: no free connection in the pool")
-    text, itself = _told(error)
+        return StoreUnavailable("The database cannot be used now: the pool has no free connection")
+    text, itself = _safe_text(error)
     if _code(error.orig) in _NO_SUCH_THING or text.startswith(("no such table", "no such column")):
         return StoreUnavailable(f"The database lacks what this build needs ({text}); run: crawlctl db upgrade")
     if text == "unable to open database file":
-        text += "; the folder that LIFECYCLE_DATABASE__URL names has to exist and be writable"
+        text += "; the folder in LIFECYCLE_DATABASE__URL must exist and be writable"
     if itself and isinstance(error, OperationalError | InternalError | InterfaceError):
         return StoreUnavailable(f"The database cannot be used now: {text}")
     kind = KeyTaken if isinstance(error, IntegrityError) and not text.startswith("CHECK") else StoreRefused
     return kind(f"The database refused a statement ({_head(error.statement)}): {text}; nothing of it was written")
 
 
-def _told(error: StatementError) -> tuple[str, bool]:
-    """The driver's message, if it can contain no value of a row; and whether it is about the database itself."""
+def _safe_text(error: StatementError) -> tuple[str, bool]:
+    """Return a text about the error without values of rows, and whether the error is about the database itself.
+
+    The text is the message of the driver when that can contain no value of a row.
+    """
     if not isinstance(error, DBAPIError):
-        return type(error.orig).__name__, False  # a value that its column does not take
+        return type(error.orig).__name__, False  # a value that its column does not accept
     code = _code(error.orig)
     if code is None:  # SQLite names tables and columns, never values
         return str(error.orig), getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in _OF_STATEMENT
     if code in _OF_ITSELF or code in _OF_CLIENT or code in _NO_SUCH_THING:
         return str(error.orig), True
-    from pymysql.constants import ER  # loaded already, because the error came from it
+    from pymysql.constants import ER  # pymysql raised the error, so it is loaded already
 
     name = next((name for name, known in vars(ER).items() if known == code), "see the manual of the database")
     return f"error {code} ({name})", False
@@ -212,11 +216,11 @@ def _head(statement: str | None) -> str:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn every failure of a statement into ``StoreUnavailable`` or its kind ``StoreRefused``."""
+    """Turn every failure of a statement into ``StoreUnavailable`` or its subclass ``StoreRefused``."""
     try:
         yield
     except (StatementError, TimeoutError) as error:
-        # Not "from error": a log of the cause would show the values in it.
+        # Not "from error", because a log would show the text of the cause, which may contain values.
         raise spoken(error).with_traceback(error.__traceback__) from None
 
 
@@ -224,41 +228,42 @@ _TURNSTILES: dict[str, threading.Lock] = {}
 
 
 def _turnstile(url: URL) -> threading.Lock | None:
-    """The lock that all writers of one SQLite file share in this process; other databases need none."""
+    """Return the lock that all writers of one SQLite file share in this process; ``None`` for other databases."""
     if url.get_backend_name() != "sqlite":
         return None
     return _TURNSTILES.setdefault(os.path.realpath(url.database or ""), threading.Lock())
 
 
 class Database:
-    """Transactions on one database. Nothing is retried here: the callers do this (Temporal's policies)."""
+    """Transactions on one database. It retries no failure: the retry policies of Temporal do this."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._turnstile = _turnstile(engine.url)
-        # The same pool; its transactions take SQLite's write lock when they begin.
+        # It uses the same pool. Its transactions take SQLite's write lock when they begin.
         self.writer = engine.execution_options(lifecycle_write=True)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One transaction that only reads."""
+        """Open a transaction that only reads."""
         with translated(), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One transaction that writes: committed when the block ends, rolled back when it raises.
+        """Open a transaction that writes. It is committed when the block ends, and rolled back when the block raises.
 
-        SQLite has one writer at a time, and a waiting writer polls with increasing sleeps. So writers of the same
-        process wait here in a queue, and only other processes wait at the file.
+        SQLite allows one writer at a time, and a waiting writer polls with increasing pauses. Writers of one process
+        therefore wait for a lock of the process, and only other processes wait for the file.
         """
         with self._turn(), translated(), self.writer.begin() as connection:
             yield connection
 
     def inserting(self, what: str, write: Callable[[Connection], T]) -> T:
-        """Call ``write``, which inserts missing rows, in a transaction, and return its answer.
+        """Call ``write`` in a transaction, and return its result. ``write`` inserts rows that are missing.
 
-        It is called again when another transaction inserted the same row at the same time: then it finds the row.
+        If another transaction inserts the same row at the same time, ``write`` is called again and finds that row.
+        ``what`` names the row in the error text. Raises ``StoreUnavailable`` after three calls.
         """
         for _ in range(_ROUNDS):
             with suppress(KeyTaken), self.writing() as connection:
@@ -271,7 +276,7 @@ class Database:
             yield
             return
         if not self._turnstile.acquire(timeout=2 * BUSY_TIMEOUT_S):
-            raise StoreUnavailable("The database cannot be used now: other writers do not let go of it")
+            raise StoreUnavailable("The database cannot be used now: other writers of this process keep it locked")
         try:
             yield
         finally:

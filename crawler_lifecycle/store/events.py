@@ -24,14 +24,17 @@ class EventStore(RunPart):
     """Events and their deliveries."""
 
     def append_event(self, fence: Fence, type: str, key: str, body: Mapping[str, object]) -> Event:
-        """Append one event; the same ``key`` again answers the event already there."""
+        """Append one event. If an event has this ``key`` already, return that event instead."""
         with self._unit(fence.run_id, fence) as unit:
             e = outbox_event.c
             row = unit.conn.execute(select(outbox_event).where(e.event_key == key)).mappings().one_or_none()
             return made(Event, row) if row is not None else unit.append_event(type, key, body)
 
     def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
-        """Record one try of a delivery; ``error`` None means delivered."""
+        """Record one try to deliver an event to ``sink``. ``error`` is ``None`` when the try succeeded.
+
+        Raises ``InvalidRequest`` when no event has the number ``seq``.
+        """
         d = outbox_delivery.c
         with self._db.writing() as conn:
             event = select(outbox_event.c.seq).where(outbox_event.c.seq == seq).with_for_update()
@@ -50,7 +53,7 @@ class EventStore(RunPart):
             put_row(conn, outbox_delivery, {"seq": seq, "sink": sink}, values)
 
     def delivered_by(self, seq: int) -> set[str]:
-        """The sinks that have delivered this event."""
+        """Return the names of the sinks that have delivered this event."""
         d = outbox_delivery.c
         rows = self._rows(select(d.sink).where(d.seq == seq, d.status == "delivered"))
         return {row["sink"] for row in rows}
@@ -59,13 +62,13 @@ class EventStore(RunPart):
         return self._event(select(outbox_event).where(outbox_event.c.event_key == key))
 
     def last_event(self, run_id: int, type: str) -> Event | None:
-        """The run's newest event of this type."""
+        """Return the newest event of the run that has this type."""
         e = outbox_event.c
         mine = select(outbox_event).where(e.run_id == run_id, e.type == type)
         return self._event(mine.order_by(e.seq.desc()).limit(1))
 
     def get_event(self, seq: int) -> Event | None:
-        """The event of this number."""
+        """Return the event with this number."""
         return self._event(select(outbox_event).where(outbox_event.c.seq == seq))
 
     def _event(self, query: Select[Any]) -> Event | None:
@@ -75,8 +78,10 @@ class EventStore(RunPart):
     def events_after(
         self, seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None
     ) -> list[Event]:
-        """Events with a greater number, in order, of everything, of one run, or about one ``subject``. No event with a
-        smaller number appears later.
+        """Return events with a number above ``seq``, in the order of their numbers.
+
+        ``run_id`` and ``subject`` limit the list to one run or one subject. After a reader has seen an event, no event
+        with a smaller number appears.
         """
         e = outbox_event.c
         given = wanted((e.run_id, run_id), (e.subject, subject))
@@ -84,15 +89,16 @@ class EventStore(RunPart):
         return [made(Event, row) for row in self._rows(query)]
 
     def last_event_seq(self) -> int:
-        """The number of the newest event; 0 when there was none yet."""
+        """Return the number of the newest event; 0 when there was no event yet."""
         rows = self._rows(select(outbox_counter.c.seq))
         return int(rows[0]["seq"]) if rows else 0
 
     def deliveries(self, run_id: int, *, keyed: bool = False) -> list[Mapping[str, object]]:
-        """Every delivery of the run's events that was tried: seq, type, attempt, sink, status, tries, error, when.
+        """Return the deliveries of the run's events: seq, type, attempt, sink, status, tries, error, delivered_at.
 
-        With ``keyed`` only deliveries of events with a key, which must be delivered once; the others, of which a long
-        run has thousands, only report a change. Deliveries to webhooks are not included (``WebhookStore``).
+        An event with a key that was not tried yet has the status ``pending``. With ``keyed`` only events with a key
+        are returned: these must be delivered once. Other events only report a change, and a long run has thousands of
+        them. Deliveries to webhooks are not included (``WebhookStore``).
         """
         e, d = outbox_event.c, outbox_delivery.c
         once = e.event_key.is_not(None)
@@ -106,10 +112,13 @@ class EventStore(RunPart):
 
 
 class TroubleStore(RunPart):
-    """Incidents of runs that no status shows: each is reported once, by the event ``run.stale`` or ``run.blocked``."""
+    """Incidents of runs that no status shows. Each is reported once, by the event ``run.stale`` or ``run.blocked``."""
 
     def note_stale(self, run: LiveRun) -> bool:
-        """Report that the look due at ``run.due_at`` is overdue. Returns whether it is, and was not reported before."""
+        """Report that the look that was due at ``run.due_at`` is overdue.
+
+        Returns true when it is overdue and was not reported before.
+        """
         if run.due_at is None or not run.planned:
             return False
         with self._unit(run.run_id) as unit:
@@ -117,16 +126,16 @@ class TroubleStore(RunPart):
             if not still:
                 return False
             more = facts(unit.run, "look_error", "verified_at")
-            return _tell(unit, EVENT_RUN_STALE, {"due_at": run.due_at.isoformat()}, more)
+            return _append_once(unit, EVENT_RUN_STALE, {"due_at": run.due_at.isoformat()}, more)
 
     def note_blocked(self, workflow_id: str, run_id: int | None, why: str, since: datetime) -> bool:
-        """Report that the workflow of a live run cannot continue. Returns whether it is one, and was not reported
-        before.
+        """Report that the workflow of a live run cannot continue.
 
-        Without ``run_id`` it is the run that the workflow's id names.
+        Without ``run_id`` the id of the workflow identifies the run. Returns true when the run is live, belongs to the
+        workflow, and was not reported before.
         """
         if run_id is None:
-            # Its starter chose its id; a workflow that has not claimed its run yet is known only by an id of ours.
+            # A workflow that owns its run may have any id. Before its claim, only the ids that we give name the run.
             request_id, r = request_of_workflow(workflow_id), run_history.c
             mine = [(r.status.in_(LIVE_RUNS), r.owner_workflow_id == workflow_id), (r.request_id == request_id,)]
             found = [row["run_id"] for where in mine for row in self._rows(select(r.run_id).where(*where).limit(1))]
@@ -136,11 +145,14 @@ class TroubleStore(RunPart):
         with self._unit(run_id) as unit:
             if unit.status.terminal or unit.run["owner_workflow_id"] not in (None, workflow_id):
                 return False
-            return _tell(unit, EVENT_RUN_BLOCKED, {"since": since.isoformat()}, {"why": why})
+            return _append_once(unit, EVENT_RUN_BLOCKED, {"since": since.isoformat()}, {"why": why})
 
 
-def _tell(unit: Unit, type: str, once: Mapping[str, object], more: Mapping[str, object]) -> bool:
-    """Append the event unless the newest of its type says the same; whether that was done."""
+def _append_once(unit: Unit, type: str, once: Mapping[str, object], more: Mapping[str, object]) -> bool:
+    """Append the event unless the newest event of its type has the same attempt and the same values ``once``.
+
+    Returns whether it was appended. ``more`` are further values of its body.
+    """
     e = outbox_event.c
     newest = select(e.attempt, e.body).where(e.run_id == unit.run_id, e.type == type).order_by(e.seq.desc()).limit(1)
     before = unit.conn.execute(newest).one_or_none()

@@ -1,4 +1,4 @@
-"""All reads and writes of one SQL database."""
+"""The store: all parts that read and write one SQL database."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ from .webhooks import WebhookStore
 
 
 class StoreHealth(StorePart):
-    """The database as a whole."""
+    """A check of the whole database."""
 
     def ping(self) -> None:
         """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this build."""
         with self._db.reading() as conn:
-            wrong = schema_of(conn).problem
-        if wrong is not None:
-            raise StoreUnavailable(wrong)
+            problem = schema_of(conn).problem
+        if problem is not None:
+            raise StoreUnavailable(problem)
 
 
 @dataclass(frozen=True)
 class Store:
-    """All parts of one SQLite, MySQL or MariaDB; a class asks for those that it needs. Safe to share between threads.
+    """All parts of the store on one SQLite, MySQL or MariaDB database. Threads may share it.
 
-    Every method of a part is one transaction, and running it a second time with the same arguments changes nothing
-    more. Every method that takes a fence raises ``Fenced`` and writes nothing when the attempt or the owner is another
-    one. All raise ``StoreUnavailable`` when the database cannot be used now.
+    A class takes the parts that it needs. Unless its docstring says otherwise, a method is one transaction, and a
+    second call with the same arguments changes nothing. A method that takes a fence raises ``Fenced`` and writes
+    nothing when the attempt or the owner differs. Every method raises ``StoreUnavailable`` when the database cannot be
+    used now.
     """
 
     initiation: InitiationStore
@@ -87,7 +88,7 @@ class Store:
 
     @classmethod
     def over(cls, database: Database, clock: Clock = utc_now, told: Told | None = None, most: Most = MOST) -> Store:
-        """The parts over this database."""
+        """Return a store whose parts use this database. The parameters are those of ``open_store``."""
         kinds = {name: kind for name, kind in get_type_hints(cls).items() if kind is not Database}
         return cls(**{name: kind(database, clock, told, most) for name, kind in kinds.items()}, database=database)
 
@@ -99,10 +100,10 @@ class Store:
 def open_store(
     url: str, *, pool_size: int = 5, clock: Clock = utc_now, told: Told | None = None, most: Most = MOST
 ) -> Store:
-    """A store on the database at ``url``. Nothing is connected before the first use.
+    """Return a store on the database at ``url``. It connects at its first use.
 
-    ``told`` is called after each commit that added to the ledger, in the thread that wrote. ``most``: how many of each
-    kind may be open.
+    ``told`` is called in the writing thread after each commit that added transitions or corrections. ``most`` is the
+    highest allowed number of open rows of each kind.
     Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
     """
     return Store.over(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most)

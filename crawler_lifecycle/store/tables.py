@@ -1,10 +1,10 @@
-"""The tables, one schema for SQLite and for MySQL 8 / MariaDB; each stands in the room of its subject.
+"""The tables: one schema for SQLite, MySQL 8 and MariaDB. Each table is defined in the package of its subject.
 
-Table and column names are a contract: people build reports on them. The migrations in ``migrations/`` create exactly
-this; a test compares the two on both databases.
+Table and column names are a contract, because people build reports on them. The migrations in ``migrations/`` create
+exactly these tables; a test compares both on every database.
 
-All texts compare by code point on every database (``utf8mb4_bin``): the collation that MySQL would choose takes
-``Run-1`` and ``run-1`` for one request id.
+Every database compares texts by code point (``utf8mb4_bin``). With the default collation of MySQL, ``Run-1`` and
+``run-1`` would be the same request id.
 """
 
 from __future__ import annotations

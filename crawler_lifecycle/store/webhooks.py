@@ -1,4 +1,4 @@
-"""Webhooks, and what was delivered to each."""
+"""Webhooks: their table, their definitions, and the deliveries to each of them."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ webhook = new_table(
     Column("webhook_id", Key, primary_key=True, autoincrement=True),
     Column("webhook_uid", String(32), nullable=False),
     Column("name", String(80), nullable=False),
-    # Counts up with each definition.
+    # Each new definition raises it by 1.
     Column("revision", Integer, nullable=False),
     Column("definition", Json, nullable=False),
     Column("requested_by", Words(255)),
-    # All events up to this number are delivered, or are not for this webhook.
+    # Every event up to this number was delivered, was skipped, or does not fit the filters.
     Column("through_seq", BigInteger, nullable=False),
-    # Who delivers at present; another one may not write any more.
+    # The workflow execution that delivers now. No other one may record deliveries.
     Column("follower", String(64)),
-    # Since when something cannot be delivered, and why.
+    # The time since which a delivery fails, and the reason.
     Column("failing_since", UtcTime),
     Column("error", Long),
     Column("delivered_at", UtcTime),
@@ -64,31 +64,31 @@ webhook = new_table(
 
 _DELIVERY = tuple(WebhookDelivery.__dataclass_fields__)
 _w, _e, _d = webhook.c, outbox_event.c, outbox_delivery.c
-#: The most events that one reading examines beyond a failed event, or without an event for the webhook.
+#: The most event numbers that one call of ``waiting_events`` examines.
 _WINDOW = 1000
-#: Events about a webhook itself, which it gets whatever its filters are.
+#: Types of events about the webhook itself. It gets these events even if its filters exclude them.
 _ITS_OWN = frozenset({EVENT_WEBHOOK_TEST, EVENT_WEBHOOK_MISSED})
-#: Characters of a reason that its event has.
-_TOLD_MAX = 500
+#: The most characters of the reason in the event about a pause.
+_REASON_MAX = 500
 
 
 def spec_of(row: Row) -> WebhookSpec:
-    """The definition of a row. Raises ``RowUnreadable``."""
+    """Return the definition in a row. Raises ``RowUnreadable``."""
     return definition_of(webhook, row, WebhookSpec.read)
 
 
 class WebhookStore(StorePart):
-    """Webhooks: definitions, pending events, and their deliveries. A webhook's row is locked first."""
+    """Webhooks: definitions, pending events, and deliveries. Each writing method locks the row of the webhook first."""
 
     # --- definitions ---
 
     def put_webhook(
         self, name: str, definition: Mapping[str, Any], requested_by: str | None
     ) -> tuple[WebhookRow, bool]:
-        """Make the webhook, or give it this definition; whether anything changed.
+        """Make the webhook, or change its definition. Returns the row, and whether it changed.
 
-        A new one, or one that was made again, gets the events from now on. Raises ``InvalidRequest`` when there are too
-        many.
+        A new webhook gets the events from now on, and so does a deleted webhook that is made again. Raises
+        ``TooManyOpen`` when there are too many webhooks.
         """
         write = partial(self._put, name, definition, requested_by)
         return self._db.inserting(f"webhook {name!r}", write)
@@ -101,7 +101,7 @@ class WebhookStore(StorePart):
         if found is not None and found["deleted_at"] is None:
             if found["definition"] == new["definition"]:
                 return made(WebhookRow, found), False
-            # The present deliverer has the old definition: it loses the right to deliver.
+            # The present deliverer has the old definition, so it loses the right to deliver.
             new |= {"revision": found["revision"] + 1, "failing_since": None, "error": None, "follower": None}
         else:
             self._check_most(conn, webhook, _w.deleted_at.is_(None))
@@ -119,10 +119,10 @@ class WebhookStore(StorePart):
     def pause_webhook(
         self, name: str, reason: str | None, *, skip: bool = False, skip_seq: int | None = None
     ) -> WebhookRow:
-        """Pause it for this reason, with an event, or (``None``) let it go on.
+        """Pause the webhook for this reason, with an event. ``None`` as the reason resumes it.
 
-        ``skip``: what happened until now is not told any more; ``skip_seq``: this one event is not.
-        Raises ``RunNotFound``, and ``InvalidRequest`` where that event did not fail.
+        ``skip``: no event until now is delivered any more. ``skip_seq``: this one failed event is not delivered any
+        more. Raises ``RunNotFound``, and ``InvalidRequest`` when no delivery of ``skip_seq`` failed.
         """
         with self._db.writing() as conn:
             row, now = needed_row(conn, webhook, name), self._clock()
@@ -139,8 +139,8 @@ class WebhookStore(StorePart):
                 new["follower"] = None
             conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**new))
             if reason is not None:
-                told = {"reason": reason[:_TOLD_MAX], **facts(row, "failing_since")}
-                _tell(conn, row, EVENT_WEBHOOK_PAUSED, now, told)
+                more = {"reason": reason[:_REASON_MAX], **facts(row, "failing_since")}
+                _append(conn, row, EVENT_WEBHOOK_PAUSED, now, more)
             return made(WebhookRow, {**row, **new})
 
     def delete_webhook(self, name: str) -> bool:
@@ -154,42 +154,43 @@ class WebhookStore(StorePart):
             return True
 
     def test_webhook(self, name: str, requested_by: str | None, seen: int | None = None) -> Event:
-        """Append an event that is for this webhook alone. Raises ``RunNotFound``.
+        """Append a test event, which only this webhook gets. Raises ``RunNotFound``.
 
-        ``seen``: the newest event there was when the caller looked. ``NotInThisState`` when it was tested since.
+        ``seen`` is the newest event that the caller has seen. Raises ``NotInThisState`` when a later test event exists.
         """
         with self._db.writing() as conn:
             row = needed_row(conn, webhook, name)
             subject = webhook_subject(row["webhook_id"])
             tests = select(_e.seq).where(_e.subject == subject, _e.seq > (seen or 0), _e.type == EVENT_WEBHOOK_TEST)
             if seen is not None and conn.execute(tests.limit(1)).one_or_none() is not None:
-                raise NotInThisState("Not carried out: it was tested since it was looked at. Look at it again first.")
-            return _tell(conn, row, EVENT_WEBHOOK_TEST, self._clock(), {"requested_by": requested_by})
+                text = f"Webhook {name!r} was not tested: somebody tested it after you loaded it. Load it again first."
+                raise NotInThisState(text)
+            return _append(conn, row, EVENT_WEBHOOK_TEST, self._clock(), {"requested_by": requested_by})
 
     def get_webhook(self, name: str) -> WebhookRow | None:
-        """The webhook of this name, deleted ones too."""
+        """Return the webhook with this name, even if it was deleted."""
         rows = self._rows(select(webhook).where(_w.name == name))
-        # MySQL ignores spaces at the end.
+        # MySQL ignores spaces at the end of a name.
         return made(WebhookRow, rows[0]) if rows and rows[0]["name"] == name else None
 
     def list_webhooks(self, after_id: int = 0, limit: int = 100) -> list[WebhookRow]:
-        """Webhooks behind ``after_id``, in the order in which they were made."""
+        """Return webhooks with a number above ``after_id``, in the order in which they were made."""
         query = select(webhook).where(_w.webhook_id > after_id, _w.deleted_at.is_(None))
         return [made(WebhookRow, row) for row in self._rows(query.order_by(_w.webhook_id).limit(limit))]
 
     # --- deliveries ---
 
     def follow_webhook(self, name: str, follower: str) -> WebhookRow | None:
-        """Become the deliverer; ``None``: the webhook was deleted, or never existed. A second call changes nothing.
+        """Make ``follower`` the deliverer of the webhook. Returns ``None`` when the webhook does not exist.
 
-        Raises ``RowUnreadable`` for a definition that a manual edit spoilt.
+        A second call changes nothing. Raises ``RowUnreadable`` when a manual edit made the definition invalid.
         """
         with self._db.writing() as conn:
             row = locked_row(conn, webhook, name)
             if row is None:
                 return None
             spec_of(row)
-            # A restored database may have fewer events.
+            # A restored database may have fewer events than before.
             new = {"follower": follower, "through_seq": min(row["through_seq"], _newest(conn))}
             conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**new))
             return made(WebhookRow, {**row, **new})
@@ -197,8 +198,9 @@ class WebhookStore(StorePart):
     def waiting_events(
         self, webhook_id: int, follower: str, spec: WebhookSpec, after_seq: int, limit: int
     ) -> WaitingEvents:
-        """The next events to deliver, after that number; at most ``limit`` are examined. Raises ``Fenced`` when another
-        one delivers by now.
+        """Return the next events to deliver after ``after_seq``. At most ``limit`` events are examined.
+
+        Raises ``Fenced`` when the webhook has another deliverer now, or was deleted.
         """
         over = _d.status.in_(("delivered", "skipped"))
         taken = select(_d.id).where(_d.seq == _e.seq, _d.sink == webhook_sink(webhook_id), over)
@@ -211,34 +213,35 @@ class WebhookStore(StorePart):
                 raise _fenced(webhook_id)
             if row.paused_at is not None:
                 return WaitingEvents([], after_seq, paused=True)
-            newest = _newest(conn)  # read first: later events are for the next call
-            if newest < after_seq:  # an older state of the database
+            newest = _newest(conn)  # read first, so that later events are left to the next call
+            if newest < after_seq:  # the database was restored to an older state
                 raise _fenced(webhook_id)
             until = min(newest, after_seq + _WINDOW)
             if until <= after_seq:
                 return WaitingEvents([], after_seq)
-            if until < newest:  # removed events are skipped at once, and one event reports them
+            if until < newest:  # the reading jumps over removed events; one event reports them later
                 first = conn.execute(select(func.min(_e.seq)).where(_e.seq > after_seq)).scalar_one()
                 until = newest if first is None else min(newest, first - 1 + _WINDOW)
             rows = conn.execute(query.where(_e.seq <= until).order_by(_e.seq).limit(limit)).mappings().all()
             runs = _runs(conn, sorted({row["run_id"] for row in rows if row["run_id"] is not None}), spec)
         events = [made(Event, row) for row in rows]
         own = webhook_subject(webhook_id)
-        told = [
+        chosen = [
             event
             for event in events
             if (event.type in _ITS_OWN and event.subject == own)
             or spec.fits(event.type, event_facts(event.body, runs.get(event.run_id or 0)))
         ]
         full = len(events) == limit
-        return WaitingEvents(told, events[-1].seq if full else until, more=full or until < newest)
+        return WaitingEvents(chosen, events[-1].seq if full else until, more=full or until < newest)
 
     def note_tries(
         self, webhook_id: int, follower: str, tried: Sequence[Tried], through_seq: int, *, settled: bool
     ) -> WebhookRow:
-        """Write down tries, and up to which event all is delivered. ``settled``: nothing failed that is still to come.
+        """Record tries, and the number ``through_seq`` up to which every event is settled.
 
-        Raises ``Fenced`` when another one delivers by now.
+        ``settled``: no failed event waits for another try. Raises ``Fenced`` when the webhook has another deliverer
+        now, or was deleted.
         """
         with self._db.writing() as conn:
             query = select(webhook).where(_w.webhook_id == webhook_id).with_for_update()
@@ -254,19 +257,19 @@ class WebhookStore(StorePart):
             if settled:
                 new |= {"failing_since": None, "error": None}
             elif errors or row["failing_since"] is not None:
-                # A webhook that fails now and then is healthy as long as it makes progress.
+                # A webhook that makes progress is healthy, even if some deliveries fail.
                 since = None if moved else row["failing_since"]
                 new |= {"failing_since": since or now, "error": errors[-1] if errors else row["error"]}
             if any(row[name] != value for name, value in new.items()):
                 conn.execute(update(webhook).where(_w.webhook_id == webhook_id).values(**new))
             if moved:
-                _tell_missed(conn, row, new["through_seq"], now)
+                _report_missed(conn, row, new["through_seq"], now)
             return made(WebhookRow, {**row, **new})
 
     def list_webhook_deliveries(
         self, webhook_id: int, before_seq: int | None = None, limit: int = 100, status: str | None = None
     ) -> list[WebhookDelivery]:
-        """Deliveries that were made or tried, the latest event first."""
+        """Return the tried deliveries, the latest event first. ``status`` limits them to one status."""
         query = select(*((_d if name in _d else _e)[name] for name in _DELIVERY))
         query = query.join_from(outbox_delivery, outbox_event, _e.seq == _d.seq)
         query = query.where(_d.sink == webhook_sink(webhook_id))
@@ -278,25 +281,25 @@ class WebhookStore(StorePart):
 
 
 def _fenced(webhook_id: int) -> Fenced:
-    return Fenced(f"Webhook {webhook_id} is delivered to by another one, or deleted")
+    return Fenced(f"Webhook {webhook_id} has another deliverer now, or was deleted")
 
 
 def _newest(conn: Connection) -> int:
-    """The number of the newest event."""
+    """Return the number of the newest event."""
     return int(conn.execute(select(outbox_counter.c.seq)).scalar_one())
 
 
 def _skip(conn: Connection, row: Row, seq: int) -> None:
-    """Skip a failed event: it is not delivered any more."""
+    """Mark a failed event as skipped, so that it is not delivered any more. Raises ``InvalidRequest``."""
     mine = (_d.seq == seq, _d.sink == webhook_sink(row["webhook_id"]), _d.status == "failed")
     skip = update(outbox_delivery).where(*mine).values(status="skipped")
     if not 0 < seq <= ID_MAX or not conn.execute(skip).rowcount:
-        cure = f"crawlctl webhook deliveries {row['name']} --status failed lists those that may be left out"
-        raise refusal("skip_seq", seq, f"no event of this number fails; {cure}")
+        cure = f"crawlctl webhook deliveries {row['name']} --status failed lists the events that can be skipped"
+        raise refusal("skip_seq", seq, f"no failed event has this number; {cure}")
 
 
-def _tell(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]) -> Event:
-    """Append an event about a webhook. Nothing may follow it in the transaction."""
+def _append(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]) -> Event:
+    """Append an event about a webhook. It must be the last statement of the transaction."""
     event = {
         "subject": webhook_subject(row["webhook_id"]),
         "subject_uid": row["webhook_uid"],
@@ -310,18 +313,18 @@ def _tell(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[st
     return insert_event(conn, event)
 
 
-def _tell_missed(conn: Connection, row: Row, through_seq: int, now: datetime) -> None:
-    """Append an event when events between the position of ``row`` and its new position do not exist any more."""
+def _report_missed(conn: Connection, row: Row, through_seq: int, now: datetime) -> None:
+    """Append an event when events between the old and the new position of the webhook were removed meanwhile."""
     after = row["through_seq"]
     query = select(func.count()).where(_e.seq > after, _e.seq <= through_seq)
     missed = through_seq - after - conn.execute(query.select_from(outbox_event)).scalar_one()
     if missed > 0:
-        told = {"events": missed, "after_seq": after, "through_seq": through_seq}
-        _tell(conn, row, EVENT_WEBHOOK_MISSED, now, told)
+        more = {"events": missed, "after_seq": after, "through_seq": through_seq}
+        _append(conn, row, EVENT_WEBHOOK_MISSED, now, more)
 
 
 def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[int, dict[str, object]]:
-    """The facts about runs that filters need and no event contains."""
+    """Return the facts about these runs that filters need and events do not contain."""
     if not run_ids or not (spec.crawlers or spec.flows or spec.tags):
         return {}
     r, t = run_history.c, run_tag.c
@@ -336,15 +339,15 @@ def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[i
 
 
 def _note(conn: Connection, sink: str, tried: Sequence[Tried], now: datetime) -> None:
-    """Record tries; of several tries of one event, the last one counts. Events that were pruned meanwhile are left
+    """Record tries to deliver events. Of several tries of one event only the last is recorded. Removed events are left
     out.
     """
     if not tried:
         return
     last = {one.seq: one for one in tried}
-    # As whoever else writes down a try: the pruner is done, or finds none.
-    held = select(_e.seq).where(_e.seq.in_(sorted(last))).order_by(_e.seq).with_for_update()
-    there = set(conn.execute(held).scalars())
+    # The events are locked, so that the pruner removes them either before this transaction or after it.
+    locked = select(_e.seq).where(_e.seq.in_(sorted(last))).order_by(_e.seq).with_for_update()
+    there = set(conn.execute(locked).scalars())
     known = select(_d.id, _d.seq, _d.tries).where(_d.seq.in_(sorted(there)), _d.sink == sink)
     before = {seq: (id, tries) for id, seq, tries in conn.execute(known)}
     new = []

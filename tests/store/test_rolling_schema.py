@@ -54,7 +54,7 @@ def test_this_build_goes_on_where_a_newer_schema_allows_it(empty_url: str, newer
     store.close()
     found = read_schema(empty_url)
     assert (found.version, found.works_from, found.problem) == ("0999", "0001", None)
-    assert str(found) == f"0999, which is newer than this build's {head_version()} and still serves it"
+    assert str(found) == f"0999, which is newer than this build's {head_version()} and works with it"
     assert diagnose(empty_url).schema == found
 
 
@@ -70,7 +70,7 @@ def test_a_build_that_is_too_old_refuses_with_the_cure(empty_url: str, newer_bui
     upgrade(empty_url)
     newer_build("0999")
     store = open_store(empty_url)
-    words = rf"0999.*this build \(schema {head_version()}\).*from schema 0999 on only.*newer version made it; run that"
+    words = rf"0999.*this build \(schema {head_version()}\).*schema 0999 or later.*newer version made it: run that"
     with pytest.raises(StoreUnavailable, match=words):
         store.health.ping()
     store.close()
@@ -95,7 +95,7 @@ def test_a_newer_schema_that_does_not_tell_is_refused(empty_url: str, newer_buil
     problem = read_schema(empty_url).problem
     assert problem is not None
     assert re.search(r"0999.*newer version made it", problem)
-    assert "serves builds" not in problem
+    assert "build with schema" not in problem
 
 
 def test_every_migration_says_which_builds_it_serves() -> None:

@@ -1,1 +1,1 @@
-"""Reads and findings of audits."""
+"""Queries, findings and reports of audits."""

@@ -17,7 +17,7 @@ from crawler_lifecycle.store.columns import storable
 
 from .tables import audit_finding, audit_report
 
-#: Number of reports that are kept; a new one replaces the oldest.
+#: The age at which a report is removed.
 REPORTS_KEPT = timedelta(days=30)
 
 _REPORT = TypeAdapter(AuditReport)
@@ -27,28 +27,34 @@ class FindingStore(StorePart):
     """Findings and reports of audits."""
 
     def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, Noted]:
-        """Record a finding of an audit. Returns the record of its subject. A second call only moves the last sight."""
+        """Record findings of an audit. Returns the record of each subject.
+
+        A second call only changes the time when the finding was last seen.
+        """
         return self._db.inserting("finding", lambda conn: {one.subject: self._note(conn, one) for one in findings})
 
     def _note(self, conn: Connection, one: AuditFinding) -> Noted:
         a, now = audit_finding.c, self._clock()
         found = conn.execute(select(audit_finding).where(a.subject == one.subject)).mappings().one_or_none()
-        told: dict[str, Any] = {"detail": storable(one.detail, 4000), "evidence": one.evidence, "last_seen": now}
+        new: dict[str, Any] = {"detail": storable(one.detail, 4000), "evidence": one.evidence, "last_seen": now}
         if found is not None:
             if found["status"] == "repaired" and one.kind is FindingKind.LATE_EVIDENCE:
                 return Noted(found["first_seen"], found["repaired_at"], settled=True)
-            if found["status"] != "open":  # it has returned
-                told |= {"status": "open", "first_seen": now}
-            # A closed finding of long ago may be removed in this moment; then this is the first sight.
-            if conn.execute(update(audit_finding).where(a.id == found["id"]).values(**told)).rowcount:
-                return Noted(told.get("first_seen", found["first_seen"]), found["repaired_at"], tries=found["tries"])
-        row = {"subject": one.subject, "kind": one.kind.value, "status": "open", "first_seen": now, "tries": 0, **told}
+            if found["status"] != "open":  # the fault was gone or repaired, and is here again
+                new |= {"status": "open", "first_seen": now}
+            # The pruner may have removed an old closed finding just now. Then the finding is new.
+            if conn.execute(update(audit_finding).where(a.id == found["id"]).values(**new)).rowcount:
+                return Noted(new.get("first_seen", found["first_seen"]), found["repaired_at"], tries=found["tries"])
+        row = {"subject": one.subject, "kind": one.kind.value, "status": "open", "first_seen": now, "tries": 0, **new}
         row |= {"run_id": one.run_id, "task_id": one.task_id, "workflow_id": one.workflow_id}
         conn.execute(insert(audit_finding).values(**row))
         return Noted(now)
 
     def note_repair(self, subject: str, text: str, *, done: bool = True, tries: int = 0) -> None:
-        """Write down what was done about a finding, and how often in a row. Unless it is ``done`` it stays open."""
+        """Record the repair of a finding.
+
+        ``text`` says what was done. ``tries`` is the number of tries in a row. Unless ``done``, the finding stays open.
+        """
         values: dict[str, Any] = {"repair": storable(text, 4000), "repaired_at": self._clock(), "tries": tries}
         if done:
             values["status"] = "repaired"
@@ -56,8 +62,9 @@ class FindingStore(StorePart):
             conn.execute(update(audit_finding).where(audit_finding.c.subject == subject).values(**values))
 
     def forget_findings(self, kinds: Collection[str], seen_before: datetime, about: str | None = None) -> int:
-        """Close open findings of these kinds that no audit has seen since then. Returns how many. ``about``: the second
-        word of their subjects, such as ``manager``.
+        """Close open findings of these kinds that no audit has seen since ``seen_before``. Returns their number.
+
+        ``about`` limits them to subjects with this second word, such as ``manager``.
         """
         a = audit_finding.c
         mine = true() if about is None else a.subject.like(f"%/{about}/%")
@@ -70,26 +77,26 @@ class FindingStore(StorePart):
             return conn.execute(gone).rowcount
 
     def audit_findings(self, status: str = "open", limit: int = 500) -> list[FindingRow]:
-        """Findings in this status (open, repaired, gone), the one seen last first."""
+        """Return findings in this status (open, repaired, gone). The finding that was seen last comes first."""
         a = audit_finding.c
         query = select(audit_finding).where(a.status == status).order_by(a.last_seen.desc(), a.id.desc()).limit(limit)
         return [made(FindingRow, row) for row in self._rows(query)]
 
     def record_audit(self, report: AuditReport) -> None:
-        """Keep a report, and forget those that are older than 30 days. Again: it is kept already."""
+        """Store a report, and remove reports that are older than 30 days. A second call stores nothing."""
         a = audit_report.c
         with self._db.writing() as conn:
             if conn.execute(select(a.id).where(a.audit_id == report.audit_id)).one_or_none() is None:
                 row = {"audit_id": report.audit_id, "started_at": report.started_at, "ended_at": report.ended_at}
-                told = _REPORT.dump_python(report, mode="json")
-                conn.execute(insert(audit_report).values(**row, report=told))
+                document = _REPORT.dump_python(report, mode="json")
+                conn.execute(insert(audit_report).values(**row, report=document))
             oldest = conn.execute(select(a.id, a.ended_at).order_by(a.id).limit(100)).all()
             old = [found for found, ended_at in oldest if ended_at < report.ended_at - REPORTS_KEPT]
             if old:
                 conn.execute(delete(audit_report).where(a.id.in_(old)))
 
     def last_audit(self, audit_id: str | None = None) -> AuditReport | None:
-        """The newest report, or that of the audit that is named."""
+        """Return the newest report, or the report of the audit ``audit_id``; ``None``: there is no such report."""
         a = audit_report.c
         query = select(a.report).order_by(a.id.desc()).limit(1)
         if audit_id is not None:

@@ -1,4 +1,4 @@
-"""Reads the rows that an audit compares, and the overdue looks."""
+"""Queries of the rows that an audit compares, and of overdue looks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from .tables import audit_finding
 
 #: The columns of a manager that change with its progress.
 _MOVES = ("position", "scheduled", "good", "bad", "jobs_queued", "jobs_ended")
-#: Ends that were recorded without evidence of how they came about.
+#: Statuses of tasks whose end may have been recorded without evidence.
 _UNPROVED = [TaskStatus.LOST.value, TaskStatus.CANCELLED.value, TaskStatus.FAILED.value]
 
 
@@ -59,7 +59,7 @@ class AuditStore(StorePart):
     """Rows that an audit compares with the cluster and with Temporal."""
 
     def open_runs(self, after_run_id: int = 0, limit: int = 500) -> list[LiveRun]:
-        """Runs that have not ended, by id."""
+        """Return runs that have not ended, by id."""
         r = run_history.c
         query = _open_page(r.run_id, r, r.status, LIVE_RUNS, after_run_id, limit)
         with self._db.reading() as conn:
@@ -68,21 +68,24 @@ class AuditStore(StorePart):
         return [replace(_live_run(row), uncounted=jobs.get(row["run_id"])) for row in rows]
 
     def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveParent]:
-        """Managers that have not ended, by id."""
+        """Return managers that have not ended, by id."""
         m = manager.c
         query = _open_page(m.manager_id, m, m.status, LIVE_RUNS, after_manager_id, limit)
         with self._db.reading() as conn:
             return [_live_manager(row) for row in conn.execute(query).mappings()]
 
     def open_graphs(self, after_graph_id: int = 0, limit: int = 500) -> list[LiveParent]:
-        """Graphs that have not ended, by id, without drafts, each with the error of its row, if any."""
+        """Return graphs that have not ended, by id, without drafts. An invalid row is reported in ``unreadable``."""
         g = graph.c
         query = _open_page(g.graph_id, GRAPH, g.state, [GraphState.EXECUTING.value], after_graph_id, limit)
         with self._db.reading() as conn:
             return [_live_graph(row) for row in conn.execute(query).mappings()]
 
     def steps_without_runs(self, graph_ids: Collection[int], limit: int = 1000) -> list[StepWithoutRun]:
-        """Steps of these graphs that execute, or end, as a run or a manager that is not there, or not of the graph."""
+        """Return live steps of these graphs whose run or manager does not exist, or belongs to another parent.
+
+        A live step executes, or was cancelled and has not ended yet.
+        """
         g, s, found = graph.c, graph_step.c, list[StepWithoutRun]()
         under_way = or_(s.state == StepState.EXECUTING.value, and_(s.state == StepState.CANCELLED.value, s.ending))
         with self._db.reading() as conn:
@@ -99,13 +102,13 @@ class AuditStore(StorePart):
                         .with_hint(graph_step, BY_STATE_OF_STEPS, "mysql")
                     )
                     found += [
-                        StepWithoutRun(graph_id, name, number, path, attempt, kind, run_id, there is not None, whose)
-                        for graph_id, name, number, path, attempt, run_id, there, whose in conn.execute(query)
+                        StepWithoutRun(graph_id, name, number, path, attempt, kind, run_id, exists is not None, whose)
+                        for graph_id, name, number, path, attempt, run_id, exists, whose in conn.execute(query)
                     ]
         return found[:limit]
 
     def existing_parents(self, workflow_ids: Collection[str]) -> set[str]:
-        """Workflow ids among these whose manager, or graph, exists."""
+        """Return the ids among these whose manager or graph exists in the database."""
         m, g, found = manager.c, graph.c, set[str]()
         with self._db.reading() as conn:
             for workflow_id in sorted(set(workflow_ids)):
@@ -120,11 +123,13 @@ class AuditStore(StorePart):
     def ended_runs(
         self, since: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
     ) -> list[EndedRun]:
-        """Runs that ended at ``since`` or later, in the order of their end and id, without those that were deleted;
-        ``after`` is the last one seen."""
+        """Return runs that ended at ``since`` or later, by the time of their end and their id, without deleted runs.
+
+        ``after`` is the end and the id of the last run of the page before.
+        """
         r = run_history.c
         begin, last_id = after or (since, -1)
-        over = func.coalesce(r.status, "").in_(OVER_RUNS)  # in no index, so that SQLite goes by the end
+        over = func.coalesce(r.status, "").in_(OVER_RUNS)  # no index fits it, so SQLite uses the index of the end
         query = (
             select(run_history)
             .where(r.ended_at >= begin, over, r.deleted_at.is_(None))
@@ -137,7 +142,7 @@ class AuditStore(StorePart):
             return _with_deliveries(conn, list(conn.execute(query).mappings()))
 
     def ended_run(self, run_id: int) -> EndedRun | None:
-        """One of them; ``None`` when the run has not ended or does not exist."""
+        """Return this run as ``ended_runs`` does; ``None`` when it has not ended, was deleted or does not exist."""
         r = run_history.c
         over = (r.status.in_(OVER_RUNS), r.ended_at.is_not(None), r.deleted_at.is_(None))
         query = select(run_history).where(r.run_id == run_id, *over)
@@ -146,7 +151,7 @@ class AuditStore(StorePart):
             return found[0] if found else None
 
     def unproved_ends(self, run_ids: Collection[int], since: datetime, limit: int = 500) -> list[RecordedTask]:
-        """Tasks of these runs whose end was recorded at ``since`` or later without evidence."""
+        """Return tasks of these runs that ended at ``since`` or later and have neither an exit code nor a signal."""
         t = task_history.c
         found: list[RecordedTask] = []
         with self._db.reading() as conn:
@@ -163,7 +168,7 @@ class AuditStore(StorePart):
         return found[:limit]
 
     def existing_runs(self, run_ids: Collection[int]) -> dict[int, str]:
-        """Runs among these that exist, with their uids."""
+        """Return the runs among these that exist, each with its uid."""
         r, found = run_history.c, dict[int, str]()
         with self._db.reading() as conn:
             for chunk in chunks(sorted(set(run_ids))):
@@ -173,15 +178,16 @@ class AuditStore(StorePart):
 
 
 class OverdueStore(StorePart):
-    """Planned looks that have not come."""
+    """Planned looks that did not happen in time."""
 
     def overdue_runs(
         self, before: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
     ) -> list[LiveRun]:
-        """Live runs whose next look was due before then, in that order and by id; ``after`` is the last one seen.
+        """Return live runs whose next look was due before ``before``, by the due time and the id.
 
-        Runs without a planned look (nobody owns the run yet, nothing of it is deployed, its start is waited for) are
-        among them when their rows have not changed since then.
+        ``after`` is the due time and the id of the last run of the page before. A run may have no planned look yet: it
+        has no owner, no deployed task, or waits for its start. It is included if its row has not changed since
+        ``before``.
         """
         r = run_history.c
         pages = [_due_page(r.next_look_at, r.status.in_(LIVE_RUNS), before, after, limit, "page_planned")]
@@ -195,8 +201,11 @@ class OverdueStore(StorePart):
         return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
 
     def overdue_looks(self, before: datetime) -> OverdueLooks:
-        """Count looks that were planned for before then and have not come, with the oldest; and managers, graphs, due
-        times and webhooks that no workflow carries, as searches found them."""
+        """Return the number of looks that were due before ``before`` and did not happen, with the oldest of them.
+
+        The result also has the number of managers, graphs, due times and webhooks without a workflow, as audits found
+        them, and the oldest of these findings.
+        """
         r = run_history.c
         late = and_(r.next_look_at < before, r.status.in_(LIVE_RUNS))
         oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)
@@ -218,7 +227,10 @@ class OverdueStore(StorePart):
 def _open_page(
     key: Any, columns: Iterable[Any], state: Any, states: Sequence[str], after: int, limit: int
 ) -> Select[Any]:
-    """The rows after ``after`` in one of these states, by their key; each state is read by a separate query."""
+    """Return the query of the rows with a key above ``after`` in one of these states, by their key.
+
+    It reads each state by a separate subquery, so that an index gives the order.
+    """
     table = key.table
     index = f"FORCE INDEX (ix_{table.name}_{state.name}_{key.name})"
     behind = select(key).where(key > after).order_by(key).limit(limit).with_hint(table, index, "mysql")
@@ -281,7 +293,7 @@ def _live_graph(row: Row) -> LiveParent:
 
 
 def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
-    """Runs among these that managers began and have not written down, with the jobs that they name."""
+    """Return the runs among these that a manager started but has not recorded, each with the job that it names."""
     i, found = manager_item.c, dict[int, ParentJob]()
     jobs = {}
     for row in rows:
@@ -300,7 +312,7 @@ def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]
 
 
 def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
-    """Runs among these that graphs began and have not written down, with the steps that they name."""
+    """Return the runs among these that a graph started but has not recorded, each with the step that it names."""
     g, s, found = graph.c, graph_step.c, dict[int, ParentJob]()
     named = defaultdict[str, dict[int, tuple[str, int]]](dict)
     for run in rows:
@@ -327,7 +339,7 @@ def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob
 
 
 def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
-    """The runs, with what of their present attempts was delivered and exported."""
+    """Return these runs, each with the state of the deliveries and the export of its present attempt."""
     keys = {
         event_key(RunRef(row["run_id"], row["run_uid"]), row["attempt"], kind): (row["run_id"], kind)
         for row in rows

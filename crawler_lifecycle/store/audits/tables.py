@@ -1,4 +1,4 @@
-"""Tables of audits, and which programs may work with this schema."""
+"""Tables of audits, and the table that says which builds work with this schema."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new
 
 audit_finding = new_table(
     "audit_finding",
-    # A finding of audits: one row for each subject ("task/7/0/1", "run/7", "workflow/…").
+    # One row for each subject of a finding ("task/7/0/1", "run/7", "workflow/…").
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("subject", Words(200), nullable=False),
     Column("kind", String(40), nullable=False),
     Column("status", String(20), nullable=False),
-    # No foreign keys: the subject may belong to no row at all.
+    # There are no foreign keys, because a subject may have no row.
     Column("run_id", BigInteger),
     Column("task_id", BigInteger),
     Column("workflow_id", String(1000)),
@@ -23,7 +23,7 @@ audit_finding = new_table(
     Column("last_seen", UtcTime, nullable=False),
     Column("repair", Long),
     Column("repaired_at", UtcTime),
-    # Take-overs in a row that came to nothing.
+    # The number of unsuccessful take-overs in a row.
     Column("tries", Integer, nullable=False),
     UniqueConstraint("subject"),
     Index(None, "status", "last_seen"),
@@ -42,7 +42,7 @@ audit_report = new_table(
 
 schema_compatibility = new_table(
     "schema_compatibility",
-    # One row: the oldest schema version whose builds still work on this database.
+    # The only row has the oldest schema version whose builds still work on this database.
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("works_from", String(32), nullable=False),
 )

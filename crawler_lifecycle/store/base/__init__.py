@@ -1,1 +1,1 @@
-"""Base of all rooms: checks of rows, units of work, bulk statements, the outbox."""
+"""Common code of the store: checks of rows, units of work, bulk statements, the outbox."""

@@ -1,8 +1,8 @@
-"""Bulk inserts: many rows in one statement, without a cost per value in Python.
+"""Bulk inserts and deletes: many rows in one statement, with little work in Python.
 
-SQLAlchemy prepares every value of every row by itself, and PyMySQL then escapes each of them character by character:
-for 10,000 rows that takes several times as long as the database needs to insert them. Here values are prepared by the
-column and written into statements of many rows. SQLite's driver takes plain rows.
+SQLAlchemy prepares every value separately, and PyMySQL escapes each value character by character. For 10,000 rows this
+takes several times as long as the insert in the database. This module prepares the values of a column together and
+writes many rows into one statement. On SQLite the driver gets the prepared rows as parameters.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ CHUNK = 500
 T = TypeVar("T")
 
 STATEMENT_CHARACTERS = 1024 * 1024
-"""Far below what a server takes in one statement (16 MiB at least), also when every character has four bytes."""
+"""The most characters of one statement. A server accepts at least 16 MiB, and a character has at most four bytes."""
 
 
 def insert_mappings(conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **same: Any) -> None:
-    """Insert rows that all have the same columns, in any order; ``same`` are columns with one value for every row.
+    """Insert rows. All rows must have the same columns, in any order. ``same`` are columns with one value for all rows.
 
-    Raises ``ValueError`` or ``KeyError`` for a row with other columns than the first.
+    Raises ``ValueError`` or ``KeyError`` for a row that has other columns than the first row.
     """
     if not rows:
         return
     names = tuple(rows[0])
     if odd := next((row for row in rows if len(row) != len(names)), None):
-        raise ValueError(f"a row has the columns {', '.join(odd)}; expected were {', '.join(names)}")
+        raise ValueError(f"a row has the columns {', '.join(odd)}; give it the columns {', '.join(names)}")
     values = [(*same.values(), *(row[name] for name in names)) for row in rows]
     insert_rows(conn, table, (*same, *names), values)
 
 
 def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows of values in the order of ``names``. Columns without any value are left to be null."""
+    """Insert rows, each with values in the order of ``names``. A column that is ``None`` in every row is left out."""
     if not rows:
         return
     columns: list[Column[Any]] = []
@@ -55,7 +55,7 @@ def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequ
         return
     written = [_written(column, found) for column, found in zip(columns, values, strict=True)]
     for part in _parts([f"({','.join(row)})" for row in zip(*written, strict=True)]):
-        # Without parameters the driver does not interpret a percent sign.
+        # With this option the driver does not interpret percent signs.
         conn.exec_driver_sql(insert + part, execution_options={"no_parameters": True})
 
 
@@ -69,7 +69,7 @@ def _prepared(column: Column[Any], values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _mapped(values: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
-    """Apply ``function`` to every value, once for repeated ones (statuses, causes, nodes)."""
+    """Return the result of ``function`` for every value. Repeated values (statuses, causes) are converted once."""
     distinct = set(values)
     if len(distinct) > len(values) // 2:
         return [function(value) for value in values]
@@ -78,7 +78,7 @@ def _mapped(values: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
 
 
 def _preparation(column: Column[Any]) -> Callable[[Any], Any] | None:
-    """The conversion that SQLAlchemy would apply to values of this column; ``None``: none."""
+    """Return the conversion that SQLAlchemy would apply to values of this column; ``None``: it needs none."""
     kind = column.type
     if isinstance(kind, UtcTime):
         return _time
@@ -93,27 +93,31 @@ def _preparation(column: Column[Any]) -> Callable[[Any], Any] | None:
 def _time(value: datetime) -> str:
     if value.tzinfo is not UTC:
         if value.tzinfo is None:
-            raise ValueError("a time without a zone cannot be stored")
+            raise ValueError(f"the time {value} has no time zone; give an aware datetime")
         value = value.astimezone(UTC)
     return value.replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def _written(column: Column[Any], values: Sequence[Any]) -> list[str]:
-    """The values as MySQL and MariaDB read them in a statement."""
+    """Return the values as literals for MySQL and MariaDB."""
     if isinstance(column.type, Integer | Boolean):
         return ["NULL" if value is None else str(int(value)) for value in values]
     return _mapped(values, _quoted)
 
 
 def _quoted(text: str | bytes | None) -> str:
-    """A literal. Every connection of ours has an sql_mode with backslashes, and utf8mb4 hides no quote."""
+    """Return the value as a literal.
+
+    The escaping is safe: our sql_mode allows backslash escapes, and no character of utf8mb4 contains the byte of a
+    quote.
+    """
     if isinstance(text, bytes):
         return f"x'{text.hex()}'"
     return "NULL" if text is None else "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def _parts(rows: Sequence[str]) -> Iterator[str]:
-    """The rows in pieces that are small enough for one statement."""
+    """Return the rows in parts that are small enough for one statement."""
     part: list[str] = []
     size = 0
     for row in rows:
@@ -126,16 +130,17 @@ def _parts(rows: Sequence[str]) -> Iterator[str]:
 
 
 def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
-    """``items`` in pieces that fit into one ``IN``."""
+    """Return ``items`` in parts that fit into one ``IN``."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def delete_rows(
     conn: Connection, column: Column[int], index: str, values: Sequence[int], *, of: Mapping[str, int] | None = None
 ) -> int:
-    """Delete the rows whose ``column``, the first one of ``index``, has one of these values; how many there were.
+    """Delete the rows whose ``column`` has one of these values. Returns their number.
 
-    With ``of`` (a column and its value) only those, and ``column`` is the one behind it in ``index``.
+    ``column`` is the first column of ``index``. With ``of`` (a column and its value) only rows with this value are
+    deleted, and ``column`` is the next column of ``index``.
     """
     table, name, gone = column.table.name, column.name, 0
     only = "".join(f"x.{one} = :{one} AND " for one in of or ())
@@ -148,7 +153,10 @@ def delete_rows(
 
 
 def put_row(conn: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Give the row of this key these values, or insert it. The caller holds a row, so that nobody else inserts it."""
+    """Update the row with this key, or insert it.
+
+    The caller must hold a lock that prevents a concurrent insert of the same key.
+    """
     here = [table.c[name] == value for name, value in key.items()]
     if not conn.execute(update(table).where(*here).values(**values)).rowcount:
         conn.execute(insert(table).values(**key, **values))

@@ -1,7 +1,7 @@
-"""CHECK constraints: no manual edit can put an impossible value into a row, so no reader checks for it.
+"""CHECK constraints. They refuse impossible values, also of manual edits, so readers need no such checks.
 
-They follow from the types of the columns and from the tables below. SQLite keeps any value in any column, so there the
-types are checked as well. Only the migration makes them.
+The constraints follow from the types of the columns and from the mappings below. SQLite accepts values of any type in
+any column, so its constraints also check the types. Only the migration creates them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from crawler_lifecycle.domain.schedules.definition import TargetKind
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.store.columns import UtcTime
 
-#: Worktables, whose rows exist only inside of one transaction or become other rows, and a counter that begins at 0.
+#: Tables without constraints: worktables, whose rows are only copied into other rows, and a counter that begins at 0.
 _UNCHECKED = frozenset({"task_change", "task_finding", "graph_change", "outbox_counter"})
 _WORDS: Mapping[tuple[str, str], type[StrEnum]] = {
     ("run_history", "status"): RunStatus,
@@ -57,7 +57,7 @@ _LEAST = {
     **dict.fromkeys(("task_index", "tries", "generation", "position", "retry", *_COUNTED), 0),
     **dict.fromkeys(("attempt", "next_seq", "seq"), 1),
 }
-#: Documents that are lists; all others are objects.
+#: JSON columns that contain a list. All others contain an object.
 _LISTS = frozenset(
     {
         *(("manager", name) for name in ("tags", "flow_tags", "former_owners")),
@@ -65,7 +65,7 @@ _LISTS = frozenset(
         *(("graph_step", "errors"), ("plan", "options")),
     }
 )
-#: The words after an end, which has a time.
+#: The final states of each table. A row in a final state must have ``ended_at``.
 _OVER: Mapping[str, list[str]] = {
     **dict.fromkeys(("run_history", "manager"), sorted(one.value for one in RunStatus if one.terminal)),
     "task_history": sorted(one.value for one in TaskStatus if one.terminal),
@@ -75,7 +75,7 @@ _OVER: Mapping[str, list[str]] = {
 
 @functools.cache
 def with_checks(table: Table) -> Table:
-    """The table with its constraints, each named by its condition."""
+    """Return the table with its constraints. The name of each constraint says what it checks."""
     if table.name not in _UNCHECKED:
         for name, rules, dialect in (
             ("words", _words(table), None),
@@ -100,10 +100,10 @@ def _words(table: Table) -> Iterator[ColumnElement[bool]]:
 
 def _numbers(table: Table) -> Iterator[ColumnElement[bool]]:
     for column in table.c:
-        # Servers check no column that numbers itself; ``errors`` counts in a task, and is a list in a step.
+        # MySQL allows no constraint on an autoincrement column. ``errors`` is a number in a task and a list in a step.
         counts = isinstance(column.type, Integer) and not column.primary_key
         if counts and (least := _LEAST.get(column.name)) is not None:
-            # A step that waits has not begun.
+            # A step that has not begun has attempt 0.
             yield _or_null(column, column >= (0 if table.name == "graph_step" else least))
             if table.name == "task_history" and column.name in _COUNTED:
                 yield _or_null(column, column <= COUNT_MAX)
@@ -121,7 +121,7 @@ def _end(table: Table) -> Iterator[ColumnElement[bool]]:
     if over := _OVER.get(table.name):
         state = table.c["state" if table.name == "graph" else "status"]
         yield or_(state.not_in(over), table.c.ended_at.is_not(None))
-    if table.name in ("run_history", "manager"):  # a status alone is no stop
+    if table.name in ("run_history", "manager"):  # STOPPING needs a recorded stop intent
         yield or_(table.c.status != RunStatus.STOPPING.value, table.c.stop_requested_at.is_not(None))
 
 

@@ -1,4 +1,4 @@
-"""The outbox: events and how far they are delivered."""
+"""The outbox: events, and the state of their deliveries."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ outbox_counter = new_table(
 outbox_event = new_table(
     "outbox_event",
     Column("seq", Key, primary_key=True, autoincrement=False),
-    # The subject: runs/7, managers/3, graphs/nightly. The uid says which run or graph had this number or key.
+    # The subject: runs/7, managers/3, graphs/nightly. A number or key may be used again later; the uid is unique.
     Column("subject", String(220), nullable=False),
     Column("subject_uid", String(32), nullable=False),
-    # Null where it is about no run.
+    # Null when the event is about no run.
     Column("run_id", Key, ForeignKey("run_history.run_id")),
     Column("attempt", Integer, nullable=False),
     Column("type", String(50), nullable=False),
-    # Null for events that may repeat; an event that must happen once has a key of subject, attempt and type.
+    # An event that must exist only once has a key, made of subject, attempt and type. Other events have null.
     Column("event_key", String(200)),
     Column("body", Json, nullable=False),
     Column("created_at", UtcTime, nullable=False),
@@ -65,11 +65,12 @@ outbox_delivery = new_table(
 
 
 def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
-    """Append an event with these columns. Nothing may follow it in the transaction.
+    """Append an event with these columns. It must be the last statement of the transaction.
 
-    The number comes from a row that stays locked until the commit, so numbers become visible in their order: a reader
-    that has seen N never finds a smaller one later. An autoincrement column would not do: its numbers are given out
-    before the commits. And because everybody shares that row, taking it last keeps the wait short.
+    The number of the event comes from a counter row, which stays locked until the commit. Events therefore become
+    visible in the order of their numbers: after a reader has seen event N, no event with a smaller number appears. An
+    autoincrement column does not guarantee this. All writers share the counter row, so it is locked as late as
+    possible.
     """
     conn.execute(update(outbox_counter).values(seq=outbox_counter.c.seq + 1))
     whole = {"seq": conn.execute(select(outbox_counter.c.seq)).scalar_one(), **row}
@@ -78,5 +79,5 @@ def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
 
 
 def facts(row: Row, *names: str) -> dict[str, Any]:
-    """Columns of a row for the body of an event: times as text."""
+    """Return columns of a row for the body of an event. Times become texts."""
     return {name: at.isoformat() if isinstance(at := row[name], datetime) else at for name in names}

@@ -1,7 +1,7 @@
-"""Rows: the values that are made of them, and the one error for an unreadable row.
+"""Conversion of rows to values, and the error for an unreadable row.
 
-The database refuses impossible values (``checks.py``). Other errors are found when a row is read, reported with a cure,
-and never overwritten.
+The database refuses impossible values (``checks.py``). Other faults are found when a row is read. They are reported
+with a cure, and the row is not overwritten.
 """
 
 from __future__ import annotations
@@ -29,40 +29,41 @@ _SHOWN_MAX = 80
 
 
 def made(kind: type[T], row: Row, /, **given: Any) -> T:
-    """A value whose fields are the columns of the same names, except the given fields."""
+    """Return a value of this class. Columns of the row set the fields of the same names, unless ``given`` sets them."""
     columns = (name for name in kind.__dataclass_fields__ if name in row and name not in given)
     return kind(**{name: row[name] for name in columns}, **given)
 
 
 def wanted(*pairs: tuple[ColumnElement[Any], Any]) -> list[ColumnElement[bool]]:
-    """Filters: each column with its value; a filter without a value is left out."""
+    """Return one condition for each column and its value. A pair whose value is ``None`` gives no condition."""
     return [column == value for column, value in pairs if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One impossible value of a row, and its cure."""
+    """An invalid value of a row, and its cure."""
 
     column: str
     value: object
     cure: str
     document: bool = False
-    """True when it is JSON, which may hold arguments of crawlers: only its length is shown."""
+    """True when the value is JSON. The text then shows only its length, because it may contain arguments of
+    crawlers."""
 
     def __str__(self) -> str:
         shown = "NULL" if self.value is None else repr(self.value)
         if self.document and self.value is not None:
             shown = f"a text of {len(shown)} characters"
-        return f"{self.column} is {shown[:_SHOWN_MAX]}, which cannot be; {self.cure}"
+        return f"{self.column} is {shown[:_SHOWN_MAX]}, which is not allowed; {self.cure}"
 
 
 def unreadable(table: Table, row: Row, fault: Fault) -> RowUnreadable:
-    """The error for a defect of a row; the text begins with table and key."""
+    """Return the error for a fault of a row. Its text begins with the table and the key."""
     return RowUnreadable(f"{where(table, row)}: {fault}")
 
 
 def where(table: Table, row: Row) -> str:
-    """Table and key of a row, and the run that it belongs to."""
+    """Return a text with the table and the key of a row, and with its run."""
     names = [column.name for column in table.primary_key]
     if "run_id" in row and "run_id" not in names:
         names.append("run_id")
@@ -70,7 +71,10 @@ def where(table: Table, row: Row) -> str:
 
 
 def validated(read: Callable[[Any], R], table: Table, row: Row, column: str, what: str, cure: str) -> R:
-    """A document of a row, as ``read`` has it. Raises ``RowUnreadable``, with the first thing that is wrong in it."""
+    """Return the JSON value of a row after its conversion by ``read``.
+
+    ``what`` names the value in the error text. Raises ``RowUnreadable``, which names the first fault and the cure.
+    """
     try:
         return read(row[column])
     except ValidationError as error:
@@ -80,32 +84,35 @@ def validated(read: Callable[[Any], R], table: Table, row: Row, column: str, wha
         raise unreadable(table, row, Fault(column, json_text(row[column]), cure, document=True)) from None
 
 
-# --- rows that people name and define, and that stay when they are deleted: schedules and webhooks -----------------
+# --- schedules and webhooks: people name and define them, and their rows stay after a deletion ---------------------
 
 
 def definition_of(table: Table, row: Row, read: Callable[[Mapping[str, Any]], R]) -> R:
-    """The definition of a row, as ``read`` has it. Raises ``RowUnreadable``."""
+    """Return the definition in a row after its conversion by ``read``. Raises ``RowUnreadable``."""
     try:
         return read(row["definition"])
     except ValueError as error:
-        cure = f"{error}; give the {table.name} its definition anew (crawlctl {table.name} update)"
+        cure = f"{error}; set the definition of the {table.name} again (crawlctl {table.name} update)"
         raise unreadable(table, row, Fault("definition", json.dumps(row["definition"]), cure, True)) from None
 
 
 def locked_row(conn: Connection, table: Table, name: str, *, deleted: bool = False) -> dict[Any, Any] | None:
-    """The row of this name, locked; ``deleted``: also one that was deleted."""
+    """Return the row with this name, locked; ``None``: there is none. ``deleted``: also return a deleted row.
+
+    Raises ``InvalidRequest`` when ``name`` has spaces at its end, which MySQL ignores.
+    """
     row = conn.execute(select(table).where(table.c.name == name).with_for_update()).mappings().one_or_none()
     if row is None or (row["deleted_at"] is not None and not deleted):
         return None
     if row["name"] != name:
-        raise refusal("name", name, "leave the spaces at its end out")
+        raise refusal("name", name, "remove the spaces at its end")
     return dict(row)
 
 
 def needed_row(conn: Connection, table: Table, name: str) -> dict[Any, Any]:
-    """The same of one that must be there. Raises ``RunNotFound``."""
+    """Return the row with this name, locked. Raises ``RunNotFound`` when it does not exist or was deleted."""
     row = locked_row(conn, table, name)
     if row is None:
-        cure = f"the list of {table.name}s shows what there is (crawlctl {table.name} list)"
+        cure = f"see the list of {table.name}s (crawlctl {table.name} list)"
         raise RunNotFound(f"{table.name} {name!r} does not exist; {cure}")
     return row

@@ -1,4 +1,4 @@
-"""The unit of work of managers and graphs: one row with many rows below it."""
+"""Units of work of managers and graphs, and the base classes of all parts of the store."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 
 
-#: Called with the additions of a transaction to the ledger, after the commit.
+#: A function that is called after a commit, with the transitions and corrections that the transaction added.
 Told = Callable[[Committed], None]
 
 
-#: The most open rows of each kind.
+#: The most open rows of each kind, by the plural of the kind.
 Most = Mapping[str, int]
 
 U = TypeVar("U", bound="RowUnit")
@@ -46,22 +46,22 @@ U = TypeVar("U", bound="RowUnit")
 _FORMER_MAX = 20
 
 _STOP = ("requested_at", "force", "requested_by", "reason", "limit", "escalated")
-#: Columns of a row without a stop.
+#: The values of the stop columns of a row without a stop.
 NO_STOP: Mapping[str, Any] = {f"stop_{name}": None for name in _STOP} | {"stop_force": False, "stop_escalated": False}
 
 
 def stop_values(stop: StopIntent) -> dict[str, Any]:
-    """The columns of a row that keep this stop."""
+    """Return the values of the columns that keep this stop."""
     return {f"stop_{name}": getattr(stop, name) for name in _STOP}
 
 
 def read_row(
     conn: Connection, table: Table, id: int, columns: Sequence[Column[Any]] | None = None, *, lock: str | None = None
 ) -> dict[Any, Any]:
-    """A row of ``table``, locked until the end of the transaction: against all others (``lock="write"``) or only
-    against writers (``"share"``).
+    """Return the row of ``table`` with this number. Raises ``RunNotFound``.
 
-    Raises ``RunNotFound``.
+    ``lock`` keeps it locked until the end of the transaction: ``write`` against all other locks, ``share`` only against
+    ``write`` locks.
     """
     [key] = table.primary_key
     query = select(*(columns or table.c)).where(key == id)
@@ -80,29 +80,29 @@ def check_owner(row: Row, fence: ManagerFence | GraphFence) -> None:
     found = {name: row[name] for name in wanted}
     if found != wanted:
         now, late = (", ".join(f"{name} {value}" for name, value in one.items()) for one in (found, wanted))
-        log.warning("refused a late write: %s may no longer write; on record is %s", late, now)
-        raise Fenced(f"{late} may no longer write; on record is {now}")
+        log.warning("refused a late write: %s may no longer write; the row has %s", late, now)
+        raise Fenced(f"{late} may no longer write; the row has {now}")
 
 
 @dataclass
 class RowUnit(ABC):
-    """A write transaction on a locked row, so that no other writer of ours comes between.
+    """A write transaction on a locked row. Other writers of this program wait for its end.
 
-    ``row`` is the row that will be committed: changes are collected, and written at the end of the transaction.
+    ``row`` is the row that will be committed. Changes are collected in it, and written at the end of the transaction.
     """
 
     table: ClassVar[Table]
     columns: ClassVar[Sequence[Column[Any]] | None] = None
-    """Columns that are read; ``None``: all."""
+    """The columns that are read; ``None``: all columns."""
     change_event: ClassVar[str]
     told: ClassVar[Sequence[str]]
-    """Columns that every event has."""
+    """The columns that every event of the row contains."""
 
     conn: Connection
     row: dict[Any, Any]
     now: datetime
     changed: bool = False
-    """True when one event is to report the change."""
+    """True when an event must report the change at the end of the transaction."""
 
     def __post_init__(self) -> None:
         self._before = dict(self.row)
@@ -116,7 +116,7 @@ class RowUnit(ABC):
         return stop_of(self.row)
 
     def set(self, **values: Any) -> None:
-        """Change columns; an event follows when one of them differs."""
+        """Change columns. An event will report it if one of the values differs."""
         self.changed = self.changed or any(self.row[name] != value for name, value in values.items())
         self.row.update(values)
 
@@ -129,19 +129,19 @@ class RowUnit(ABC):
             self._before = dict(self.row)
 
     def take(self, owner: Owner, *, over: bool) -> bool:
-        """Make this the owner.
+        """Make ``owner`` the owner of the row. A second call changes nothing.
 
-        Returns whether another one owned the row, so that its next attempt begins. A second call changes nothing.
-        ``over``: whether it has ended. Raises ``RunIsLive`` while another owner may live, ``Fenced`` for a former owner
-        that lost the row.
+        Returns true when the row had another owner, so that its next attempt begins. ``over``: the manager or graph has
+        ended. Raises ``RunIsLive`` when the other owner may still work, and ``Fenced`` when ``owner`` has lost the row
+        before.
         """
-        # Temporal has one open execution of each workflow id: a former owner with this one is closed.
+        # Temporal has at most one open execution of a workflow id, so a former owner with the same id is closed.
         row, mine = self.row, {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
         what = f"{self.table.name.capitalize()} {self.id}"
         if row["owner_run_id"] == owner.first_run_id:
             return False
         if owner.first_run_id in row["former_owners"]:
-            raise Fenced(f"{what} was taken from owner {owner.first_run_id}, which may not claim it")
+            raise Fenced(f"{what} was taken from owner {owner.first_run_id}, which may not claim it again")
         if row["owner_run_id"] is None:
             self.set(**mine)
             return False
@@ -152,21 +152,21 @@ class RowUnit(ABC):
         return True
 
     def ask_to_stop(self, intent: StopIntent) -> None:
-        """Record a stop, in addition to earlier ones."""
+        """Record a stop, merged with an earlier stop."""
         stop = intent if self.stop is None else self.stop.merged(intent)
         self.set(**stop_values(stop))
 
     @property
     @abstractmethod
     def subject(self) -> str:
-        """The subject of its events."""
+        """The subject of the row's events."""
 
     @abstractmethod
     def figures(self) -> Mapping[str, Any]:
-        """The figures that events contain in addition to the columns."""
+        """Return the counts that events contain in addition to the columns."""
 
     def announce(self, type: str, key: str | None = None) -> None:
-        """Append the event with the present state. Nothing may follow it in the transaction."""
+        """Append an event with the present state. It must be the last statement of the transaction."""
         body = facts(self.row, *self.told, "started_at", "ended_at")
         event = {
             "subject": self.subject,
@@ -181,14 +181,14 @@ class RowUnit(ABC):
         insert_event(self.conn, event)
 
     def end(self, type: str, **values: Any) -> None:
-        """Set the end, with an event of this type. Nothing may follow it in the transaction."""
+        """Record the end, and append an event of this type. It must be the last statement of the transaction."""
         self.set(**values, ended_at=self.now, waiting_for=None)
         self.write()
         self.changed = False
         name, row = self.table.name, self.row
         key = ended_key(name, self.id, row[f"{name}_uid"], row["attempt"])
         there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
-        # The event exists if this attempt continued after its end: after a command, or a manual edit of its state.
+        # The event may exist already: this attempt ended before, and a command or a manual edit opened it again.
         self.announce(type, None if self.conn.execute(there).one_or_none() is not None else key)
 
 
@@ -197,17 +197,17 @@ def utc_now() -> datetime:
 
 
 def stop_of(run: Row) -> StopIntent | None:
-    """The stop intent on record."""
+    """Return the recorded stop intent; ``None``: no stop is recorded."""
     if run["stop_requested_at"] is None:
         return None
     return StopIntent(**{name: run[f"stop_{name}"] for name in _STOP})
 
 
 class StorePart:
-    """The base of the store's adapters: the database, the clock, and how a unit of work begins and ends."""
+    """The base class of the parts of the store: the database, the clock and the limits."""
 
     new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
-    """Gives a new row its uid; never the same again."""
+    """Returns a uid for a new row. It never returns the same uid twice."""
 
     def __init__(self, database: Database, clock: Clock, told: Told | None = None, most: Most = MOST) -> None:
         self._db = database
@@ -218,25 +218,25 @@ class StorePart:
     def _check_most(self, conn: Connection, table: Table, is_open: ColumnElement[bool]) -> None:
         """Raise ``TooManyOpen`` unless this table may have one more open row.
 
-        Concurrent openings wait for this transaction, so that two of them cannot exceed the limit.
+        Other transactions that open a row wait for this one, so that together they cannot exceed the limit.
         """
         conn.execute(select(outbox_counter.c.seq).with_for_update())
         kind, most = f"{table.name}s", self._most[f"{table.name}s"]
         there = conn.execute(select(func.count()).select_from(table).where(is_open)).scalar_one()
         if there >= most:
-            limit = f"{most} may be (LIFECYCLE_LIMITS__{kind.upper()})"
-            raise TooManyOpen(f"{there} {kind} are open, and {limit}; end or delete one, or raise that limit")
+            limit = f"at most {most} are allowed (LIFECYCLE_LIMITS__{kind.upper()})"
+            raise TooManyOpen(f"{there} {kind} are open, and {limit}; end or delete one, or raise the limit")
 
     def _rows(self, query: Select[Any]) -> Sequence[Row]:
         with self._db.reading() as conn:
             found = conn.execute(query)
-            # Plain dictionaries: looking a value up in a row of SQLAlchemy takes five times as long.
+            # A lookup in a row of SQLAlchemy takes five times as long as in a dictionary.
             names = tuple(found.keys())
             return [dict(zip(names, row, strict=True)) for row in found]
 
 
 class OwnedPart(StorePart, Generic[U]):
-    """The base of the adapters of managers and of graphs: a unit of work, and the output of users' code."""
+    """The base class of the parts for managers and for graphs: the unit of work, and the output of users' code."""
 
     kind: type[U]
     log: Table
@@ -244,9 +244,9 @@ class OwnedPart(StorePart, Generic[U]):
 
     @contextmanager
     def _unit(self, id: int, fence: ManagerFence | GraphFence | None = None) -> Iterator[U]:
-        """Lock the row first, check the fence, write the row at the end, and append an event if it changed.
+        """Lock the row and check the fence. At the end, write the row, and append an event if the row changed.
 
-        Every transaction locks this row first, so that two of them cannot wait for each other.
+        Every transaction locks this row first, so that two transactions never wait for each other.
         """
         with self._db.writing() as conn:
             row = read_row(conn, self.kind.table, id, self.kind.columns, lock="write")
@@ -259,13 +259,13 @@ class OwnedPart(StorePart, Generic[U]):
                 unit.announce(unit.change_event)
 
     def _output(self, id: int) -> str:
-        """The log of this id; empty when there is none."""
+        """Return the log of the manager or graph with this number; empty when there is none."""
         [key] = self.log.primary_key
         rows = self._rows(select(self.log.c.log_tail).where(key == id))
         return str(rows[0]["log_tail"]) if rows else ""
 
     def _keep_output(self, id: int, text: str) -> None:
-        """Append to the log of this id; only its last ``OUTPUT_BYTES`` are kept."""
+        """Append to the log of the manager or graph. Only its last ``OUTPUT_BYTES`` bytes are kept."""
         [key] = self.log.primary_key
 
         def write(conn: Connection) -> None:

@@ -1,6 +1,6 @@
-"""Execution of steps of graphs: calls of functions, and crawls and managers, from their beginning to their end.
+"""Execution of steps of graphs: calls of functions, crawls and managers, from their start to their end.
 
-Workers record ends concurrently: they share the lock of the graph's row, and a change of the whole graph
+Workers record ends at the same time, so they share the lock of the graph's row. A change of the whole graph
 (``graphs.py``) waits for them.
 """
 
@@ -38,21 +38,21 @@ from .tables import graph, graph_result, graph_step
 from .unit import BEGINNING, BY_STATE, PRIMARY, WORKING, GraphPart
 from .unrecorded import CANCELLED, RUNS, unrecorded
 
-#: States in which a step that was given to a call may begin.
+#: States in which a step of a call may begin.
 _MAY_BEGIN = (StepState.SUSPENDED, StepState.AVAILABLE, StepState.EXECUTING)
 _BY_BATCH = "FORCE INDEX (ix_graph_step_graph_id_batch)"
 
 _g, _s, _x = graph.c, graph_step.c, export_record.c
 _FENCE = (_g.graph_id, _g.attempt, _g.owner_run_id, _g.options, _g.stop_requested_at)
-#: Steps that execute, or may still.
+#: Steps that execute, and cancelled steps that may still run.
 _OPEN = or_(_s.state == StepState.EXECUTING.value, CANCELLED)
-#: Columns that show how a run (manager) has ended, and its owner.
+#: Columns of a run or manager that show how it ended, and its parent.
 _FACTS = ("status", "attempt", "outcome", "cause", "stop_requested_at", "stop_limit", "parent")
-#: Columns of a run for the dependents of its step.
+#: Columns of a run that its step records as the result.
 _RECORDED = ("status", "outcome", "pages", "items", "errors", "archive")
 #: Columns of a graph that identify its runs.
 _NAMED = (_g.graph_id, _g.graph_key, _g.graph_uid)
-#: Columns of a step that decide about its record.
+#: Columns of a step that are read before its row changes.
 _STEP = (
     *(_s.graph_id, _s.number, _s.kind, _s.shape, _s.state, _s.attempt, _s.tries, _s.snoozed, _s.batch, _s.run_id),
     *(_s.begun_attempt, _s.ending, _s.errors, _s.result_bytes),
@@ -60,11 +60,13 @@ _STEP = (
 
 
 class GraphCalls(GraphPart):
-    """Part of ``GraphStore`` that executes steps."""
+    """The methods of ``GraphStore`` for the execution of steps."""
 
     @contextmanager
     def _recording(self, fence: GraphFence) -> Iterator[tuple[Connection, Row, datetime]]:
-        """A transaction beside other records: the graph's row, and now."""
+        """Open a transaction that records ends, also at the same time as others. Yields its connection, the graph's row
+        and the time. Raises ``Fenced``.
+        """
         with self._db.writing() as conn:
             row = read_row(conn, graph, fence.graph_id, _FENCE, lock="share")
             check_owner(row, fence)
@@ -73,7 +75,9 @@ class GraphCalls(GraphPart):
     # --- functions ---
 
     def batch(self, fence: GraphFence, batch: int) -> list[StepWork]:
-        """The steps of a call that have not ended, in their order."""
+        """Return the steps of a call that may begin, by priority. A dependency in the call comes before its
+        dependents.
+        """
         query = select(graph_step).where(_s.graph_id == fence.graph_id, _s.batch == batch).order_by(_s.number)
         with self._db.reading() as conn:
             check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
@@ -84,13 +88,15 @@ class GraphCalls(GraphPart):
         return _in_order(work)
 
     def record(self, fence: GraphFence, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
-        """Record ends with their results, and begin these steps in their attempts, in one transaction. Returns the
-        numbers of the steps that began, including one that had already begun in this attempt: the answer of the first
-        call was lost. A step does not begin in these cases: it was cancelled, its row names another call or none
-        (``Step.batch``), a dependency is not completed, a later attempt of it began, or a stop is on record.
+        """Record ends with their results, and begin the steps ``begin``, in one transaction.
 
-        An end whose attempt does not execute any more changes nothing but ``ending``. The state ``AVAILABLE`` as an
-        end: it was not called after all, and nothing of this attempt counts.
+        Returns the numbers of the steps that began. A step that had already begun in this attempt is included, because
+        the answer of the first call may be lost. A step does not begin when it was cancelled, when its row does not
+        name this call (``Step.batch``), when a dependency is not completed, when a later attempt began, or when a stop
+        is recorded.
+
+        An end of an attempt that does not execute any more changes only ``ending``. An end with the state ``AVAILABLE``
+        means that the function was not called: this attempt does not count as a try.
         """
         numbers = {*(one.end.number for one in done), *(one.number for one in begin)}
         with self._recording(fence) as (conn, row, now):
@@ -106,7 +112,10 @@ class GraphCalls(GraphPart):
             return begun
 
     def cancelled(self, fence: GraphFence, numbers: Collection[int]) -> set[int]:
-        """The steps among these that must not continue: all, after the graph was taken over. Raises ``RunNotFound``."""
+        """Return the steps among these that must not continue. After a stop or a takeover of the graph these are all.
+
+        Raises ``RunNotFound``.
+        """
         with self._db.reading() as conn:
             row = read_row(conn, graph, fence.graph_id, _FENCE)
             owns = (row["attempt"], row["owner_run_id"]) == (fence.attempt, fence.owner_run_id)
@@ -119,7 +128,7 @@ class GraphCalls(GraphPart):
     # --- crawls and managers ---
 
     def to_begin(self, fence: GraphFence, limit: int = 100) -> list[StepWork]:
-        """Crawls and managers that were picked and for whose present attempt ``run_begun`` was not called."""
+        """Return executing steps whose run or manager has not been started yet in the present attempt."""
         query = (
             select(graph_step)
             .where(_s.graph_id == fence.graph_id, _s.kind.in_(BEGINNING), _s.state == StepState.EXECUTING.value)
@@ -133,12 +142,14 @@ class GraphCalls(GraphPart):
         return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in rows]
 
     def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:
-        """The run of a crawl, or the manager, exists (``run_attempt`` stays: only a later end counts); or it can never
-        be begun: then the step is discarded (``deploy_failed``). ``False``: the step was cancelled meanwhile; it keeps
-        the run and is ``ending``. A second call changes nothing.
+        """Record that the run or manager of a step exists, or that it can never be started.
+
+        Give either ``run_id`` or ``error``. With ``error`` the step is discarded (``deploy_failed``). ``run_attempt``
+        stays as it is, so that only a later end counts. Returns ``False`` when the step was cancelled meanwhile; the
+        step then keeps the run and is ``ending``. A second call changes nothing.
         """
         if (run_id is None) == (error is None):
-            raise InvalidRequest("run_id: give it, or else the error for which no run can be begun")
+            raise InvalidRequest("run_id: give either run_id, or the error that prevents the start")
         with self._recording(fence) as (conn, _, now):
             steps = _Steps(conn, fence.graph_id, [number], now)
             step = steps.rows.get(number)
@@ -149,17 +160,20 @@ class GraphCalls(GraphPart):
                 end = StepEnd(number, step["attempt"], StepState.DISCARDED, "deploy_failed", error)
                 steps.end(Done(end, error=error))
             elif run_id is not None and (step["begun_attempt"], step["run_id"]) != (step["attempt"], run_id):
-                # A step that was cancelled meanwhile still has a run, which must be stopped. If its former run did not
-                # exist any more, it has a new one, of which every end counts.
+                # A step that was cancelled meanwhile keeps its run, because the run must be stopped. A step whose
+                # former run was removed has a new run. Every end of the new run counts, so run_attempt is reset.
                 other = {"run_attempt": 0} if step["run_id"] not in (None, run_id) else {}
                 steps.set(number, run_id=run_id, begun_attempt=step["attempt"], ending=not executes, **other)
             steps.write()
             return executes
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
-        """Ends of crawls and managers of executing or ending steps, as the database has them now: of attempts above the
-        step's ``run_attempt``. A step that was cancelled before ``run_begun`` was called for it has ended as well. A
-        crawl whose archive is on its way executes still, unless it was cancelled, for ``DELIVERY_S`` at most."""
+        """Return the ends of runs and managers of executing or ending steps, as the database has them now.
+
+        An end counts when its attempt is above ``run_attempt`` of the step. A step that was cancelled before its run
+        was started has ended as well. After the end of its run, a crawl waits at most ``DELIVERY_S`` seconds for the
+        delivery of the archive. It counts as executing during this time, unless it was cancelled.
+        """
         with self._db.reading() as conn:
             its = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key, _g.graph_uid))
             check_owner(its, fence)
@@ -186,7 +200,7 @@ class GraphCalls(GraphPart):
     def live_graph_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
-        """Runs of the graph (``parent``) that have not ended, by id; ``ending``: those whose step was cancelled."""
+        """Return runs of the graph that have not ended, by id. ``ending``: only runs whose step was cancelled."""
         with self._db.reading() as conn:
             named, run, more = read_row(conn, graph, graph_id, _NAMED), RUNS[StepKind.CRAWL], []
             if ending:
@@ -198,7 +212,9 @@ class GraphCalls(GraphPart):
             return runs_by_id(conn, found)
 
     def live_graph_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
-        """The same of managers, all at once: those of executing or ending steps."""
+        """Return all managers of executing or ending steps that have not ended. ``ending``: only managers whose step
+        was cancelled.
+        """
         m, found = manager.c, list[ManagerRow]()
         with self._db.reading() as conn:
             named = read_row(conn, graph, graph_id, _NAMED)
@@ -212,7 +228,7 @@ class GraphCalls(GraphPart):
 
 
 def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Select[tuple[int]]:
-    """The runs (managers) of these steps of the graph."""
+    """Return the query of the runs (or managers) of these steps of the graph."""
     return select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == kind.value, which)
 
 
@@ -220,7 +236,7 @@ def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Selec
 
 
 class _Steps:
-    """Locked steps, in order. Changes are collected, and written in few statements."""
+    """Locked steps of one graph. Changes are collected, and then written in few statements."""
 
     def __init__(self, conn: Connection, graph_id: int, numbers: Collection[int], now: datetime) -> None:
         self._conn, self._graph_id, self._now = conn, graph_id, now
@@ -234,12 +250,12 @@ class _Steps:
             self.rows |= {row["number"]: dict(row) for row in rows}
 
     def set(self, number: int, **values: Any) -> None:
-        """Change columns of a step."""
+        """Change columns of a step. ``write`` writes them to the database."""
         self.rows[number].update(values)
         self._new[number].update(values)
 
     def write(self) -> None:
-        """Write the changes, equal changes of several steps in one statement; and the results."""
+        """Write the changes and the results. One statement writes equal changes of several steps."""
         alike = defaultdict[str, list[int]](list)
         for number, values in self._new.items():
             alike[repr(sorted(values.items()))].append(number)
@@ -252,10 +268,13 @@ class _Steps:
             self._conn.execute(insert(graph_result), self._results)
 
     def end(self, done: Done) -> None:
-        """Take the end of an execution in; of one that does not execute any more only that nothing runs."""
+        """Record the end of an execution. If the step does not execute any more, only ``ending`` is reset.
+
+        Raises ``InvalidRequest`` for an end with an invalid state, or without its ``not_before``.
+        """
         end, step = done.end, self.rows.get(done.end.number)
         if end.state in (StepState.SUSPENDED, StepState.EXECUTING):
-            raise InvalidRequest(f"state: {end.state} is not allowed; it is no end")
+            raise InvalidRequest(f"state: {end.state} is not allowed; give a state that ends an execution")
         if end.state in (StepState.RETRYABLE, StepState.SCHEDULED) and end.not_before is None:
             raise InvalidRequest(f"not_before: give it with the state {end.state}")
         if step is None or step["attempt"] != end.attempt:
@@ -279,7 +298,7 @@ class _Steps:
         return with_error(step["errors"], step["attempt"], self._now.isoformat(), error)
 
     def _keep(self, step: Row, done: Done) -> int | None:
-        """Replace the step's recorded result of an earlier execution. Returns its size."""
+        """Replace the result of an earlier execution by the new one. Returns its size in bytes."""
         if step["result_bytes"] is not None:
             self._stale.append(step["number"])
         if done.result is None:
@@ -292,18 +311,18 @@ class _Steps:
         return done.result_bytes
 
     def free(self, work: Sequence[StepWork]) -> list[StepWork]:
-        """The steps among these that may begin: they wait for no dependency any more."""
+        """Return the steps among these that exist and whose dependencies allow them to begin."""
         known = {number: (row["state"], row["ending"]) for number, row in self.rows.items()}
-        there = [one for one in work if one.number in self.rows]
-        wanted = {dep for one in there for dep in _shape(self.rows[one.number], "deps", ())}
+        existing = [one for one in work if one.number in self.rows]
+        wanted = {dep for one in existing for dep in _shape(self.rows[one.number], "deps", ())}
         for chunk in chunks(sorted(wanted - known.keys())):
             query = select(_s.number, _s.state, _s.ending).where(_s.graph_id == self._graph_id, _s.number.in_(chunk))
             rest = self._conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
             known |= {number: (state, ending) for number, state, ending in rest}
-        return [one for one in there if self._lets(self.rows[one.number], known)]
+        return [one for one in existing if self._lets(self.rows[one.number], known)]
 
     def discarded(self) -> bool:
-        """Return whether a step of the graph was discarded, as another call may have recorded."""
+        """Return whether the database has a discarded step of the graph. Another call may have recorded it."""
         query = select(_s.number).where(_s.graph_id == self._graph_id, _s.kind.in_(WORKING))
         query = query.where(_s.state == StepState.DISCARDED.value).limit(1)
         return self._conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).first() is not None
@@ -318,7 +337,7 @@ class _Steps:
         return all(state in lets and not ending for state, ending in found)
 
     def begin(self, work: StepWork) -> bool:
-        """Begin this execution, or report that it does not begin."""
+        """Begin this execution of a step. Returns ``False`` when it may not begin."""
         step = self.rows[work.number]
         if step["batch"] is None or step["batch"] != work.batch:
             return False
@@ -343,14 +362,16 @@ def _shape(step: Row, name: str, default: Any) -> Any:
 
 
 def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
-    """Each after its dependencies among them; otherwise in their order."""
+    """Return the steps in their order, but each step after its dependencies."""
     known = {one.number: one for one in work}
     order = TopologicalSorter({one.number: [dep for dep in one.deps if dep in known] for one in work})
     return [known[number] for number in order.static_order()]
 
 
 def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
-    """The end of a run, unless its archive, which dependents may need, is on its way."""
+    """Return the end of a run; or that it still executes, while its archive, which dependents may need, is not
+    delivered.
+    """
     if row["kind"] != StepKind.CRAWL or row["ending"] or not end.state.final or row["its_ended_at"] is None:
         return end
     if row["its_export"] in ("exported", "empty") or (now - row["its_ended_at"]).total_seconds() >= DELIVERY_S:
@@ -361,26 +382,26 @@ def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
 
 
 def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
-    """The end of the run (manager) of a step of this graph; ``None``: it has not ended."""
+    """Return the end of the run or manager of a step of this graph; ``None``: it has not ended."""
     number, attempt = row["number"], row["attempt"]
     if row["begun_attempt"] < attempt:
-        # It was cancelled before its run began. An executing step will still begin it.
+        # The run was not started. A cancelled step will not start it any more; an executing step will.
         return StepEnd(number, attempt, StepState.CANCELLED) if row["ending"] else None
     if row["its_status"] is None or row["its_parent"] != whose:
         what = f"{'run' if row['kind'] == StepKind.CRAWL else 'manager'} {row['run_id']}"
-        gone, others = f"the row of {what} is gone", f"{what} is not of this graph, but of {row['its_parent']}"
-        reason = gone if row["its_status"] is None else others
+        gone, foreign = f"the row of {what} is missing", f"{what} belongs to {row['its_parent']}, not to this graph"
+        reason = gone if row["its_status"] is None else foreign
         return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
     if row["its_status"] not in OVER_RUNS or row["its_attempt"] <= row["run_attempt"]:
-        # Its archive was waited for, and a person has resumed the run.
+        # The step waited for the archive, as its reason says. A person has resumed the run, so the reason is removed.
         return StepEnd(number, attempt, StepState.EXECUTING) if row["reason"] and not row["ending"] else None
-    told = {"outcome": row["its_outcome"], "reason": row["its_cause"], "run_attempt": row["its_attempt"]}
+    facts = {"outcome": row["its_outcome"], "reason": row["its_cause"], "run_attempt": row["its_attempt"]}
     if row["kind"] == StepKind.CRAWL:
-        told["record"] = {"run_id": row["run_id"], **{name: row[f"its_{name}"] for name in _RECORDED}}
+        facts["record"] = {"run_id": row["run_id"], **{name: row[f"its_{name}"] for name in _RECORDED}}
     if row["its_status"] == RunStatus.COMPLETED:
-        return StepEnd(number, attempt, StepState.COMPLETED, **told)
+        return StepEnd(number, attempt, StepState.COMPLETED, **facts)
     if row["its_stop_requested_at"] is not None and row["its_stop_limit"] is None:
-        return StepEnd(number, attempt, StepState.CANCELLED, **told)
+        return StepEnd(number, attempt, StepState.CANCELLED, **facts)
     shape = row["shape"] or {}
     state, not_before = after_failure(row["tries"], shape.get("max_attempts", 1), shape.get("backoff_s", 1.0), now)
-    return StepEnd(number, attempt, state, not_before=not_before, **told)
+    return StepEnd(number, attempt, state, not_before=not_before, **facts)

@@ -1,4 +1,4 @@
-"""Graphs: their rows from the reservation to the end, and changes of many steps at once."""
+"""Writes of graphs: their rows from the reservation to the end, and changes of their steps."""
 
 from __future__ import annotations
 
@@ -40,21 +40,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _IS_OPEN = graph.c.state.in_([state.value for state in GraphState if not state.final])
-#: Number of the last commands of each graph whose answers are kept.
+#: The number of commands of a graph whose answers are kept; the latest ones are kept.
 COMMANDS_MAX = 100
 
 
 class GraphStore(GraphCalls, GraphReads):
-    """Graphs, their steps, the inputs and results of steps.
+    """Graphs, their steps, and the inputs and results of steps.
 
-    Methods with a fence raise ``Fenced`` and write nothing when the graph's attempt or owner is another one.
+    A method with a fence raises ``Fenced`` and writes nothing when the graph has another attempt or owner.
     """
 
     # --- from draft to graph ---
 
     def reserve_graph(self, new: NewGraph) -> tuple[GraphRow, bool]:
-        """Insert it as a draft, or return the row of this key, and whether it is new. Raises ``DuplicateRequest`` when
-        that has another fingerprint.
+        """Insert the graph as a draft, or find the graph with this key. Returns the row, and whether it is new.
+
+        Raises ``DuplicateRequest`` when the existing graph has another fingerprint, and ``TooManyOpen``.
         """
 
         def reserve(conn: Connection) -> tuple[GraphRow, bool]:
@@ -64,25 +65,28 @@ class GraphStore(GraphCalls, GraphReads):
                 conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
                 found = _found(conn, new.key)
             assert found is not None, "it was inserted in this transaction"
-            if found["graph_key"] != new.key:  # MySQL ignores spaces at the end when it compares
-                raise refusal("key", new.key, "leave the spaces at its end out")
+            if found["graph_key"] != new.key:  # MySQL ignores spaces at the end of a key
+                raise refusal("key", new.key, "remove the spaces at its end")
             if found["fingerprint"] != new.fingerprint:
                 raise DuplicateRequest(
                     f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, "
                     "options or context; use another key"
                 )
-            return _told(GraphUnit(conn, found, self._clock())), is_new
+            return _shown(GraphUnit(conn, found, self._clock())), is_new
 
         return self._db.inserting(f"graph {new.key!r}", reserve)
 
     def add_graph_page(self, graph_id: int, page: int, data: bytes) -> None:
-        """Keep one page of a draft (``spec.encode_page``). Again the same: nothing more. Raises ``DuplicateRequest``
-        when another one is there, ``NotInThisState`` when it is no draft."""
+        """Store one page of a draft (``domain.graph.pages``). A second call with the same page changes nothing.
+
+        Raises ``NotInThisState`` when the graph is no draft, ``InvalidRequest`` for an unexpected page number, and
+        ``DuplicateRequest`` when another page with this number is stored.
+        """
         decode_page(page, data)
         p = graph_page.c
         with self._unit(graph_id) as unit:
             if unit.state is not GraphState.DRAFT:
-                raise NotInThisState(f"Graph {graph_id} is {unit.state} already; it takes no more pages")
+                raise NotInThisState(f"Graph {graph_id} is {unit.state} already and accepts no more pages")
             if not 0 <= page < unit.row["pages"]:
                 most = unit.row["pages"] - 1
                 raise InvalidRequest(f"page: {page} is not allowed; this graph was announced with pages 0 to {most}")
@@ -91,50 +95,61 @@ class GraphStore(GraphCalls, GraphReads):
             if before is None:
                 unit.conn.execute(insert(graph_page).values(graph_id=graph_id, page=page, data=data))
             elif before != data:
-                raise DuplicateRequest(f"page {page} of graph {graph_id} was sent with other steps before")
+                text = f"page {page} of graph {graph_id} has other steps already; send the same, or use another key"
+                raise DuplicateRequest(text)
 
     def make_graph(self, graph_id: int) -> GraphRow:
-        """Make a whole draft a graph that executes, in one transaction: read its pages, check the whole, insert its
-        steps. Again: the same. Raises ``InvalidRequest`` (a missing page, what ``spec.check`` refuses)."""
+        """Start a complete draft in one transaction: read its pages, check the spec, and insert the steps.
+
+        A second call changes nothing. Raises ``InvalidRequest`` when a page is missing or the spec is invalid.
+        """
         with self._unit(graph_id) as unit:
             if unit.state is not GraphState.DRAFT:
-                return _told(unit)
+                return _shown(unit)
             spec = _sent(unit)
             insert_steps(unit, Graph.of(spec).added)
             unit.conn.execute(delete(graph_page).where(graph_page.c.graph_id == graph_id))
             context = dict(spec.context) or None
             unit.conn.execute(update(graph).where(graph.c.graph_id == graph_id).values(context=context))
             unit.set(state=GraphState.EXECUTING.value)
-            return _told(unit)
+            return _shown(unit)
 
     # --- while it runs ---
 
     def claim_graph(self, graph_id: int, owner: Owner) -> GraphRow:
-        """Own the graph, as it was made or reopened. Again, or after its end: the row as it is. A new owner takes it
-        over as the next attempt: what former calls had begun and not ended begins again. Raises ``RunIsLive``,
-        ``Fenced``, ``RunNotFound`` as ``claim_manager`` does, ``NotInThisState`` for a draft."""
+        """Make ``owner`` the owner of a graph that executes. A second call, or a call after the end, changes nothing.
+
+        If the graph had another owner, its next attempt begins. Steps that calls of the former owner had not ended
+        begin again. Raises ``RunIsLive``, ``Fenced`` and ``RunNotFound`` as ``claim_manager`` does, and
+        ``NotInThisState`` for a draft.
+        """
         with self._unit(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
-                raise NotInThisState(f"Graph {graph_id} is a draft; make it whole first")
+                raise NotInThisState(f"Graph {graph_id} is a draft; send all its pages and start it first")
             if not unit.over and unit.take(owner, over=False):
                 known = load_graph(unit.conn, unit.row, strict=False)
                 before = states_of(known)
                 known.released({step.batch for step in known.steps if step.batch is not None})
                 write_steps(unit, known, before)
-            return _told(unit)
+            return _shown(unit)
 
     def change(self, fence: GraphFence, how: Callable[[Graph], T]) -> T:
-        """Load the graph under the lock of its row, let ``how`` change it, and write what has changed, with the event
-        ``graph.changed``: one transaction. Whatever ``how`` raises undoes all of it. A step whose row cannot be read
-        stands still (``Step.unreadable``); raises ``RowUnreadable`` when nobody knows where it belongs."""
+        """Load the graph, call ``how`` to change it, and write the changes with the event ``graph.changed``.
+
+        This is one transaction, which an error of ``how`` rolls back. Returns the result of ``how``. A step with an
+        invalid row waits until the row is repaired (``Step.unreadable``). Raises ``RowUnreadable`` when the position of
+        such a step in the graph is unknown.
+        """
         with self._unit(fence.graph_id, fence) as unit:
             return _change(unit, how, strict=False)
 
     def command(self, graph_id: int, request_id: str, how: Callable[[Graph], int]) -> int:
-        """The same for a command of a person, once for each ``request_id``: again, the same answer. A graph that had
-        ended and has open steps afterwards executes again: without an owner, and without its former stop. Raises
-        ``RowUnreadable`` for any of its steps, ``RunNotFound``; ``NotInThisState`` for a draft, a graph whose steps
-        were pruned, and one that is stopping."""
+        """Execute a command of a person as ``change`` does, once for each ``request_id``.
+
+        A second call returns the stored answer. If an ended graph has open steps after the command, it executes again,
+        without an owner and without its former stop. Raises ``RunNotFound``, and ``RowUnreadable`` for any invalid
+        step. Raises ``NotInThisState`` for a draft, a pruned graph and a graph that is stopping.
+        """
         with self._unit(graph_id) as unit:
             commands = unit.row["commands"]
             if (before := next((one for one in commands if one[:1] == [request_id]), None)) is not None:
@@ -147,9 +162,12 @@ class GraphStore(GraphCalls, GraphReads):
             return answer
 
     def begin_graft(self, graph_id: int, number: int, attempt: int, spec: GraphSpec, digest: str) -> None:
-        """Attach steps to the step that grafts, once; the context of ``spec`` is kept as ``context`` in its job, as
-        that of a sub-graph is. Again the same, by a later attempt, too: nothing more. Raises ``Fenced`` when this
-        attempt does not execute, ``DuplicateRequest`` for other steps, ``InvalidRequest``."""
+        """Add the steps of ``spec`` below the step that grafts them, once.
+
+        The context of ``spec`` is stored as ``context`` in the job of the step, as for a sub-graph. A second call with
+        the same steps changes nothing, even from a later attempt. Raises ``Fenced`` when this attempt does not execute,
+        ``DuplicateRequest`` when the step has grafted other steps, and ``InvalidRequest`` for invalid steps.
+        """
         s = graph_step.c
         mine = (s.graph_id == graph_id, s.number == number)
         with self._unit(graph_id) as unit:
@@ -157,10 +175,10 @@ class GraphStore(GraphCalls, GraphReads):
             row = unit.conn.execute(select(*columns).where(*mine)).mappings().one_or_none()
             if row is None or row["state"] != StepState.EXECUTING or row["attempt"] != attempt:
                 raise Fenced(
-                    f"Step {number} of graph {graph_id} does not execute as attempt {attempt}; it cannot graft"
+                    f"Step {number} of graph {graph_id} does not execute as attempt {attempt}, so it cannot graft steps"
                 )
             if row["graft_digest"] is not None:
-                # An earlier attempt may have been lost after its graft, whose steps have begun since.
+                # An earlier attempt may have been lost after its graft. The grafted steps may have begun since.
                 if row["graft_digest"] != digest:
                     raise DuplicateRequest(
                         f"Step {number} of graph {graph_id} has grafted other steps (attempt {row['graft_attempt']}); "
@@ -175,26 +193,31 @@ class GraphStore(GraphCalls, GraphReads):
     # --- stop and end ---
 
     def record_graph_stop(self, graph_id: int, intent: StopIntent) -> GraphRow:
-        """Put a stop on record and cancel every step that has not ended (``Graph.cancel``), in one transaction: nothing
-        more starts. Again: the stricter of both holds. After its end: nothing changes."""
+        """Record a stop, and cancel every step that has not ended (``Graph.cancel``), in one transaction.
+
+        No further step begins. A second stop is merged with the first. After the end of the graph nothing changes.
+        Raises ``NotInThisState`` for a draft.
+        """
         with self._unit(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
-                raise NotInThisState(f"Graph {graph_id} is a draft: there is nothing to stop")
+                raise NotInThisState(f"Graph {graph_id} is a draft and does not execute; there is nothing to stop")
             if not unit.over:
                 unit.ask_to_stop(intent)
                 try:
                     _change(unit, lambda _: None, strict=False)
                 except RowUnreadable as error:
-                    # A stop is never delayed; the next change of the steps cancels them.
+                    # The stop must be recorded even so. The next change of the steps cancels them.
                     log.error("graph %d is stopped, but its steps cannot be cancelled yet: %s", graph_id, error)
-            return _told(unit)
+            return _shown(unit)
 
     def end_graph(self, fence: GraphFence, cause: str | None) -> GraphRow:
-        """Set the end by the states of its steps, with the event ``graph.ended``. Again: the same. Raises
-        ``NotInThisState`` while a step is open or ending, or a run of it lives."""
+        """Record the end of the graph with the event ``graph.ended``. The states of its steps decide the final state.
+
+        A second call changes nothing. Raises ``NotInThisState`` while a step or a run of the graph has not ended.
+        """
         with self._unit(fence.graph_id, fence) as unit:
             if unit.over:
-                return _told(unit)
+                return _shown(unit)
             known = load_graph(unit.conn, unit.row)
             if known.state is GraphState.EXECUTING:
                 raise NotInThisState(f"Graph {unit.id} has steps that have not ended")
@@ -210,21 +233,21 @@ class GraphStore(GraphCalls, GraphReads):
                 cause=cause,
                 started_at=unit.row["started_at"] or unit.began(),
             )
-            return _told(unit)
+            return _shown(unit)
 
     def keep_graph_output(self, graph_id: int, text: str) -> None:
-        """Append what its functions printed; the last ``OUTPUT_BYTES`` of all of it stay."""
+        """Append output of the graph's functions. Only the last ``OUTPUT_BYTES`` bytes of the output are kept."""
         self._keep_output(graph_id, text)
 
 
-def _told(unit: GraphUnit) -> GraphRow:
-    """The row that readers will see."""
+def _shown(unit: GraphUnit) -> GraphRow:
+    """Return the row that readers will see after the commit."""
     row = whole_graph(unit.row)
     return row if unit.over or unit.state is GraphState.DRAFT else replace(row, counts=dict(unit.counted()))
 
 
 def _change(unit: GraphUnit, how: Callable[[Graph], T], *, strict: bool = True) -> T:
-    """Let ``how`` change the engine, and write its changes. ``strict``: only if all steps can be read."""
+    """Call ``how`` with the engine, and write the changes. ``strict``: an unreadable step raises ``RowUnreadable``."""
     known = load_graph(unit.conn, unit.row, strict=strict)
     before = states_of(known)
     if unit.stop is not None and not unit.over:
@@ -233,14 +256,15 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T], *, strict: bool = True) 
     write_steps(unit, known, before)
     unit.changed = unit.changed or bool(known.changed)
     unit.counts = known.counts()
-    # Calls have recorded ends since the last change: these count as a change too.
+    # Calls may have recorded ends since the last change, so the counts may differ without a change by ``how``.
     unit.set(next_batch=known.next_batch, waiting_for=known.waits(called=True), counts=_plain(unit.counts))
     if unit.row["started_at"] is None and any(step.attempt for step in known.steps):
         unit.set(started_at=unit.began() or unit.now)
     if unit.over and known.state is GraphState.EXECUTING:
         again = dict.fromkeys(("cause", "ended_at", "owner_workflow_id", "owner_run_id"))
         unit.set(state=GraphState.EXECUTING.value, attempt=unit.row["attempt"] + 1, **again, **NO_STOP)
-        # Its workflow may be about to close, and go on then: the attempt alone fences what it began before.
+        # The workflow of the former attempt may still be open and claim the graph again. Therefore the attempt is
+        # raised: it alone refuses late writes of calls from before.
     return answer
 
 
@@ -280,7 +304,9 @@ def _new_row(new: NewGraph, now: datetime) -> dict[str, Any]:
 
 
 def _sent(unit: GraphUnit) -> GraphSpec:
-    """The spec that was sent in pages. Raises ``InvalidRequest``."""
+    """Return the spec that was sent in pages. Raises ``InvalidRequest`` when a page is missing or belongs to another
+    spec.
+    """
     p = graph_page.c
     query = select(p.page, p.data).where(p.graph_id == unit.id).order_by(p.page)
     pages = dict(unit.conn.execute(query).all())
@@ -290,16 +316,16 @@ def _sent(unit: GraphUnit) -> GraphSpec:
     spec = decode_pages(pages.values(), load_options(unit.row))
     if fingerprint(spec) != unit.row["fingerprint"]:
         raise InvalidRequest(
-            f"fingerprint: the pages of graph {unit.id} are not those of the graph that was announced; send all of one "
-            "graph, under a key of its own"
+            f"fingerprint: the pages of graph {unit.id} do not match the announced fingerprint; send all pages of one "
+            "graph under its own key"
         )
     return spec
 
 
 def _check_takes_commands(unit: GraphUnit) -> None:
     if unit.state is GraphState.DRAFT:
-        raise NotInThisState(f"Graph {unit.id} is a draft: not all of it was sent; start it first")
+        raise NotInThisState(f"Graph {unit.id} is a draft: some of its pages may be missing; start it first")
     if unit.row["pruned_at"] is not None:
-        raise NotInThisState(f"The steps of graph {unit.id} were removed long after its end; send it anew")
+        raise NotInThisState(f"The steps of graph {unit.id} were removed long after its end; send the graph again")
     if not unit.over and unit.stop is not None:
         raise NotInThisState(f"Graph {unit.id} is stopping; wait for its end")

@@ -23,25 +23,25 @@ from .steps import path_hash
 from .tables import graph, graph_result, graph_step
 from .unit import PRIMARY, GraphPart, count_steps, load_graph
 
-#: The most bytes of results that are read at once, before compression, and the most steps.
+#: The most bytes of results (before compression) and the most steps that one query reads.
 PAGE_BYTES, PAGE_STEPS = 8 * 1024 * 1024, 200
 _BY_PARENT = "FORCE INDEX (ix_graph_step_graph_id_parent)"
 _STATES = {state.value: state for state in StepState}
 
 _g, _s = graph.c, graph_step.c
-#: All columns of a step except those that only its record needs.
+#: The columns of a step that readers see.
 _LISTED = [column for column in _s if column.name not in ("path_hash", "graft_attempt", "graft_digest")]
 
 
 class GraphReads(GraphPart):
-    """Part of ``GraphStore`` that reads."""
+    """The reading methods of ``GraphStore``."""
 
     def get_graph(self, graph_id: int) -> GraphRow | None:
         return self._one(_g.graph_id == graph_id) if 0 < graph_id <= ID_MAX else None
 
     def find_graph(self, key: str) -> GraphRow | None:
         row = self._one(_g.graph_key == key)
-        return row if row is not None and row.key == key else None  # MySQL ignores spaces at the end
+        return row if row is not None and row.key == key else None  # MySQL ignores spaces at the end of a key
 
     def _one(self, which: Any) -> GraphRow | None:
         with self._db.reading() as conn:
@@ -56,11 +56,11 @@ class GraphReads(GraphPart):
         states: Collection[GraphState] = (),
         name: str | None = None,
     ) -> list[GraphRow]:
-        """Newest first, without drafts unless they are requested."""
+        """Return graphs, the newest first. Drafts are included only when ``states`` names them."""
         query = select(*LISTED).where(*wanted((_g.name, name))).order_by(_g.graph_id.desc()).limit(limit)
         if before_id is not None:
             query = query.where(_g.graph_id < before_id)
-        # Each state is read for itself, so that nothing is sorted.
+        # Each state has its own query, so that an index gives the order.
         which = [_g.state == state for state in sorted(states)] or [_g.state != GraphState.DRAFT.value]
         with self._db.reading() as conn:
             rows = [row for one in which for row in conn.execute(query.where(one)).mappings()]
@@ -68,8 +68,11 @@ class GraphReads(GraphPart):
             return _counted(conn, [graph_row(row) for row in rows[:limit]])
 
     def untold_graphs(self, until: datetime, silent_until: datetime, limit: int = 1000) -> list[GraphRow]:
-        """Graphs that execute: those that were last written by ``until`` and that no workflow has taken up, or that
-        are to stop; then those that were last written by ``silent_until``, whose workflow may be gone."""
+        """Return executing graphs whose workflow may not know of them.
+
+        First come graphs that have no owner or a recorded stop, and were last changed at ``until`` or before. Then come
+        graphs that were last changed at ``silent_until`` or before, because their workflow may be gone.
+        """
         untold = _g.owner_run_id.is_(None) | _g.stop_requested_at.is_not(None)
         query = select(*LISTED).where(_g.state == GraphState.EXECUTING.value, _g.updated_at <= until)
         query = query.where(untold | (_g.updated_at <= silent_until))
@@ -77,7 +80,7 @@ class GraphReads(GraphPart):
         return [graph_row(row) for row in self._rows(query.order_by(*order).limit(limit))]
 
     def count_graphs(self) -> int:
-        """The number of graphs that execute."""
+        """Return the number of graphs that execute."""
         query = select(func.count()).where(_g.state == GraphState.EXECUTING.value)
         with self._db.reading() as conn:
             return int(conn.execute(query).scalar_one())
@@ -91,7 +94,7 @@ class GraphReads(GraphPart):
         states: Collection[StepState] = (),
         paths: Collection[str] = (),
     ) -> list[StepRow]:
-        """Steps in their order, behind this number."""
+        """Return steps with a number above ``after``, by number. ``states`` and ``paths`` limit them."""
         query = select(*_LISTED).where(_s.graph_id == graph_id, _s.number > after).order_by(_s.number).limit(limit)
         if states:
             query = query.where(_s.state.in_(sorted(states)))
@@ -104,8 +107,8 @@ class GraphReads(GraphPart):
             else:
                 rows = list(conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).mappings())
             named = select(_s.number, _s.path).where(_s.graph_id == graph_id)
-            there = _among(conn, named, _s.number, {dep for row in rows for dep in _deps(row)})
-        names = {row["number"]: row["path"] for row in there}
+            needed = _among(conn, named, _s.number, {dep for row in rows for dep in _deps(row)})
+        names = {row["number"]: row["path"] for row in needed}
         missing = [_shape(row).get("missing", ()) for row in rows]
         return [
             step_row(row, [*(names.get(dep, f"#{dep}") for dep in _deps(row)), *absent])
@@ -113,7 +116,7 @@ class GraphReads(GraphPart):
         ]
 
     def outline(self, graph_id: int) -> list[StepOutline]:
-        """All steps in their order."""
+        """Return the outlines of all steps, by number."""
         holds = case((_s.kind == StepKind.GRAPH.value, _s.job))
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.ending, holds, _s.started_at, _s.ended_at)
         query = select(*columns).where(_s.graph_id == graph_id).order_by(_s.number)
@@ -125,24 +128,27 @@ class GraphReads(GraphPart):
         ]
 
     def load(self, graph_id: int) -> Graph:
-        """The engine with all steps as they are now, to read from: as ``GraphStore.change`` has it. Raises
-        ``RunNotFound``."""
+        """Return the engine with all steps as they are now, for reading. ``GraphStore.change`` gives the same engine to
+        its function. Raises ``RunNotFound``.
+        """
         with self._db.reading() as conn:
             return load_graph(conn, read_row(conn, graph, graph_id, GRAPH), strict=False)
 
     def graph_output(self, graph_id: int) -> str:
-        """The last output of a graph's functions; empty without one."""
+        """Return the last output of a graph's functions; empty when there is none."""
         return self._output(graph_id)
 
-    # --- what steps give and get ---
+    # --- results and inputs of steps ---
 
     def result(self, graph_id: int, number: int) -> Iterator[bytes]:
-        """The parts of a recorded result; empty without one."""
+        """Return the parts of the recorded result of a step; empty when there is none."""
         return (data for _, data in self.results(graph_id, [number]))
 
     def results(self, graph_id: int, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """The parts of what these steps recorded, each with its number: in the order of ``numbers``, one step after the
-        other, read in pages."""
+        """Return the parts of the recorded results of these steps, each with the number of its step.
+
+        The steps come in the order of ``numbers``. The results are read in pages.
+        """
         query = select(_s.number, _s.result_bytes).where(_s.graph_id == graph_id, _s.result_bytes.is_not(None))
         with self._db.reading() as conn:
             sizes = {row["number"]: int(row["result_bytes"]) for row in _among(conn, query, _s.number, numbers)}
@@ -150,7 +156,7 @@ class GraphReads(GraphPart):
             yield from self._parts(graph_id, page, sizes)
 
     def _parts(self, graph_id: int, page: Sequence[int], sizes: Mapping[int, int]) -> Iterator[tuple[int, bytes]]:
-        """The parts of a page of results: all at once, or one after the other for one large result."""
+        """Return the parts of a page of results. One query reads them all, but several read one large result."""
         r, after = graph_result.c, -1
         query = select(r.number, r.part, r.data).where(r.graph_id == graph_id, r.number.in_(page))
         alone = len(page) == 1 and sizes[page[0]] > PAGE_BYTES
@@ -158,14 +164,14 @@ class GraphReads(GraphPart):
             more = query.where(r.part > after).order_by(r.part).limit(4) if alone else query.order_by(r.number, r.part)
             with self._db.reading() as conn:
                 rows = conn.execute(more.with_hint(graph_result, PRIMARY, "mysql")).all()
-            order = {number: place for place, number in enumerate(page)}
+            order = {number: position for position, number in enumerate(page)}
             yield from ((number, data) for number, _, data in sorted(rows, key=lambda row: (order[row[0]], row[1])))
             if not alone or len(rows) < 4:
                 return
             after = rows[-1][1]
 
     def given(self, graph_id: int, numbers: Sequence[int]) -> list[Given]:
-        """These steps and all steps in them, by number: the input of a step that depends on these."""
+        """Return these steps and all steps that they contain, by number. They are the input of a dependent step."""
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.result_bytes)
         query, found = select(*columns).where(_s.graph_id == graph_id), dict[int, Row]()
         with self._db.reading() as conn:
@@ -179,7 +185,7 @@ class GraphReads(GraphPart):
         return [_given(found[number]) for number in sorted(found)]
 
     def context(self, graph_id: int, number: int | None) -> list[bytes]:
-        """The contexts of a step, from the outermost graph inwards, each encoded."""
+        """Return the encoded contexts of a step, from the outermost graph inwards."""
         with self._db.reading() as conn:
             row = read_row(conn, graph, graph_id, [_g.graph_id, _g.context])
             found = list[Any]()
@@ -198,14 +204,14 @@ class GraphReads(GraphPart):
 def _among(
     conn: Connection, query: Select[Any], column: Column[Any], values: Collection[int], index: str = PRIMARY
 ) -> list[Row]:
-    """The rows whose column has one of these values."""
+    """Return the rows whose column has one of these values."""
     hinted = query.with_hint(column.table, index, "mysql")
     pages = (conn.execute(hinted.where(column.in_(chunk))).mappings() for chunk in chunks(sorted(set(values))))
     return [row for page in pages for row in page]
 
 
 def _counted(conn: Connection, rows: list[GraphRow]) -> list[GraphRow]:
-    """The rows, with the steps of live graphs counted."""
+    """Return the rows, with new counts of steps for the live graphs."""
     live = [row.graph_id for row in rows if row.state == GraphState.EXECUTING]
     counts = count_steps(conn, live) if live else {}
     return [replace(row, counts=counts.get(row.graph_id, {})) if row.graph_id in live else row for row in rows]
@@ -221,7 +227,7 @@ def _deps(row: Row) -> Sequence[int]:
 
 
 def _pages(numbers: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[int]]:
-    """The numbers in pages of at most so many bytes, or of one larger result."""
+    """Return the numbers in pages of at most ``PAGE_BYTES`` and ``PAGE_STEPS``. A larger result has its own page."""
     page, size = list[int](), 0
     for number in numbers:
         if page and (size + sizes[number] > PAGE_BYTES or len(page) == PAGE_STEPS):

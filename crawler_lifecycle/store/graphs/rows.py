@@ -1,4 +1,4 @@
-"""From rows of graphs and their steps to the values of the ports and of the engine, and back."""
+"""Conversion of rows of graphs and steps to the values of the ports and of the engine, and back."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from crawler_lifecycle.store.base.unit import stop_of
 from .tables import graph, graph_step
 
 _OPTIONS = TypeAdapter(GraphOptions)
-#: All of a graph's row but the context, which may be large.
+#: All columns of a graph except the context, which may be large.
 GRAPH = [column for column in graph.c if column is not graph.c.context]
-#: What readers see of it.
+#: The columns of a graph that readers see.
 LISTED = [column for column in GRAPH if column.name not in ("commands", "former_owners")]
 
 _STATES = {state.value: state for state in StepState}
@@ -39,18 +39,18 @@ def dump_options(options: GraphOptions) -> dict[str, Any]:
 
 
 def load_options(row: Row) -> GraphOptions:
-    """The options of a graph's row. Raises ``RowUnreadable``."""
-    return validated(_OPTIONS.validate_python, graph, row, "options", "options", "set what was asked for")
+    """Return the options in a graph's row. Raises ``RowUnreadable``."""
+    return validated(_OPTIONS.validate_python, graph, row, "options", "options", "set the requested options")
 
 
 def whole_graph(row: Row) -> GraphRow:
-    """One graph. Raises ``RowUnreadable`` when its options are invalid."""
+    """Return the graph of a row. Raises ``RowUnreadable`` when its options are invalid."""
     load_options(row)
     return graph_row(row)
 
 
 def graph_row(row: Row) -> GraphRow:
-    """One graph of many: invalid options are reported in ``unreadable``."""
+    """Return the graph of a row in a list. Invalid options are reported in ``unreadable``."""
     options, wrong = GraphOptions(), None
     try:
         options = load_options(row)
@@ -70,7 +70,7 @@ def graph_row(row: Row) -> GraphRow:
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
-#: Fields of a step that do not change while it runs, with their defaults: as ``shape`` keeps them.
+#: The defaults of the fields that ``shape`` keeps: these fields do not change while the step executes.
 _SHAPE: Mapping[str, Any] = {
     **{one.name: one.default for one in fields(Step) if one.default is not MISSING},
     **{one.name: one.default for one in fields(StepSpec) if one.name in ("timeout_s", "backoff_s")},
@@ -79,21 +79,24 @@ _OF_STEP = (
     *("deps", "missing", "ignore_cancelled", "ignore_discarded", "graft", "long", "priority", "queue"),
     *("resources", "max_parallel", "max_attempts"),
 )
-#: Columns of ``graph_step`` that the engine changes; fields of ``Step`` with the same names.
+#: The columns of ``graph_step`` that the engine changes. ``Step`` has fields with the same names.
 MOVING = (
     *("state", "attempt", "tries", "not_before", "batch", "alternative", "run_id", "run_attempt"),
     *("ending", "outcome", "reason"),
 )
 
 _c = graph_step.c
-#: The columns of the engine's rows, in the order of ``engine_steps``.
+#: The columns of the rows that ``engine_steps`` reads, in its order.
 ENGINE = [_c.number, _c.path, _c.kind, _c.parent, type_coerce(_c.shape, Text), *(_c[name] for name in MOVING)]
 
 
 def shape_of(
     step: Step, spec: StepSpec | None = None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """The ``shape`` of a step; ``None`` when nothing was said. ``spec`` of a new one, ``before`` of another."""
+    """Return the ``shape`` of a step; ``None`` when all fields have their defaults.
+
+    Give ``spec`` for a new step, and the former shape as ``before`` for an existing step.
+    """
     found = {name: value for name in _OF_STEP if (value := getattr(step, name)) != _SHAPE[name]}
     for name in ("timeout_s", "backoff_s"):
         value = getattr(spec, name) if spec is not None else (before or {}).get(name, _SHAPE[name])
@@ -103,7 +106,7 @@ def shape_of(
 
 
 def new_row(step: Step, spec: StepSpec, path_hash: str) -> dict[str, Any]:
-    """A new row of ``graph_step``, without its graph; all have the same columns."""
+    """Return a new row of ``graph_step`` without the column ``graph_id``. All such rows have the same columns."""
     moving = {name: getattr(step, name) for name in MOVING}
     return {
         "number": step.number,
@@ -121,10 +124,11 @@ def new_row(step: Step, spec: StepSpec, path_hash: str) -> dict[str, Any]:
 
 
 def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool = True) -> list[Step]:
-    """The steps of a graph, out of all its rows of ``ENGINE`` in their order. Raises ``RowUnreadable``; unless
-    ``strict`` a step whose place in the graph is known stands still instead (``Step.unreadable``).
+    """Return the steps of a graph from all its rows, which have the columns ``ENGINE``.
 
-    Thousands are read several times a second, so that nothing here looks at a row twice unless one cannot be.
+    Raises ``RowUnreadable`` for an invalid row. Unless ``strict``, an invalid step whose position in the graph is known
+    waits instead (``Step.unreadable``). Thousands of rows are read several times a second, so valid rows are read only
+    once.
     """
     steps = list[Step]()
     while len(steps) < len(rows):
@@ -132,14 +136,14 @@ def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool =
             _read(rows, steps)
         except (KeyError, ValueError, TypeError, RecursionError):
             wrong = _unreadable_step(graph_id, rows, len(steps))
-            if strict or (still := _standing_still(rows, len(steps), str(wrong))) is None:
+            if strict or (waiting := _waiting_step(rows, len(steps), str(wrong))) is None:
                 raise wrong from None
-            steps.append(still)
+            steps.append(waiting)
     return steps
 
 
 def _read(rows: Sequence[Sequence[Any]], steps: list[Step]) -> None:
-    """Continue with the steps of these rows. Raises the errors of an invalid row."""
+    """Append the steps of the rows that ``steps`` does not have yet. Raises an error at the first invalid row."""
     loads, size = json.loads, len(rows)
     for number, path, kind, parent, shape, state, attempt, tries, not_before, batch, *rest in rows[len(steps) :]:
         step = Step(number, path, _KINDS[kind], parent)
@@ -154,11 +158,11 @@ def _read(rows: Sequence[Sequence[Any]], steps: list[Step]) -> None:
         steps.append(step)
 
 
-def _standing_still(rows: Sequence[Sequence[Any]], place: int, wrong: str) -> Step | None:
-    """A step that keeps its dependents, and the steps in it, waiting; ``None`` when its position is unknown."""
-    number, path, _, parent, shape, *moving = rows[place]
+def _waiting_step(rows: Sequence[Sequence[Any]], position: int, wrong: str) -> Step | None:
+    """Return a step for an invalid row, so that its dependents wait. ``None``: its position in the graph is unknown."""
+    number, path, _, parent, shape, *moving = rows[position]
     inside = parent is None or (type(parent) is int and 0 <= parent < len(rows))
-    if number != place or not isinstance(path, str) or not inside:
+    if number != position or not isinstance(path, str) or not inside:
         return None
     step = Step(number, path, StepKind.FUNCTION, parent, state=StepState.EXECUTING, unreadable=wrong)
     with suppress(KeyError, ValueError, TypeError, RecursionError):
@@ -172,7 +176,9 @@ def _standing_still(rows: Sequence[Sequence[Any]], place: int, wrong: str) -> St
 
 
 def _shape(step: Step, shape: Mapping[str, Any], size: int) -> None:
-    """Take the shape over. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for one that cannot be."""
+    """Set the fields of the step from its shape. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for an invalid
+    shape.
+    """
     for name, value in shape.items():
         if name == "deps":
             if not (min(value) >= 0 and max(value) < size):
@@ -195,29 +201,29 @@ _SHAPE_TYPES: Mapping[str, type] = {
 }
 
 
-def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], place: int) -> RowUnreadable:
-    """The error of the row at this position."""
+def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], position: int) -> RowUnreadable:
+    """Return the error for the row at this position."""
     names = ("number", "path", "kind", "parent", "shape", *MOVING)
-    row: dict[Any, Any] = {"graph_id": graph_id, **dict(zip(names, rows[place], strict=True))}
-    if row["number"] != place:
-        fault = Fault("number", row["number"], f"step {place} is gone: put its row back, or cancel the graph's run")
+    row: dict[Any, Any] = {"graph_id": graph_id, **dict(zip(names, rows[position], strict=True))}
+    if row["number"] != position:
+        fault = Fault("number", row["number"], f"step {position} is missing: insert its row, or cancel the graph's run")
         return unreadable(graph_step, row, fault)
     shape = row.pop("shape")
     cure = "give the number of a step of this graph"
     if row["parent"] is not None and not 0 <= row["parent"] < len(rows):
         return unreadable(graph_step, row, Fault("parent", row["parent"], cure))
-    cure = "its deps are numbers of steps of this graph; set what was sent"
+    cure = "set the shape that was sent; its deps must be numbers of steps of this graph"
     return unreadable(graph_step, row, Fault("shape", shape, cure, document=True))
 
 
 def step_row(row: Row, deps: Sequence[str]) -> StepRow:
-    """One step. ``deps``: the paths of its dependencies."""
+    """Return the step of a row. ``deps`` are the paths of its dependencies."""
     more = {"max_attempts": (row["shape"] or {}).get("max_attempts", 1), "errors": row["errors"] or ()}
     return made(StepRow, row, state=StepState(row["state"]), deps=deps, **more)
 
 
 def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
-    """A step with the fields for this execution."""
+    """Return the step of a row with the fields that this execution needs."""
     shape = row["shape"] or {}
     shaped = {name: shape.get(name, _SHAPE[name]) for name in ("max_attempts", "backoff_s", "timeout_s", "graft")}
     more = {"kind": StepKind(row["kind"]), "deps": tuple(shape.get("deps", ()))}

@@ -1,4 +1,4 @@
-"""Changes of many steps at once: a fixed number of statements, however many there are (see ``bulk.py``)."""
+"""Changes of many steps at once. The number of statements hardly depends on the number of steps (see ``bulk.py``)."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from .rows import MOVING, new_row, shape_of
 from .tables import graph_change, graph_result, graph_step
 from .unit import GraphUnit
 
-#: Errors of a step that are kept, and characters of one.
+#: The most errors of a step that are kept, and the most characters of an error.
 ERRORS_MAX, ERROR_MAX = 20, 4000
 
 _FINAL = ", ".join(f"'{state.value}'" for state in StepState if state.final)
-#: States of a step whose execution has failed, or was lost.
+#: States of a step after an execution that failed or was lost.
 _FAILED = (StepState.RETRYABLE, StepState.DISCARDED, StepState.SUSPENDED, StepState.AVAILABLE)
-#: The text about an execution that was lost.
-LOST = "the worker that executed it ended, or was not heard of any more"
+#: The error text of an execution that was lost.
+LOST = "the worker that executed the step ended or stopped reporting"
 
-#: Columns of a step that are compared to find its changes.
+#: The state and the missing dependencies of each step, from before a change.
 Before = Sequence[tuple[StepState, tuple[str, ...]]]
 
 
 def states_of(graph: Graph) -> Before:
-    """The states of the steps, to be remembered before the steps are changed."""
+    """Return the present states of the steps, for a later comparison in ``write_steps``."""
     return [(step.state, step.missing) for step in graph.steps]
 
 
 def insert_steps(unit: GraphUnit, added: Sequence[tuple[Step, StepSpec]]) -> None:
-    """Insert new steps, in their present state."""
+    """Insert new steps in their present state."""
     rows = [new_row(step, spec, path_hash(step.path)) for step, spec in added]
     insert_mappings(unit.conn, graph_step, rows, graph_id=unit.id)
 
 
 def path_hash(path: str) -> str:
-    """The key by which a step is found, however long its path is."""
+    """Return the hash of a path. An index finds a step by this hash, because a path may be too long for an index."""
     return request_fingerprint(path)
 
 
 def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
-    """Write the changes of the graph's steps, and insert the new ones."""
+    """Write the changes of the graph's steps, and insert the new steps."""
     changed = [graph.steps[number] for number in sorted(graph.changed) if number < len(before)]
     known = [step for step in changed if step.unreadable is None]
     for chunk in chunks([step.number for step in changed if step.unreadable is not None and step.batch is None]):
@@ -86,7 +86,7 @@ def _changed(unit: GraphUnit, step: Step, before: StepState, more: Mapping[str, 
 
 @functools.cache
 def _apply(dialect: str) -> TextClause:
-    """The UPDATE that copies columns from the worktable. All names are ours, so there is nothing to inject."""
+    """Return the UPDATE that copies columns from the worktable. Its text has no input of users, only fixed names."""
     values = {name: f"w.{name}" for name in MOVING}
     values |= {name: f"COALESCE(w.{name}, s.{name})" for name in ("shape", "errors", "started_at", "result_bytes")}
     values["ended_at"] = f"CASE WHEN w.state IN ({_FINAL}) THEN COALESCE(s.ended_at, w.ended_at) END"
@@ -100,13 +100,13 @@ def _apply(dialect: str) -> TextClause:
 
 
 def with_error(errors: Sequence[Any] | None, attempt: int, at: str, error: str | None) -> list[Any]:
-    """The errors of a step with one more; the last ones stay."""
-    told = {"attempt": attempt, "at": at, "error": (error or "it failed")[:ERROR_MAX]}
-    return [*(errors or ()), told][-ERRORS_MAX:]
+    """Return the errors of a step with one more error. Only the last ``ERRORS_MAX`` are kept."""
+    new = {"attempt": attempt, "at": at, "error": (error or "it failed")[:ERROR_MAX]}
+    return [*(errors or ()), new][-ERRORS_MAX:]
 
 
 def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
-    """Replace the recorded results of these steps. Returns the size of each."""
+    """Replace the recorded results of these steps. Returns the size of each result in bytes."""
     values = {number: encode(dict(record)) for number, record in records.items()}
     rows = [{"number": number, "part": 0, "data": b"".join(packed([value]))} for number, value in values.items()]
     delete_rows(unit.conn, graph_result.c.number, "PRIMARY", sorted(values), of={"graph_id": unit.id})
@@ -116,7 +116,7 @@ def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> 
 
 
 def _errors(unit: GraphUnit, failed: Mapping[int, Step]) -> dict[int, list[Any]]:
-    """The new lists of errors of these steps."""
+    """Return the new list of errors of each of these steps."""
     s, found, at = graph_step.c, dict[int, list[Any]](), unit.now.isoformat()
     for chunk in chunks(sorted(failed)):
         query = select(s.number, s.errors).where(s.graph_id == unit.id, s.number.in_(chunk))
@@ -128,7 +128,7 @@ def _errors(unit: GraphUnit, failed: Mapping[int, Step]) -> dict[int, list[Any]]
 
 
 def _shapes(unit: GraphUnit, steps: Sequence[Step]) -> dict[int, Any]:
-    """The new shapes of steps that have found a dependency."""
+    """Return the new shapes of steps whose missing dependencies have changed."""
     s, found, by_number = graph_step.c, dict[int, Any](), {step.number: step for step in steps}
     for chunk in chunks(sorted(by_number)):
         query = select(s.number, s.shape).where(s.graph_id == unit.id, s.number.in_(chunk))

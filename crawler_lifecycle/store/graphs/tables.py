@@ -20,33 +20,33 @@ from crawler_lifecycle.store.columns import (
 graph = new_table(
     "graph",
     Column("graph_id", Key, primary_key=True, autoincrement=True),
-    # The uid of the graph: a number is given out again after a restore of the database.
+    # The uid identifies the graph. A restored database may give its number out again.
     Column("graph_uid", String(32), nullable=False),
     Column("graph_key", String(200), nullable=False),
     Column("name", Words(200)),
-    # Of the whole spec, so that a repeated start is recognised.
+    # The fingerprint of the whole spec. It identifies a repeated start.
     Column("fingerprint", String(64), nullable=False),
     Column("pages", Integer, nullable=False),
     Column("options", Json, nullable=False),
     Column("context", Json),
     Column("state", String(20), nullable=False),
-    # Of its steps by state, at the last change of the graph.
+    # The number of steps in each state, at the last change of the graph.
     Column("counts", Json),
     Column("cause", Long),
     Column("attempt", Integer, nullable=False),
     Column("owner_workflow_id", String(1000)),
     Column("owner_run_id", String(64)),
-    # Owners from which it was taken: a late claim of theirs is refused.
+    # Former owners that lost the graph. Their late claims are refused.
     Column("former_owners", Json, nullable=False),
     Column("next_batch", BigInteger, nullable=False),
-    # The latest commands of people, with the answers: [[request id, answer], ...].
+    # The latest commands of people, and their answers: [[request id, answer], ...].
     Column("commands", Json, nullable=False),
     *stop_columns(),
     Column("tags", Json, nullable=False),
     Column("waiting_for", Long),
     Column("requested_by", Words(255)),
     Column("parent", String(255)),
-    # Its events up to this number may be gone, and its steps, since then.
+    # Events up to pruned_through may have been removed. Steps and results were removed at pruned_at.
     Column("pruned_through", BigInteger),
     Column("pruned_at", UtcTime),
     *life_columns(),
@@ -66,7 +66,7 @@ def _number() -> Column[int]:
 
 graph_page = new_table(
     "graph_page",
-    # The pages of a draft, until it is complete.
+    # The pages of a draft. They are deleted when the graph starts.
     _graph_id(),
     Column("page", Integer, primary_key=True, autoincrement=False),
     Column("data", Bytes, nullable=False),
@@ -75,14 +75,14 @@ graph_page = new_table(
 graph_step = new_table(
     "graph_step",
     _graph_id(),
-    # Its position in the order in which steps were added, from 0.
+    # The position of the step: steps are numbered from 0 in the order in which they were added.
     _number(),
     Column("path", Text, nullable=False),
     Column("path_hash", String(32), nullable=False),
     Column("kind", String(20), nullable=False),
-    # The number of the graph, or the grafting step, around it.
+    # The number of the step that contains it: a sub-graph or a grafting step.
     Column("parent", Integer),
-    # All other fields that do not change while it runs, if given: its dependencies, its options.
+    # All other fields that do not change while the step executes: its dependencies, its options. Defaults are left out.
     Column("shape", Json),
     Column("job", Json, nullable=False),
     Column("state", String(20), nullable=False),
@@ -90,12 +90,12 @@ graph_step = new_table(
     Column("tries", Integer, nullable=False),
     Column("snoozed", Integer, nullable=False),
     Column("not_before", UtcTime),
-    # The call that it was given to, while that has not answered.
+    # The call that executes the step and has not answered yet.
     Column("batch", BigInteger),
-    # Its present alternative of resources.
+    # The alternative of resources that the step uses now.
     Column("alternative", Integer),
-    # The run of a crawl, or the manager; its attempt whose end was handled last; and the step's own attempt that began
-    # it.
+    # run_id: the run or the manager that the step started. run_attempt: the last attempt of that run whose end was
+    # handled. begun_attempt: the attempt of the step that started the run.
     Column("run_id", BigInteger),
     Column("run_attempt", Integer, nullable=False),
     Column("begun_attempt", Integer, nullable=False),
@@ -104,7 +104,7 @@ graph_step = new_table(
     Column("reason", Long),
     Column("errors", Json),
     Column("result_bytes", BigInteger),
-    # The attempt that grafted, and the fingerprint of its graft.
+    # The attempt that grafted steps, and the fingerprint of these steps.
     Column("graft_attempt", Integer),
     Column("graft_digest", String(64)),
     Column("started_at", UtcTime),
@@ -112,14 +112,14 @@ graph_step = new_table(
     UniqueConstraint("graph_id", "path_hash"),
     Index(None, "graph_id", "parent"),
     Index(None, "graph_id", "batch"),
-    # Counting reads only this index; so does the search for executing or ending crawls.
+    # The count of steps, and the search for executing or ending crawls, read only this index.
     Index("ix_graph_step_states", "graph_id", "kind", "state", "ending"),
 )
 
 graph_change = new_table(
     "graph_change",
-    # A worktable: rows live inside one transaction only (see steps.py). The columns that it shares with
-    # graph_step have the same names and types.
+    # A worktable: its rows exist only inside one transaction (see steps.py). Columns with the name of a column of
+    # graph_step have its type.
     _graph_id(),
     _number(),
     *same_columns(graph_step, "shape", "state", "attempt", "tries", "not_before", "batch", "alternative", "run_id"),
@@ -129,7 +129,7 @@ graph_change = new_table(
 
 graph_result = new_table(
     "graph_result",
-    # The result of a step, compressed, in parts.
+    # The result of a step, compressed and split into parts.
     _graph_id(),
     _number(),
     Column("part", Integer, primary_key=True, autoincrement=False),

@@ -1,4 +1,4 @@
-"""The unit of work of graphs: a write transaction on one locked graph, and queries for reads and writes."""
+"""The unit of work of graphs: a write transaction on one locked graph. Also queries that several modules need."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from crawler_lifecycle.store.base.unit import OwnedPart, RowUnit
 from .rows import ENGINE, GRAPH, engine_steps, load_options
 from .tables import graph, graph_log, graph_step
 
-#: Kinds of steps that do something themselves.
+#: Kinds of steps that execute something themselves.
 WORKING = [kind.value for kind in StepKind if kind is not StepKind.GRAPH]
-#: Kinds of steps that begin a run or a manager.
+#: Kinds of steps that start a run or a manager.
 BEGINNING = [StepKind.CRAWL.value, StepKind.MANAGER.value]
 BY_STATE = "FORCE INDEX (ix_graph_step_states)"
 PRIMARY = "FORCE INDEX (PRIMARY)"
 
 
 def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, dict[StepState, int]]:
-    """Steps of these graphs by state, those of the kind ``graph`` left out."""
+    """Return the number of steps in each state, for each of these graphs. Steps of the kind ``graph`` do not count."""
     s, found = graph_step.c, defaultdict[int, dict[StepState, int]](dict)
     for chunk in chunks(sorted(graph_ids)):
         query = select(s.graph_id, s.state, func.count()).where(s.graph_id.in_(chunk), s.kind.in_(WORKING))
@@ -40,7 +40,7 @@ def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, di
 
 
 def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
-    """The engine of a graph, built from all its steps (``engine_steps``); it is empty for a pruned graph. Raises
+    """Return the engine of a graph with all its steps (``engine_steps``). A pruned graph has no steps. Raises
     ``RowUnreadable``.
     """
     graph_id = row["graph_id"]
@@ -61,7 +61,7 @@ class GraphUnit(RowUnit):
     told = ("graph_id", "graph_uid", "name", "attempt", "state", "cause", "requested_by")
 
     counts: Mapping[StepState, int] | None = None
-    """Its steps by state, when they are known; otherwise readers count them."""
+    """The number of steps in each state; ``None``: not counted yet (see ``counted``)."""
 
     @property
     def state(self) -> GraphState:
@@ -82,7 +82,7 @@ class GraphUnit(RowUnit):
         return self.counts
 
     def began(self) -> datetime | None:
-        """The time when the first of its steps began; ``None``: none has begun."""
+        """Return the time when the first step began; ``None``: no step has begun."""
         query = select(func.min(graph_step.c.started_at)).where(graph_step.c.graph_id == self.id)
         first: datetime | None = self.conn.execute(query).scalar_one()
         return first
@@ -97,7 +97,7 @@ class GraphUnit(RowUnit):
 
 
 class GraphPart(OwnedPart[GraphUnit]):
-    """The base of the adapters of graphs."""
+    """The base class of the parts of ``GraphStore``."""
 
     kind = GraphUnit
     log = graph_log

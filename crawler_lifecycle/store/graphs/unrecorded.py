@@ -1,7 +1,8 @@
-"""Runs and managers of steps that were cancelled before the step's row knew that they have begun.
+"""Search for runs and managers that a cancelled step started but whose start was not recorded.
 
-The worker that made one of these died before it could record it. It is found by the name that the step gives it, or as
-the run of the attempt before, which was resumed.
+The worker that started such a run died before it could record the start in the row of the step. The run is found by
+the request id that the step gives it (a manager: by its name and flow id). If the step had resumed its former run, the
+row names that run.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ from .unit import BY_STATE
 _s = graph_step.c
 #: Steps that were cancelled and may still run.
 CANCELLED = and_(_s.state == StepState.CANCELLED.value, _s.ending)
-#: The kind of run that the steps of a kind begin.
+#: The key column of the runs or managers that steps of each kind start.
 RUNS = {StepKind.CRAWL: run_history.c.run_id, StepKind.MANAGER: manager.c.manager_id}
-#: The most managers that are searched at once by their names.
+#: The most managers that one query searches by their names.
 _NAMES = 100
 
 
 def unrecorded(conn: Connection, kind: StepKind, graph: Row) -> dict[int, int]:
-    """Live runs or managers of the steps of this kind in a graph (``graph_id``, ``graph_key``, ``graph_uid``), by the
-    numbers of the steps."""
+    """Return the live runs or managers that cancelled steps of this kind started, by the number of the step.
+
+    ``graph`` is a row with ``graph_id``, ``graph_key`` and ``graph_uid``. Only starts that were not recorded count.
+    """
     query = (
         select(_s.graph_id, _s.number, _s.path, _s.attempt, _s.run_id, _s.run_attempt, _s.job)
         .where(_s.graph_id == graph["graph_id"], _s.kind == kind.value, CANCELLED, _s.begun_attempt < _s.attempt)
@@ -67,7 +70,7 @@ def _managers(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tu
         try:
             check_job("step", StepKind.MANAGER, job)
         except InvalidRequest:
-            continue  # a manual edit: no manager was begun of that
+            continue  # a manual edit made the job invalid, so no manager was started from it
         asked[step_manager(graph["graph_uid"], row["number"], job)] = row["number"]
     for chunk in chunks(sorted(asked), _NAMES):
         named = or_(*(and_(m.name == name, m.flow_id == flow_id) for name, flow_id in chunk))

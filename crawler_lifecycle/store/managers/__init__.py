@@ -1,1 +1,1 @@
-"""Managers and their jobs, and the plans that workers serve."""
+"""Managers and their jobs, and the plans that workers report."""

@@ -1,7 +1,7 @@
-"""Cycles of managers: the facts with which one begins, and the decision with which it ends.
+"""Cycles of managers: a cycle begins with facts and ends with a decision.
 
-The ended runs are read from ``run_history``, not from signals. A decision is one transaction, and it is checked against
-the rows: a decision of a faulty or a late process changes nothing.
+Ended runs are read from ``run_history``, not from signals. A decision is one transaction. It is compared with the rows,
+so a decision of a faulty or late process changes nothing.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ _RESUMED = "FORCE INDEX (ix_run_history_parent_attempt_run_id)"
 
 
 class ManagerDecisions(ManagerPart):
-    """Part of ``ManagerStore`` between the beginning of a cycle and its end."""
+    """The methods of ``ManagerStore`` for the facts and the decision of a cycle."""
 
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
-        """The facts at the beginning of a cycle; at most ``ends`` ended jobs, by the start of their runs. Jobs whose
-        run a person resumed hold a slot again.
+        """Return the facts for the beginning of a cycle, with at most ``ends`` ended jobs, by the start of their runs.
+
+        A job whose run was resumed by a person holds a slot again.
         """
         with self._unit(fence.manager_id, fence) as unit:
             _reopen(unit)
             row, i = unit.row, manager_item.c
             found = _ended(unit, ends + 1)
             ended, more = found[:ends], len(found) > ends
-            told = runs_of(unit.conn, ended)
+            runs = runs_of(unit.conn, ended)
             gone = {one["item_id"] for one in ended}
             live = [one for one in _in(unit, HOLDING, i.item_id, i.spider, i.cap_key) if one.item_id not in gone]
             delayed = _in(unit, [JobState.DELAYED.value], i.spider) if row["jobs_delayed"] else []
@@ -63,7 +64,7 @@ class ManagerDecisions(ManagerPart):
                 attempt=row["attempt"],
                 now=unit.now.timestamp(),
                 next_seq=row["next_seq"],
-                ended=[ended_row(one, told.get(one["run_id"])) for one in ended],
+                ended=[ended_row(one, runs.get(one["run_id"])) for one in ended],
                 live=len(live),
                 live_by_spider=dict(Counter(one.spider for one in live)),
                 live_by_key=dict(Counter(one.cap_key for one in live if one.cap_key is not None)),
@@ -83,12 +84,13 @@ class ManagerDecisions(ManagerPart):
     def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
         """Apply a decision in one transaction, with the event ``manager.changed``.
 
-        Checked against the rows: an end is handled once for each attempt of its run, numbers go on without a gap, a
-        picked row waits, an added identity is new. Picks fall away, and their jobs go on waiting, after a stop, while
-        it is paused, above a cap that a person set, and when a person resumed runs since the facts were read. Raises
-        ``InvalidRequest`` when the decision cannot be, ``Overtaken`` when it no longer can: another one was committed
-        since its facts were read. With ``over`` the row's ``error`` becomes that of the decision, ``None`` too: it says
-        how the manager ends.
+        The decision is compared with the rows. An end is handled once for each attempt of its run, numbers have no
+        gaps, a picked job must wait, and an added job with a known identity is left out. Picks are dropped after a
+        stop, during a pause, above a cap that a person set, and when a person resumed runs after the facts were read.
+        Jobs of dropped picks wait again. With ``over`` the ``error`` of the row becomes the error of the decision.
+
+        Raises ``InvalidRequest`` when the decision is invalid, and ``Overtaken`` when another decision was committed
+        after its facts were read.
         """
         with self._unit(fence.manager_id, fence) as unit:
             resumed = _reopen(unit) if decision.picked else 0
@@ -98,30 +100,32 @@ class ManagerDecisions(ManagerPart):
             seqs = {item_id: row["seq"] for item_id, row in rows.items()}
             numbers = new_numbers(decision, unit.row["next_seq"], seqs)
             picked, dropped = _allowed(unit, decision.picked, resumed)
-            fell = _add(unit, decision.added, {pick.item_id: pick for pick in picked if pick.item_id < 0})
+            dropped += _add(unit, decision.added, {pick.item_id: pick for pick in picked if pick.item_id < 0})
             _delay(unit, decision.delayed)
             _pick(unit, rows, picked)
             used = numbers & {*(pick.seq for pick in picked), *(one.seq for one in decision.added)}
             unit.set(next_seq=max(used, default=unit.row["next_seq"] - 1) + 1)
-            _say(unit, decision)
+            _set_attributes(unit, decision)
             row = unit.row
             stopped = unit.stop is not None
-            return Committed(row["jobs_starting"], unit.live, dropped + fell, stopped, row["hook_errors"])
+            return Committed(row["jobs_starting"], unit.live, dropped, stopped, row["hook_errors"])
 
 
 # --- facts --------------------------------------------------------------------------------------------------------
 
 
 def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any]:
-    """Columns of the jobs in these states: at most as many jobs as the window and the buffer allow."""
+    """Return columns of all jobs in these states. The limits of a manager keep their number small."""
     i = manager_item.c
     query = select(*columns).where(i.manager_id == unit.manager_id, i.state.in_(states))
     return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).all()
 
 
 def _reopen(unit: ManagerUnit) -> int:
-    """Jobs whose run a person resumed after its hooks ran hold a slot again, until the hooks of its next end ran; how
-    many they are."""
+    """Give ended jobs their slot again if a person has resumed their run. Returns the number of these jobs.
+
+    A job keeps the slot until the hooks for the next end of its run were called.
+    """
     r, i = run_history.c, manager_item.c
     if unit.row["jobs_pruned_at"] is not None:
         _adopt(unit)
@@ -139,17 +143,17 @@ def _reopen(unit: ManagerUnit) -> int:
 
 
 def _adopt(unit: ManagerUnit) -> None:
-    """Runs that a person resumed and whose jobs were pruned get new jobs, which equal no other job."""
+    """Insert new jobs for resumed runs whose jobs were pruned. A new job has no identity, so it equals no other job."""
     r, i = run_history.c, manager_item.c
     alone = not_(select(i.item_id).where(i.run_id == r.run_id).exists())
     found = live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", r.attempt > 1, alone)
     runs = {job_of_request(run.request_id): run for run in runs_by_id(unit.conn, found)}
     taken, rows = _numbers(unit, [key[1] for key in runs if key is not None]), []
     for key, run in runs.items():
-        if key is None or key[1:] in taken:  # that one is about to be noted
+        if key is None or key[1:] in taken:  # its job exists, and the run will be recorded in it
             continue
-        told = job_metadata(run)
-        job = Job(run.crawler, told["spider_args"], told["job_settings"], told["tags"])
+        facts = job_metadata(run)
+        job = Job(run.crawler, facts["spider_args"], facts["job_settings"], facts["tags"])
         more = {"seq": key[1], "retry": key[2], "run_id": run.run_id, "handled_attempt": run.attempt - 1}
         rows.append(item_row(unit, job, None, JobState.ENDED, None, **more))
     insert_mappings(unit.conn, manager_item, rows)
@@ -157,7 +161,7 @@ def _adopt(unit: ManagerUnit) -> None:
 
 
 def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
-    """Jobs whose run has ended, or can never begin, and whose hooks did not run for this end."""
+    """Return jobs whose run has ended or can never start, and whose hooks were not called for this end."""
     r, i = run_history.c, manager_item.c
     over = and_(r.status.in_(OVER_RUNS), r.attempt > i.handled_attempt)
     never = and_(i.run_id.is_(None), i.error.is_not(None))
@@ -170,7 +174,9 @@ def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
 
 
 def _rows_of(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, Row]:
-    """These jobs of the manager, with their runs. Raises ``InvalidRequest`` for unknown jobs, and for repetitions."""
+    """Return these jobs of the manager, with facts about their runs. Raises ``InvalidRequest`` for an unknown or
+    repeated job.
+    """
     found: dict[int, Row] = {}
     i = manager_item.c
     for chunk in chunks(item_ids):
@@ -179,17 +185,17 @@ def _rows_of(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, Row]:
         found |= {row["item_id"]: row for row in unit.conn.execute(query).mappings()}
     if len(found) != len(item_ids):
         odd = next((one for one in item_ids if one not in found), None)
-        what = "a job is named twice" if odd is None else f"there is no job {odd}"
+        what = "a job occurs twice" if odd is None else f"job {odd} does not exist"
         raise InvalidRequest(f"item_id: {what} in a decision of manager {unit.manager_id}")
     return found
 
 
 def _overtaken(unit: ManagerUnit, what: str) -> Overtaken:
-    return Overtaken(f"Manager {unit.manager_id}: {what} since the facts were read; the next cycle decides anew")
+    return Overtaken(f"Manager {unit.manager_id}: {what} since the facts were read; the next cycle decides again")
 
 
-def _say(unit: ManagerUnit, decision: Decision) -> None:
-    """Record the attributes that the class reports."""
+def _set_attributes(unit: ManagerUnit, decision: Decision) -> None:
+    """Record the attributes of the manager that the class reports."""
     row = unit.row
     flow_tags = list(dict.fromkeys([*row["flow_tags"], *decision.flow_tags]))
     unit.set(flow_tags=flow_tags, tags=sorted({*row["tags"], *flow_tags}), stats=decision.stats)
@@ -202,11 +208,12 @@ def _say(unit: ManagerUnit, decision: Decision) -> None:
 
 
 def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
-    """Record that the hooks of these ends ran, each once for an attempt of its run. Returns how many of the jobs keep
-    their slot, because a person has resumed their run.
+    """Record that the hooks for these ends were called, once for each attempt of a run.
+
+    Returns the number of jobs that keep their slot, because a person has resumed their run.
     """
     rows = _rows_of(unit, [one.item_id for one in hooked])
-    told = runs_of(unit.conn, list(rows.values()))
+    runs = runs_of(unit.conn, list(rows.values()))
     alike: dict[tuple[int, str, JobState], list[int]] = defaultdict(list)
     for one in hooked:
         row = rows[one.item_id]
@@ -215,9 +222,9 @@ def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
             raise _overtaken(unit, f"job {one.item_id} has handled attempt {one.attempt}")
         if one.attempt > attempt or (live and one.attempt == attempt):
             raise InvalidRequest(f"attempt: {one.attempt} of job {one.item_id} has not ended")
-        # A run that was resumed meanwhile keeps its slot, and its next end has hooks of its own.
+        # The job of a run that was resumed meanwhile keeps its slot. The hooks are called again for the next end.
         state = JobState.STARTED if one.attempt < attempt or live else JobState.ENDED
-        alike[one.attempt, job_outcome(row, told.get(row["run_id"])), state].append(one.item_id)
+        alike[one.attempt, job_outcome(row, runs.get(row["run_id"])), state].append(one.item_id)
     for (attempt, outcome, state), item_ids in alike.items():
         set_items(unit, item_ids, state, handled_attempt=attempt, outcome=outcome, hook_tries=0)
         if state is JobState.ENDED:
@@ -229,7 +236,7 @@ def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
 
 
 def hooks_failed(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, int]:
-    """Record one more try of the hooks of these ends. Returns the number of tries."""
+    """Record a failed try of the hooks for these jobs. Returns the number of tries of each."""
     tries = {item_id: row["hook_tries"] + 1 for item_id, row in _rows_of(unit, item_ids).items()}
     for item_id, number in tries.items():
         unit.conn.execute(update(manager_item).where(manager_item.c.item_id == item_id).values(hook_tries=number))
@@ -237,9 +244,9 @@ def hooks_failed(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, int]:
 
 
 def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple[Sequence[Picked], int]:
-    """The picks that may take a slot now, and how many are dropped: the last ones.
+    """Return the picks that may take a slot now, and the number of dropped picks. The last picks are dropped.
 
-    ``resumed``: jobs that hold slots again, which the class could not count; it decides again.
+    ``resumed`` is the number of jobs that hold a slot again. The class did not know of them, so it has to decide again.
     """
     row = unit.row
     free = len(picked)
@@ -251,15 +258,18 @@ def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple
 
 
 def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked]) -> int:
-    """Insert new jobs, those that were picked at once as STARTING; how many of these fell away, as known."""
+    """Insert new jobs: jobs that were picked at once as STARTING, others as QUEUED.
+
+    Returns the number of picked jobs that were dropped, because their identity or number is known already.
+    """
     there = known(unit.conn, unit.manager_id, (one.job.identity for one in added if one.unique))
     numbers = _numbers(unit, [one.seq for one in added if one.seq is not None])
-    rows, fell = [], 0
+    rows, dropped = [], 0
     for one in added:
         pick = picks.get(one.ref)
         identity, number = one.job.identity if one.unique else None, (one.seq, one.retry)
         if identity in there or number in numbers:
-            fell += pick is not None
+            dropped += pick is not None
             continue
         if identity is not None:
             there.add(identity)
@@ -274,11 +284,11 @@ def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked])
             unit.count(**{"retried" if one.retry else "scheduled": 1})
         unit.moved(None, JobState.QUEUED if pick is None else JobState.STARTING, 1)
     insert_mappings(unit.conn, manager_item, rows)
-    return fell
+    return dropped
 
 
 def _numbers(unit: ManagerUnit, seqs: Sequence[int]) -> set[tuple[int | None, int]]:
-    """Numbers among these that are taken, with their retries."""
+    """Return the numbers among these that jobs of the manager have, each with its retry."""
     i, found = manager_item.c, set[tuple[int | None, int]]()
     for chunk in chunks(sorted(set(seqs))):
         query = select(i.seq, i.retry).where(i.manager_id == unit.manager_id, i.seq.in_(chunk))
@@ -290,7 +300,7 @@ def _numbers(unit: ManagerUnit, seqs: Sequence[int]) -> set[tuple[int | None, in
 def _delay(unit: ManagerUnit, item_ids: Sequence[int]) -> None:
     rows = _rows_of(unit, item_ids)
     if any(row["state"] != JobState.BUFFERED for row in rows.values()):
-        raise _overtaken(unit, "a job that is to be delayed is no longer buffered")
+        raise _overtaken(unit, "a job to delay is no longer buffered")
     set_items(unit, item_ids, JobState.DELAYED)
     unit.moved(JobState.BUFFERED, JobState.DELAYED, len(item_ids))
 
@@ -310,14 +320,14 @@ _PICK = (
 
 
 def _pick(unit: ManagerUnit, rows: Mapping[int, Row], picked: Sequence[Picked]) -> None:
-    """Waiting rows take slots. Added jobs were inserted with theirs."""
+    """Set picked waiting jobs to STARTING, with their numbers. Added jobs were inserted as STARTING."""
     values = []
     for pick in picked:
         if pick.item_id < 0:
             continue
         row = rows[pick.item_id]
         if row["state"] not in _WAITING:
-            raise _overtaken(unit, f"job {pick.item_id} waits no longer")
+            raise _overtaken(unit, f"job {pick.item_id} does not wait any more")
         unit.moved(JobState(row["state"]), JobState.STARTING, 1)
         unit.count(**{"retried" if row["retry"] else "scheduled": 1})
         values.append({

@@ -1,4 +1,4 @@
-"""Jobs of managers in the form of Scrapy Cloud, with the records of their runs."""
+"""Queries of managers' jobs in the form of Scrapy Cloud, with the facts about their runs."""
 
 from __future__ import annotations
 
@@ -26,29 +26,31 @@ _STATES = {
     "running": (RunStatus.PROCESSING, RunStatus.STOPPING),
     "finished": (RunStatus.COMPLETED, RunStatus.FAILED),
 }
-#: Pages that one call reads at most to find jobs that fit.
+#: The most pages that one call reads to find enough jobs.
 _ROUNDS = 20
 
 
 class ManagerJobs(ManagerPart):
-    """Part of ``ManagerStore`` that classes ask about jobs."""
+    """The methods of ``ManagerStore`` that answer questions of classes about jobs."""
 
     def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
-        """One job, by the id of its run (as text) or of its request, as ``rows.job_metadata`` has it,
-        with ``key``; any run may be asked for, not only the manager's. ``None``: there is none."""
+        """Return one job in the form of ``rows.metadata_of``; ``None``: there is no such job.
+
+        ``key`` is the number of its run (as text) or its request id. It may also name a run that is not the manager's.
+        """
         r, i = run_history.c, manager_item.c
         by_id = key.isascii() and key.isdecimal() and len(key) <= 19 and 0 < int(key) <= ID_MAX
         with self._db.reading() as conn:
             query = select(r.run_id).where(r.run_id == int(key) if by_id else r.request_id == key)
             run_id = conn.execute(query).scalar_one_or_none()
-            told = runs_of(conn, [{"run_id": run_id}]).get(run_id) if run_id is not None else None
+            its_run = runs_of(conn, [{"run_id": run_id}]).get(run_id) if run_id is not None else None
             mine = i.run_id == run_id
-            if told is None:
+            if its_run is None:
                 begun_by, seq, retry = job_of_request(key) or (None, 0, 0)
                 mine = and_(i.manager_id == begun_by, i.seq == seq, i.retry == retry)
             found = select(manager_item).where(i.manager_id == manager_id, mine).limit(1)
             row = conn.execute(found).mappings().one_or_none()
-            return metadata_of(row, told) if row is not None or told is not None else None
+            return metadata_of(row, its_run) if row is not None or its_run is not None else None
 
     def owned_jobs(
         self,
@@ -61,17 +63,21 @@ class ManagerJobs(ManagerPart):
         after: str | None = None,
         limit: int = 500,
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Jobs of the manager (``all_flows``: of managers of its name in every flow) whose run is ``pending``,
-        ``running`` or ``finished``, as ``job_metadata`` has them, and where the next page begins (``None``: there are
-        no more). Finished ones: the latest end first; others: by their start. Raises ``InvalidRequest`` for a page that
-        cannot be."""
+        """Return a page of jobs of the manager whose run is in one of these states, and the position of the next page.
+
+        ``states`` are ``pending``, ``running`` or ``finished``. ``all_flows``: jobs of all managers with the same name.
+        The jobs have the form of ``rows.metadata_of``. Jobs that have not finished come first, by run number. Finished
+        jobs follow, the latest end first. The position is ``None`` on the last page. Raises ``InvalidRequest`` for an
+        unknown state or an invalid ``after``.
+        """
         if not states or set(states) - _STATES.keys():
-            raise InvalidRequest(f"state: {sorted(states)} is not allowed; give some of {', '.join(_STATES)}")
+            raise InvalidRequest(f"state: {sorted(states)} is not allowed; give one or more of {', '.join(_STATES)}")
         with self._db.reading() as conn:
             row = read_row(conn, manager, manager_id)
             parent = manager_workflow_id(row["name"], row["flow_id"])
             prefix = f"manager/{row['name']}/"
-            # A flow id may contain any character, so the range is of code points: after "/" comes "0".
+            # A flow id may contain any character. The range contains every id with the prefix, because "0" is the next
+            # character after "/".
             of = (
                 and_(run_history.c.parent > prefix, run_history.c.parent < f"manager/{row['name']}0")
                 if all_flows
@@ -95,8 +101,8 @@ def _pages(
     found: list[dict[str, Any]] = []
     for _ in range(_ROUNDS):
         rows, after = _page(conn, of, states, after, limit)
-        told = runs_of(conn, rows)
-        jobs = [metadata_of(row, told[row["run_id"]]) for row in rows if row["run_id"] in told]
+        runs = runs_of(conn, rows)
+        jobs = [metadata_of(row, runs[row["run_id"]]) for row in rows if row["run_id"] in runs]
         found += [job for job in jobs if project_id is None or job["project_id"] == project_id]
         if after is None or len(found) >= limit:
             break
@@ -106,8 +112,8 @@ def _pages(
 def _page(
     conn: Connection, of: ColumnElement[bool], states: Collection[str], after: str | None, limit: int
 ) -> tuple[Sequence[Row], str | None]:
-    """One page, and the position after it: ``live:<run>`` or ``ended:<time>:<run>``."""
-    kind, at, run_id = _place(after)
+    """Return one page, and the position after it: ``live:<run>`` or ``ended:<time>:<run>``, or ``None`` at the end."""
+    kind, at, run_id = _position(after)
     r = run_history.c
     statuses = [status.value for state in states if state != "finished" for status in _STATES[state]]
     if kind == "live" and statuses:
@@ -132,8 +138,8 @@ def _jobs(of: ColumnElement[bool]) -> Select[Any]:
     return query.where(of)
 
 
-def _place(after: str | None) -> tuple[str, datetime | None, int]:
-    """The position where a page begins. Raises ``InvalidRequest`` for an ``after`` that no page returned."""
+def _position(after: str | None) -> tuple[str, datetime | None, int]:
+    """Return the position where a page begins. Raises ``InvalidRequest`` when ``after`` is no valid position."""
     if after is None:
         return "live", None, 0
     kind, _, rest = after.partition(":")
@@ -145,4 +151,4 @@ def _place(after: str | None) -> tuple[str, datetime | None, int]:
             return kind, datetime.fromisoformat(time) if time else None, min(int(number or 0), ID_MAX)
     except ValueError:
         pass
-    raise InvalidRequest(f"after: {after[:100]!r} is not allowed; give what the page before told")
+    raise InvalidRequest(f"after: {after[:100]!r} is not allowed; give the position that the page before returned")

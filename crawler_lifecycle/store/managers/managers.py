@@ -1,4 +1,4 @@
-"""Managers: their rows from the reservation to the end, and the commands of people."""
+"""Writes of managers: their rows from the reservation to the end, and the commands of people."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 
 
 class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
-    """Managers and their jobs, as people read them and as workflow and workers change them.
+    """Managers and their jobs: the queries for people, and the writes of workflows and workers.
 
-    Methods with a fence raise ``Fenced`` and write nothing when the manager's attempt, owner or generation is another
-    one.
+    A method with a fence raises ``Fenced`` and writes nothing when the attempt, owner or generation differs.
     """
 
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
-        """Insert the manager, or answer the row of the same name and flow id, and whether it is new.
+        """Insert the manager, or find the manager with this name and flow id. Returns the row, and whether it is new.
 
-        An ended row takes over the new request: its next attempt begins with it. Raises ``DuplicateRequest`` when the
-        live row has another plan or other options, or nothing may be resumed (``fresh``).
+        An ended manager gets the new plan and options for its next attempt. Raises ``TooManyOpen``. Raises
+        ``DuplicateRequest`` when the plan or the options differ and the manager is live or may not be resumed
+        (``fresh``).
         """
 
         def reserve(conn: Connection) -> tuple[ManagerRow, bool]:
@@ -53,7 +53,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     def _found(self, conn: Connection, new: NewManager) -> tuple[ManagerRow, bool] | None:
         m = manager.c
-        # First without a lock: a locking read of a missing key would block the inserts of its neighbours on MySQL.
+        # The first read takes no lock. On MySQL a locking read of a missing key blocks inserts of neighbouring keys.
         query = select(m.manager_id).where(m.name == new.name, m.flow_id == new.flow_id)
         manager_id = conn.execute(query).scalar_one_or_none()
         if manager_id is None:
@@ -62,12 +62,12 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         same = unit.row["request_hash"] == manager_hash(new)
         if not same and (new.fresh or not unit.status.terminal):
             raise DuplicateRequest(
-                f"flow_id {new.flow_id!r} belongs to manager {manager_id} ({new.name}), which was started differently; "
-                "stop it first, or use another flow_id"
+                f"flow_id {new.flow_id!r} belongs to manager {manager_id} ({new.name}), which has another plan or "
+                "other options; stop it first, or use another flow_id"
             )
         if unit.status.terminal and not new.fresh:
             self._check_most(conn, manager, _IS_OPEN)
-            unit.set(**_asked(new), sealed=False)  # a repeated start may bring more items
+            unit.set(**_asked(new), sealed=False)  # after a repeated start people may send more items
             unit.write()
         return manager_row(unit.row), False
 
@@ -83,11 +83,12 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         return manager_row(unit.row)
 
     def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
-        """Own the manager: the row as reserved, or, after its end, as its next attempt (a resume). Again: the same.
+        """Make ``owner`` the owner of the manager. A second call changes nothing.
 
-        The owner of a live row is closed when it has the same workflow id, so its manager is taken over as the next
-        attempt, with its stop, if there is one. Raises ``RunIsLive`` when it has another, ``Fenced`` for an owner from
-        which the manager was taken, ``RunNotFound``.
+        If the manager had another owner, its next attempt begins. After its end this is a resume. A live manager is
+        taken over only by an owner with the same workflow id, because its former owner is closed then; a recorded stop
+        stays. Raises ``RunIsLive`` for another workflow id, ``Fenced`` for a former owner that has lost the manager,
+        and ``RunNotFound``.
         """
         with self._unit(manager_id) as unit:
             ended = unit.status.terminal
@@ -100,9 +101,12 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             return manager_row(unit.row)
 
     def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
-        """A new process holds the class: raise the generation, keep the fingerprint. ``read_from``: the source is read
-        again behind this position; ``None``: what is on record of it stays. Read from its beginning by other code than
-        before, what it gave and nobody began is forgotten. ``fence.generation`` is not compared."""
+        """Raise the generation for a new process that runs the class, and record the fingerprint of the class.
+
+        ``read_from`` is the position after which the source is read again; ``None``: it is not read again. If new code
+        reads the source from its beginning, items that nobody has started are deleted. ``fence.generation`` is not
+        compared. Raises ``NotInThisState`` after the end.
+        """
         with self._unit(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
             _check_live(unit)
             changed = unit.row["fingerprint"] != fingerprint
@@ -116,13 +120,13 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             return manager_row(unit.row)
 
     def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
-        """Record the error of the class (``None``: none) and what the manager waits for."""
+        """Record the error of the class (``None``: it has none), and the reason why the manager waits."""
         with self._unit(fence.manager_id, fence) as unit:
             unit.set(error=error, waiting_for=waiting_for)
 
     def note_try(self, fence: ManagerFence, item_id: int | None = None) -> int:
-        """Record one more failed try: of the hooks of this job's end, else of a cycle. Returns the failures in a
-        row.
+        """Record a failed try of the hooks for this job, or, without ``item_id``, of a cycle. Returns the number of
+        failures in a row.
         """
         with self._unit(fence.manager_id, fence) as unit:
             if item_id is not None:
@@ -131,12 +135,14 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             return int(unit.row["tries"])
 
     def keep_output(self, manager_id: int, text: str) -> None:
-        """Append the output of a manager's class; only its last ``OUTPUT_BYTES`` are kept."""
+        """Append output of a manager's class. Only the last ``OUTPUT_BYTES`` bytes of the output are kept."""
         self._keep_output(manager_id, text)
 
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
-        """Pause it, let it go on, or set its cap (0: back to what the class says). Raises ``RunNotFound``,
-        ``InvalidRequest``, and ``NotInThisState`` after its end."""
+        """Pause or resume the manager, or set its cap (0: the cap of the class counts again).
+
+        Raises ``RunNotFound``, ``InvalidRequest`` for an invalid cap, and ``NotInThisState`` after the end.
+        """
         with self._unit(manager_id) as unit:
             _check_live(unit)
             if paused is not None:
@@ -148,11 +154,14 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             return manager_row(unit.row)
 
     def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
-        """Put a stop on record: the manager is STOPPING, and nothing more is picked. After its end: nothing changes."""
+        """Record a stop: the manager becomes STOPPING, and starts no more jobs. After its end nothing changes.
+
+        ``leave``: its runs continue.
+        """
         with self._unit(manager_id) as unit:
             if unit.status.terminal:
                 return manager_row(unit.row)
-            # A repeated stop that does not leave the runs stops them.
+            # If one of several stops does not leave the runs, the runs are stopped.
             unit.set(leave_runs=leave if unit.stop is None else leave and unit.row["leave_runs"])
             unit.ask_to_stop(intent)
             unit.move(RunStatus.STOPPING)
@@ -161,10 +170,12 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def end_manager(
         self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str, *, leave: bool = False
     ) -> ManagerRow:
-        """Set the terminal status with the event ``manager.ended``. Again: the same. Raises ``NotInThisState`` while
-        runs of it live, unless they were to be left (by the stop, or ``leave``). What was picked and has no run waits
-        again, and keeps its number. From then on jobs are told to have ended when their run has, whether or not hooks
-        ran: a resume runs those hooks."""
+        """Record the terminal status with the event ``manager.ended``. A second call changes nothing.
+
+        Picked jobs without a run wait again, and keep their numbers. After the end, lists show a job as ended when its
+        run has ended, even if its hooks did not run; a resume runs these hooks. Raises ``NotInThisState`` while runs of
+        the manager live, unless ``leave`` or the stop allows them to continue.
+        """
         if not status.terminal:
             raise InvalidRequest(f"status: {status} is not allowed; give COMPLETED or FAILED")
         with self._unit(fence.manager_id, fence) as unit:
@@ -173,13 +184,13 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             left = leave or unit.row["leave_runs"]
             self._settle_starting(unit)
             if not left and (live := live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", limit=1)):
-                raise NotInThisState(f"Manager {unit.manager_id} has jobs that hold slots, such as {live[0]}")
+                raise NotInThisState(f"Manager {unit.manager_id} has runs that have not ended, such as {live[0]}")
             unit.end(EVENT_MANAGER_ENDED, status=status.value, outcome=outcome, cause=cause)
             return manager_row(unit.row)
 
     @staticmethod
     def _count_anew(unit: ManagerUnit) -> None:
-        """After a pruning, which does not change the counters that people read: the number of remaining rows."""
+        """Count the jobs of the manager again if jobs were pruned. A pruning itself does not change the counters."""
         i = manager_item.c
         if unit.row["jobs_pruned_at"] is None:
             return
@@ -190,7 +201,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     @staticmethod
     def _drop_unstarted(unit: ManagerUnit) -> None:
-        """Forget items of former code that nobody began: the source is read again, and may give them again."""
+        """Delete items of former code that nobody has started. The source is read again and may yield them again."""
         i = manager_item.c
         for state in (JobState.BUFFERED, JobState.DELAYED):
             gone = delete(manager_item).where(i.manager_id == unit.manager_id, i.state == state.value)
@@ -198,7 +209,9 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     @staticmethod
     def _settle_starting(unit: ManagerUnit) -> None:
-        """For picked jobs: those whose run exists get it; the others wait again, and keep their numbers."""
+        """Settle the picked jobs. A job whose run exists becomes STARTED; the others wait again, and keep their
+        numbers.
+        """
         r = run_history.c
         rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)
         waits = {job_key(row): row["item_id"] for row in rows}
@@ -213,7 +226,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
 def _check_live(unit: ManagerUnit) -> None:
     if unit.status.terminal:
-        raise NotInThisState(f"Manager {unit.manager_id} is {unit.status}; start it again under its flow id")
+        raise NotInThisState(f"Manager {unit.manager_id} is {unit.status}; start it again with its flow id")
 
 
 def _asked(new: NewManager) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Plans: the classes that workers say they serve, one row for each worker that says so."""
+"""Plans: the classes and modules that workers report. Each report of a worker about a plan has one row."""
 
 from __future__ import annotations
 
@@ -16,45 +16,55 @@ from .tables import plan
 
 
 class PlanStore(StorePart):
-    """Plans that workers have registered."""
+    """The plans that workers have reported."""
 
     def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
-        """These are what this worker serves, and nothing else. It removes the reports of workers that were silent for
-        ``HEARD_S``: about the same plans, and about unusable ones.
+        """Replace the reports of this worker: ``plans`` are all plans that it has.
+
+        Reports of other workers that were silent for ``HEARD_S`` are removed if they are about the same plans or about
+        unusable plans.
         """
         p, now = plan.c, self._clock()
-        said = {one.plan: _said(one) for one in plans}
+        reported = {one.plan: _reported(one) for one in plans}
         with self._db.writing() as conn:
             known = {(row["plan"], row["worker"]): row for row in conn.execute(select(plan)).mappings()}
             others = {name for name, whose in known if whose != worker}
-            for name, whose in sorted({*known, *((name, worker) for name in said)}):  # in one order for all workers
+            # The order is the same for all workers, so that two of them never wait for each other.
+            for name, whose in sorted({*known, *((name, worker) for name in reported)}):
                 row, own = known.get((name, whose)), whose == worker
                 its = (p.plan == name) & (p.worker == whose)
                 if row is None:
-                    conn.execute(insert(plan).values(plan=name, worker=worker, since=now, seen_at=now, **said[name]))
-                elif own and name in said:
-                    new = {**said[name], "since": now} if _differs(row, said[name]) else {}
+                    new = {"plan": name, "worker": worker, "since": now, "seen_at": now, **reported[name]}
+                    conn.execute(insert(plan).values(**new))
+                elif own and name in reported:
+                    new = {**reported[name], "since": now} if _differs(row, reported[name]) else {}
                     conn.execute(update(plan).where(its).values(seen_at=now, **new))
                 elif own and not _passing(row) and name not in others:
-                    conn.execute(update(plan).where(its).values(seen_at=None))  # that it was there stays to be seen
-                elif own or (not made(PlanRow, row).heard(now) and (name in said or _passing(row))):
+                    conn.execute(update(plan).where(its).values(seen_at=None))  # lists still show the plan
+                elif own or (not made(PlanRow, row).heard(now) and (name in reported or _passing(row))):
                     conn.execute(delete(plan).where(its))
 
     def list_plans(self) -> list[PlanRow]:
-        """Each plan of each pool, by name: each code of it that a worker who was heard of within ``HEARD_S`` can use,
-        the one that came last first. Where there is none: that it is being read, or why one who was heard of cannot
-        use it; then what was served last. The errors of workers that are gone are left out."""
+        """Return the plans of each pool, by name.
+
+        A plan has one row for each version of its code that a worker can use and has reported within ``HEARD_S``, the
+        newest version first. A plan without such a version has one row: a worker is reading it, or cannot use it, or it
+        was usable before. Errors of workers that are gone are left out.
+        """
         rows = self._rows(select(plan).order_by(plan.c.plan, func.coalesce(plan.c.queue, "")))
         groups = groupby(rows, key=lambda row: (row["plan"], row["queue"]))
         return [one for _, group in groups for one in self._codes(list(group))]
 
     def get_plan(self, name: str, queue: str | None = None) -> PlanRow | None:
-        """The first of these, of one plan and pool."""
+        """Return the first row of ``list_plans`` for this plan and pool; ``None``: there is none."""
         rows = self._rows(select(plan).where(plan.c.plan == name))
         return next(iter(self._codes([row for row in rows if row["queue"] == queue])), None)
 
     def _codes(self, rows: Sequence[Row]) -> list[PlanRow]:
-        """The valid rows of a plan in one pool. The newest first, so that a rollout changes them once."""
+        """Return the rows of a plan in one pool, as ``list_plans`` shows them.
+
+        The newest version comes first, so that a rollout of new code changes the first row only once.
+        """
         now, good, rest = self._clock(), dict[str, PlanRow](), list[PlanRow]()
         for row in sorted(rows, key=lambda row: (row["since"], row["worker"]), reverse=True):
             one = made(PlanRow, row)
@@ -65,13 +75,13 @@ class PlanStore(StorePart):
         return list(good.values()) or sorted(rest, key=lambda one: not one.heard(now))[:1]
 
 
-def _said(one: PlanRow) -> dict[str, Any]:
+def _reported(one: PlanRow) -> dict[str, Any]:
     names = ("kind", "name", "description", "fingerprint", "error", "queue")
     return {name: getattr(one, name) for name in names} | {"options": [dict(option) for option in one.options]}
 
 
-def _differs(row: Row, said: Row) -> bool:
-    return (row["fingerprint"], row["error"] is None) != (said["fingerprint"], said["error"] is None)
+def _differs(row: Row, new: Row) -> bool:
+    return (row["fingerprint"], row["error"] is None) != (new["fingerprint"], new["error"] is None)
 
 
 def _passing(row: Row) -> bool:

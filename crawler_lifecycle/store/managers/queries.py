@@ -1,4 +1,4 @@
-"""Queries for reads and writes of managers: their jobs, and the records of the runs of these jobs."""
+"""Queries that several modules of this package need: jobs of managers, and the facts about their runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crawler_lifecycle.store.runs.rows import run_row
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history, task_history, task_stats
 from crawler_lifecycle.store.runs.tasks import run_statistics
 
-from .rows import RUN_FACTS, ToldRun, ToldTask
+from .rows import RUN_FACTS, JobRun, JobTask
 from .tables import manager_item
 
 #: States of jobs that hold a slot.
@@ -29,7 +29,7 @@ _CURRENT = "FORCE INDEX (ix_task_history_current)"
 
 
 def known(conn: Connection, manager_id: int, identities: Iterable[str]) -> set[str]:
-    """Identities among these that some job of the manager has."""
+    """Return the identities among these that a job of the manager has."""
     i = manager_item.c
     found: set[str] = set()
     for chunk in chunks(sorted(set(identities))):
@@ -39,7 +39,7 @@ def known(conn: Connection, manager_id: int, identities: Iterable[str]) -> set[s
 
 
 def with_run(*conditions: Any) -> Select[Any]:
-    """Jobs with the records of their runs, if they have one."""
+    """Return a query of jobs, each with the facts about its run, if it has one."""
     r, i = run_history.c, manager_item.c
     facts = [r[name].label(f"run_{name}") for name in RUN_FACTS]
     joined = manager_item.outerjoin(run_history, r.run_id == i.run_id)
@@ -49,10 +49,10 @@ def with_run(*conditions: Any) -> Select[Any]:
 def in_states(
     conn: Connection, manager_id: int, states: Sequence[str], after_id: int, limit: int, *, over: bool = False
 ) -> list[Row]:
-    """A page of the jobs in these states, by id. ``over``: the manager has ended, so a job that was started is ENDED
-    when its run has.
+    """Return a page of the jobs in these states, by id.
 
-    Each state is read for itself, so that nothing is sorted.
+    ``over``: the manager has ended. A started job then counts as ENDED when its run has ended. Each state has its own
+    query, so that an index gives the order.
     """
     i, found = manager_item.c, list[Row]()
     lives, started = func.coalesce(run_history.c.status, "").in_(LIVE_RUNS), i.state == JobState.STARTED.value
@@ -68,7 +68,7 @@ def in_states(
 
 
 def jobs_that_live(conn: Connection, manager_ids: Sequence[int]) -> dict[int, int]:
-    """The number of started jobs whose run has not ended, for each of these managers."""
+    """Return the number of started jobs whose run has not ended, for each of these managers."""
     r, i = run_history.c, manager_item.c
     joined = manager_item.join(run_history, r.run_id == i.run_id)
     query = select(i.manager_id, func.count()).select_from(joined).group_by(i.manager_id)
@@ -77,10 +77,10 @@ def jobs_that_live(conn: Connection, manager_ids: Sequence[int]) -> dict[int, in
     return {of: jobs for of, jobs in rows}  # noqa: C416
 
 
-def runs_of(conn: Connection, rows: Iterable[Row]) -> dict[int, ToldRun]:
-    """The records of the runs of these jobs, by run, for the jobs that have one."""
+def runs_of(conn: Connection, rows: Iterable[Row]) -> dict[int, JobRun]:
+    """Return the facts about the runs of these jobs, by the number of the run."""
     r = run_history.c
-    found: dict[int, ToldRun] = {}
+    found: dict[int, JobRun] = {}
     for chunk in chunks(sorted({row["run_id"] for row in rows if row["run_id"] is not None})):
         query = select(run_history).where(r.run_id.in_(chunk)).with_hint(run_history, "FORCE INDEX (PRIMARY)", "mysql")
         runs = [run_row(row) for row in conn.execute(query).mappings()]
@@ -88,15 +88,15 @@ def runs_of(conn: Connection, rows: Iterable[Row]) -> dict[int, ToldRun]:
         fatal = _fatal(conn, [run.run_id for run in runs if run.multi and run.status == RunStatus.FAILED])
         for run in runs:
             if run.multi:
-                found[run.run_id] = ToldRun(run, fatal[run.run_id], run_statistics(conn, run.run_id))
+                found[run.run_id] = JobRun(run, fatal[run.run_id], run_statistics(conn, run.run_id))
             else:
                 tasks, statistics = single.get(run.run_id, ([], {}))
-                found[run.run_id] = ToldRun(run, tasks, statistics)
+                found[run.run_id] = JobRun(run, tasks, statistics)
     return found
 
 
-def _single(conn: Connection, run_ids: Sequence[int]) -> dict[int, tuple[list[ToldTask], dict[str, int | float]]]:
-    """The one task of each of these runs, with its statistics."""
+def _single(conn: Connection, run_ids: Sequence[int]) -> dict[int, tuple[list[JobTask], dict[str, int | float]]]:
+    """Return the only task of each of these single-process runs, with its statistics."""
     t = task_history.c
     joined = task_history.outerjoin(task_stats, task_stats.c.task_id == t.task_id)
     query = select(t.run_id, t.outcome, t.exit_code, task_stats.c.stats).select_from(joined)
@@ -104,17 +104,19 @@ def _single(conn: Connection, run_ids: Sequence[int]) -> dict[int, tuple[list[To
     if not run_ids:
         return {}
     return {
-        row["run_id"]: ([ToldTask(row["outcome"], row["exit_code"])], bounds.statistics(row["stats"]))
+        row["run_id"]: ([JobTask(row["outcome"], row["exit_code"])], bounds.statistics(row["stats"]))
         for row in conn.execute(query.with_hint(task_history, _CURRENT, "mysql")).mappings()
     }
 
 
-def _fatal(conn: Connection, run_ids: Sequence[int]) -> dict[int, list[ToldTask]]:
-    """The runs of these with many tasks whose end no retry can improve."""
-    t, found = task_history.c, defaultdict[int, list[ToldTask]](list)
+def _fatal(conn: Connection, run_ids: Sequence[int]) -> dict[int, list[JobTask]]:
+    """Return, for each of these multi-process runs, a task with an exit code that no retry can improve, if there is
+    one.
+    """
+    t, found = task_history.c, defaultdict[int, list[JobTask]](list)
     for run_id in run_ids:
         query = select(t.outcome, t.exit_code).where(t.run_id == run_id, t.superseded_by.is_(None))
         query = query.where(t.exit_code.in_(_FINAL_EXIT_CODES)).limit(1)
         rows = conn.execute(query.with_hint(task_history, _CURRENT, "mysql"))
-        found[run_id] = [ToldTask(outcome, exit_code) for outcome, exit_code in rows]
+        found[run_id] = [JobTask(outcome, exit_code) for outcome, exit_code in rows]
     return found

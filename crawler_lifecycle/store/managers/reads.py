@@ -1,4 +1,4 @@
-"""Queries of managers and their jobs. The counters are in the manager's row, so nothing here counts jobs."""
+"""Queries of managers and their jobs. The row of a manager has counters, so a query rarely counts jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .unit import ManagerPart
 
 
 class ManagerReads(ManagerPart):
-    """Part of ``ManagerStore`` that reads for people and cycles."""
+    """The reading methods of ``ManagerStore`` for people and cycles."""
 
     def get_manager(self, manager_id: int) -> ManagerRow | None:
         if not 0 < manager_id <= ID_MAX:
@@ -33,7 +33,7 @@ class ManagerReads(ManagerPart):
         return next(iter(self._managers(select(manager).where(manager.c.manager_id == manager_id))), None)
 
     def find_manager(self, name: str | None, flow_id: str) -> ManagerRow | None:
-        """The manager of this flow; without a name the first one of any name."""
+        """Return the manager with this flow id and name; without a name, the first manager of the flow."""
         m = manager.c
         query = select(manager).where(m.flow_id == flow_id, *wanted((m.name, name)))
         return next(iter(self._managers(query.order_by(m.manager_id).limit(1))), None)
@@ -41,7 +41,7 @@ class ManagerReads(ManagerPart):
     def list_managers(
         self, before_id: int | None = None, limit: int = 50, *, status: str | None = None, name: str | None = None
     ) -> list[ManagerRow]:
-        """Newest first."""
+        """Return managers, the newest first."""
         m = manager.c
         query = select(manager).where(*wanted((m.status, status), (m.name, name)))
         if before_id is not None:
@@ -50,7 +50,7 @@ class ManagerReads(ManagerPart):
         return self._managers(query)
 
     def _managers(self, query: Select[Any]) -> list[ManagerRow]:
-        """The managers, with the results of jobs after their manager's end, which no cycle records any more."""
+        """Return the managers. The counts of an ended manager include runs that ended later, which no cycle records."""
         rows = [manager_row(row) for row in self._rows(query)]
         over = [row for row in rows if row.status not in LIVE_RUNS and row.counts.by_state.get(JobState.STARTED)]
         if not over:
@@ -64,7 +64,7 @@ class ManagerReads(ManagerPart):
     def list_jobs(
         self, manager_id: int, after_id: int = 0, limit: int = 500, *, states: Collection[JobState] = ()
     ) -> list[JobRow]:
-        """Jobs of a manager in the order of their rows; in these states, when some are given."""
+        """Return jobs of a manager by id. ``states`` limits them to these states."""
         wanted = sorted({JobState(state).value for state in states or JobState})
         with self._db.reading() as conn:
             status = conn.execute(select(manager.c.status).where(manager.c.manager_id == manager_id)).scalar()
@@ -82,33 +82,33 @@ class ManagerReads(ManagerPart):
         return LiveManagers(by_status, sum(row[2] for row in rows), sum(int(row[3]) for row in rows))
 
     def manager_output(self, manager_id: int) -> str:
-        """The last output of a manager's class; empty when there was none."""
+        """Return the last output of a manager's class; empty when there is none."""
         return self._output(manager_id)
 
     def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
-        """Jobs in this waiting state, oldest row first."""
+        """Return jobs in this waiting state, the oldest first."""
         with self._db.reading() as conn:
             return [waiting_row(row) for row in in_states(conn, manager_id, [state.value], after_id, limit)]
 
     def live_jobs(self, manager_id: int, after_id: int = 0, limit: int = 500) -> list[Live]:
-        """Jobs that hold a slot, oldest row first."""
+        """Return jobs that hold a slot, the oldest first."""
         with self._db.reading() as conn:
             return [live_row(row) for row in in_states(conn, manager_id, HOLDING, after_id, limit)]
 
     def starting_jobs(self, fence: ManagerFence, limit: int = 100) -> list[Live]:
-        """Jobs whose run is to be begun."""
+        """Return jobs whose run has to be started. Raises ``Fenced``."""
         with self._db.reading() as conn:
             check_owner(read_row(conn, manager, fence.manager_id), fence)
             rows = in_states(conn, fence.manager_id, [JobState.STARTING.value], 0, limit)
         return [live_row(row) for row in rows]
 
     def known_identities(self, manager_id: int, identities: Collection[str]) -> set[str]:
-        """Identities among these that some job of the manager has."""
+        """Return the identities among these that a job of the manager has."""
         with self._db.reading() as conn:
             return known(conn, manager_id, identities)
 
     def live_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
-        """Runs that the manager began and that have not ended, by id."""
+        """Return runs that the manager started and that have not ended, by id. Raises ``RunNotFound``."""
         m = manager.c
         with self._db.reading() as conn:
             row = conn.execute(select(m.name, m.flow_id).where(m.manager_id == manager_id)).one_or_none()

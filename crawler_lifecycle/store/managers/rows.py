@@ -1,4 +1,4 @@
-"""From rows of managers and their jobs to the values of the ports, and back."""
+"""Conversion of rows of managers and jobs to the values of the ports, and back."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .tables import manager_item
 _JOB = TypeAdapter(Job)
 _JOBS = TypeAdapter(list[Job])
 
-#: Columns of a run that show the state of a job's run, under names that differ from the job's.
+#: Columns of a run that a query of jobs adds to each job, with the prefix ``run_``.
 RUN_FACTS = ("status", "attempt", "started_at", "outcome")
 
-#: Statistics that replace missing counters of a crawler, in the order of ``Counters``.
+#: The Scrapy statistics that stand for the counters of a run, if its crawler reported no statistics.
 COUNTER_NAMES = {
     "pages": "response_received_count",
     "items": "item_scraped_count",
@@ -41,12 +41,12 @@ COUNTER_NAMES = {
 
 
 def manager_hash(new: NewManager) -> str:
-    """Fingerprint of the request: a repeated start has the same."""
+    """Return the fingerprint of plan and options. A repeated start has the same fingerprint."""
     return request_fingerprint(json.dumps([new.plan, dict(new.options)], sort_keys=True, ensure_ascii=True))
 
 
 def manager_row(row: Row) -> ManagerRow:
-    """One manager."""
+    """Return the manager of a row."""
     return made(
         ManagerRow,
         row,
@@ -79,13 +79,13 @@ def dump_job(job: Job) -> dict[str, Any]:
 
 
 def jobs_hash(jobs: Sequence[Job]) -> str:
-    """Fingerprint of a page of jobs."""
+    """Return the fingerprint of a page of jobs."""
     return request_fingerprint(_JOBS.dump_json(list(jobs)).decode())
 
 
 def load_job(row: Row) -> Job:
-    """The job of a row with ``item_id`` and ``params``. Raises ``RowUnreadable``."""
-    cure = "set spider, spider_args and the like"
+    """Return the job of a row with ``item_id`` and ``params``. Raises ``RowUnreadable``."""
+    cure = "set spider, spider_args and the other fields of a job"
     return validated(_JOB.validate_python, manager_item, row, "params", "job", cure)
 
 
@@ -95,65 +95,68 @@ def waiting_row(row: Row) -> Waiting:
 
 
 def live_row(row: Row) -> Live:
-    """A job that holds a slot; ``row`` has the columns ``RUN_FACTS`` of its run, if it has one."""
+    """Return a job that holds a slot. ``row`` also has the columns ``RUN_FACTS`` of its run, if it has one.
+
+    Raises ``RowUnreadable``.
+    """
     if row["seq"] is None:
-        raise unreadable(manager_item, row, Fault("seq", None, f"a job that is {row['state']} has a number: set it"))
+        raise unreadable(manager_item, row, Fault("seq", None, f"a job that is {row['state']} needs a number: set it"))
     started = row["run_started_at"]
     at = started.timestamp() if started is not None else None
     return made(Live, row, key=job_key(row), job=load_job(row), started_at=at)
 
 
 def job_key(row: Row) -> str:
-    """The name of the job: its run, or before that the id of the request for it."""
+    """Return the key of the job: the number of its run, or, before it has a run, its request id."""
     if row["run_id"] is not None:
         return str(row["run_id"])
     return run_request_id(row["manager_id"], row["seq"], row["retry"])
 
 
 @dataclass(frozen=True, slots=True)
-class ToldTask:
-    """The end of one task of a run."""
+class JobTask:
+    """The end of one task of a job's run."""
 
     outcome: str | None
     exit_code: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class ToldRun:
-    """The record of a job's run: its row, its tasks as far as they matter, and its crawlers' statistics."""
+class JobRun:
+    """The run of a job: its row, the tasks that decide about its end, and the statistics of its crawlers."""
 
     row: RunRow
-    tasks: Sequence[ToldTask] = ()
+    tasks: Sequence[JobTask] = ()
     statistics: Mapping[str, float] = field(default_factory=dict)
 
 
-def ended_row(row: Row, told: ToldRun | None) -> Ended:
-    """An end whose hooks are to run."""
-    live, outcome = live_row(row), job_outcome(row, told)
-    exit_codes = [] if told is None else [task.exit_code for task in told.tasks]
+def ended_row(row: Row, run: JobRun | None) -> Ended:
+    """Return the end of a job, for which hooks have to be called. ``run`` is ``None`` when it could not be started."""
+    live, outcome = live_row(row), job_outcome(row, run)
+    exit_codes = [] if run is None else [task.exit_code for task in run.tasks]
     return Ended(
         live=live,
-        attempt=1 if told is None else told.row.attempt,
-        bad=told is None or told.row.status != RunStatus.COMPLETED,
+        attempt=1 if run is None else run.row.attempt,
+        bad=run is None or run.row.status != RunStatus.COMPLETED,
         outcome=outcome,
         retryable=not never_retried(outcome, exit_codes),
-        metadata=metadata_of(row, told),
+        metadata=metadata_of(row, run),
         tries=row["hook_tries"],
     )
 
 
-def job_outcome(row: Row, told: ToldRun | None) -> str:
-    """The outcome of the job's run; when that could not be begun, the outcome in the job's own row."""
-    return str((row["outcome"] if told is None else outcome_of(told.row, told.tasks)) or "failed")
+def job_outcome(row: Row, run: JobRun | None) -> str:
+    """Return the outcome of the job's run. If the run could not be started, the job's own row has the outcome."""
+    return str((row["outcome"] if run is None else outcome_of(run.row, run.tasks)) or "failed")
 
 
-def metadata_of(row: Row | None, told: ToldRun | None) -> dict[str, Any]:
-    """A job in the form of Scrapy Cloud. ``row`` is that of the manager's job, ``None`` for any other run."""
+def metadata_of(row: Row | None, run: JobRun | None) -> dict[str, Any]:
+    """Return a job in the form of Scrapy Cloud. ``row`` is the manager's job; ``None`` for a run of another owner."""
     job = None if row is None or row["params"] is None else load_job(row)
-    if told is not None:
+    if run is not None:
         spider, units = (job.spider, job.units) if job is not None else (None, None)
-        found = job_metadata(told.row, told.tasks, told.statistics, spider=spider, units=units)
-        began, key = told.row.created_at, str(told.row.run_id)
+        found = job_metadata(run.row, run.tasks, run.statistics, spider=spider, units=units)
+        began, key = run.row.created_at, str(run.row.run_id)
     else:
         assert row is not None, "a run or a job"
         found, began, key = _without_run(row, job), row["created_at"], job_key(row)
@@ -162,16 +165,17 @@ def metadata_of(row: Row | None, told: ToldRun | None) -> dict[str, Any]:
 
 
 def state_of(status: RunStatus | str) -> str:
-    """``pending``, ``running`` or ``finished``."""
+    """Return the state of a run in Scrapy Cloud's words: ``pending``, ``running`` or ``finished``."""
     if status == RunStatus.INITIALIZING:
         return "pending"
     return "finished" if status in (RunStatus.COMPLETED, RunStatus.FAILED) else "running"
 
 
-def outcome_of(run: RunRow, tasks: Sequence[ToldTask]) -> str | None:
-    """The outcome in Scrapy Cloud's sense: of a single-process run that of its task, which tells how a stop went.
+def outcome_of(run: RunRow, tasks: Sequence[JobTask]) -> str | None:
+    """Return the outcome for Scrapy Cloud's ``close_reason``; ``None`` before the end.
 
-    ``tasks``: those of the run's present attempt. ``None`` before the end.
+    A single-process run has the outcome of its task, which also shows how the crawler ended after a stop. ``tasks`` are
+    those of the run's present attempt.
     """
     if state_of(run.status) != "finished":
         return None
@@ -181,15 +185,15 @@ def outcome_of(run: RunRow, tasks: Sequence[ToldTask]) -> str | None:
 
 def job_metadata(
     run: RunRow,
-    tasks: Sequence[ToldTask] = (),
+    tasks: Sequence[JobTask] = (),
     statistics: Mapping[str, float] | None = None,
     *,
     spider: str | None = None,
     units: int | None = None,
 ) -> dict[str, Any]:
-    """A run as the metadata of a job. Times are milliseconds since the epoch; what is unknown is ``None``.
+    """Return a run as the metadata of a job. Times are milliseconds since the epoch. Unknown values are ``None``.
 
-    ``spider`` and ``units``: what the job asked for, where a manager began it.
+    ``spider`` and ``units`` are those of the job, if a manager started the run.
     """
     counted = {name: getattr(run, ours) for ours, name in COUNTER_NAMES.items()}
     return {
@@ -225,7 +229,7 @@ def _list(value: object) -> list[Any]:
 
 
 def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
-    """A job whose run does not exist: not yet, or never."""
+    """Return the metadata of a job whose run does not exist yet, or can never be started."""
     given = job or Job("")
     over = row["error"] is not None
     nothing = ("running_time", "finished_time", "items", "pages", "errors", "run_id")
@@ -245,8 +249,9 @@ def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
 
 
 def listed_job(row: Row, *, over: bool = False) -> JobRow:
-    """One job of many: an invalid one is reported in ``unreadable``. ``over``: its manager has ended, so it ended with
-    its run.
+    """Return a job of a list. An invalid job is reported in ``unreadable``.
+
+    ``over``: its manager has ended. A started job then counts as ended when its run has ended.
     """
     if over and row["state"] == JobState.STARTED and row["run_status"] in (None, *OVER_RUNS):
         row = {**row, "state": JobState.ENDED.value, "outcome": row["outcome"] or row["run_outcome"]}

@@ -1,4 +1,4 @@
-"""Tables of crawl managers, and of the classes that workers know."""
+"""Tables of crawl managers, of their jobs, and of the plans that workers report."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, 
 from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, life_columns, new_table, stop_columns
 
-#: A manager's counters in addition to its jobs by state.
+#: Columns with counters of a manager, in addition to the counters of its jobs in each state.
 MANAGER_COUNTERS = ("yields", "duplicates", "scheduled", "retried", "good", "bad")
 
 manager = new_table(
     "manager",
     Column("manager_id", Key, primary_key=True, autoincrement=True),
-    # The uid of the manager: a number is given out again after a restore of the database.
+    # The uid identifies the manager. A restored database may give its number out again.
     Column("manager_uid", String(32), nullable=False),
     Column("name", String(63), nullable=False),
     Column("flow_id", String(120), nullable=False),
     Column("plan", String(200), nullable=False),
     Column("options", Json, nullable=False),
-    # Fingerprint of plan and options, so that a repeated start is recognised.
+    # The fingerprint of plan and options. It identifies a repeated start.
     Column("request_hash", String(32), nullable=False),
     Column("status", String(20), nullable=False),
     Column("outcome", Words(200)),
@@ -27,16 +27,16 @@ manager = new_table(
     Column("attempt", Integer, nullable=False),
     Column("owner_workflow_id", String(1000)),
     Column("owner_run_id", String(64)),
-    # Owners from which it was taken: a late claim of theirs is refused.
+    # Former owners that lost the manager. Their late claims are refused.
     Column("former_owners", Json, nullable=False),
-    # The generation of the process that holds the class; writes of an older one are refused.
+    # The generation of the process that runs the class. Writes of older processes are refused.
     Column("generation", Integer, nullable=False),
     Column("fingerprint", String(100)),
     Column("position", BigInteger, nullable=False),
     Column("exhausted", Boolean, nullable=False),
     Column("source_error", Long),
     Column("last_pick_at", UtcTime),
-    # Whether its class wants no further cycle.
+    # True when a decision of the class ended the manager, so that no further cycle begins.
     Column("is_over", Boolean, nullable=False),
     Column("sealed", Boolean, nullable=False),
     Column("next_seq", BigInteger, nullable=False),
@@ -44,7 +44,7 @@ manager = new_table(
     Column("paused", Boolean, nullable=False),
     Column("leave_runs", Boolean, nullable=False),
     *stop_columns(),
-    # Cycles in a row that its class could not do; hooks of this attempt that failed for good.
+    # tries: the number of failed cycles in a row. hook_errors: the number of hooks of this attempt that failed finally.
     Column("tries", Integer, nullable=False),
     Column("hook_errors", Integer, nullable=False),
     Column("state", Json, nullable=False),
@@ -56,10 +56,10 @@ manager = new_table(
     Column("error", Long),
     Column("requested_by", Words(255)),
     Column("parent", String(255)),
-    # Updated in the transaction of each change, so that nobody has to count a million items to show a manager.
+    # Counters, which each change updates. Without them a page would have to count up to a million jobs.
     *(Column(f"jobs_{state.value}", BigInteger, nullable=False) for state in JobState),
     *(Column(name, BigInteger, nullable=False) for name in MANAGER_COUNTERS),
-    # Its events up to this number may be gone, and its jobs, since then.
+    # Events up to pruned_through may have been removed. Jobs were last removed at jobs_pruned_at.
     Column("pruned_through", BigInteger),
     Column("jobs_pruned_at", UtcTime),
     *life_columns(),
@@ -72,7 +72,7 @@ manager_item = new_table(
     "manager_item",
     Column("item_id", Key, primary_key=True, autoincrement=True),
     Column("manager_id", Key, ForeignKey("manager.manager_id"), nullable=False),
-    # Null for jobs that are made at every request.
+    # Null for jobs that are never recognised as duplicates.
     Column("identity", String(64)),
     Column("position", BigInteger),
     Column("state", String(20), nullable=False),
@@ -81,21 +81,21 @@ manager_item = new_table(
     Column("retry_of", Words(120)),
     Column("spider", Words(255)),
     Column("cap_key", Words(255)),
-    # The job; null for a yield that cannot be one.
+    # The job; null for an invalid yield.
     Column("params", Json),
     Column("not_before", UtcTime),
-    # No foreign key: it would be one more index to keep.
+    # There is no foreign key, because it would need a further index.
     Column("run_id", BigInteger),
-    # The last attempt of its run whose hooks ran; 0: none.
+    # The last attempt of its run for whose end hooks were called; 0: none.
     Column("handled_attempt", Integer, nullable=False),
-    # Number of failures of its hooks since hooks last succeeded.
+    # The number of failures of its hooks since their last success.
     Column("hook_tries", Integer, nullable=False),
     Column("outcome", Words(200)),
     Column("error", Long),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     UniqueConstraint("manager_id", "identity"),
-    # One run for each number and retry; jobs without a number are not included.
+    # Each number and retry has at most one job. Jobs without a number may be many.
     UniqueConstraint("manager_id", "seq", "retry"),
     Index(None, "manager_id", "state", "item_id"),
     Index(None, "run_id"),
@@ -114,14 +114,14 @@ manager_addition = new_table(
 
 manager_log = new_table(
     "manager_log",
-    # Not in the manager's row, which every cycle locks and every list reads.
+    # The log has its own table, because every cycle locks and every list reads the row of the manager.
     Column("manager_id", Key, ForeignKey("manager.manager_id"), primary_key=True, autoincrement=False),
     Column("log_tail", Text, nullable=False),
 )
 
 plan = new_table(
     "plan",
-    # Names of classes are compared case-sensitively, on every database.
+    # The names of classes and modules. Every database compares them case-sensitively.
     Column("plan", String(200), primary_key=True),
     Column("kind", String(20), nullable=False),
     Column("name", Words(63)),
@@ -129,9 +129,10 @@ plan = new_table(
     Column("fingerprint", String(100), nullable=False),
     Column("options", Json, nullable=False),
     Column("error", Long),
-    # The pool of workers that has it; null: all of them, or the common one.
+    # The pool of workers that has a module; null: the common pool. Classes have no pool.
     Column("queue", Words(50)),
-    # The worker that says so; since when it says exactly this, and when it said it last (null: no longer).
+    # The worker that reports the plan. since: the time of its first report of this code. seen_at: the time of its last
+    # report; null: it does not report the plan any more.
     Column("worker", Words(200), primary_key=True),
     Column("since", UtcTime, nullable=False),
     Column("seen_at", UtcTime),

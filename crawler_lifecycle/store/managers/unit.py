@@ -42,21 +42,21 @@ class ManagerUnit(RowUnit):
 
     @property
     def live(self) -> int:
-        """Jobs that hold a slot."""
+        """The number of jobs that hold a slot."""
         return int(self.row["jobs_starting"] + self.row["jobs_started"])
 
     def count(self, **more: int) -> None:
-        """Add to counters."""
+        """Add these numbers to the counters."""
         self.set(**{name: self.row[name] + n for name, n in more.items()})
 
     def moved(self, before: JobState | None, after: JobState, jobs: int) -> None:
-        """So many jobs went from one state to another; ``None``: they are new."""
+        """Count ``jobs`` jobs that went from one state to another. ``None`` as ``before``: the jobs are new."""
         if before is not None:
             self.count(**{f"jobs_{before}": -jobs})
         self.count(**{f"jobs_{after}": jobs})
 
     def move(self, status: RunStatus) -> None:
-        """Change the status, forwards only."""
+        """Change the status. A change that the state machine does not allow is ignored."""
         if run_may_become(self.status, status):
             self.set(status=status.value)
 
@@ -74,7 +74,7 @@ class ManagerUnit(RowUnit):
 
 
 class ManagerPart(OwnedPart[ManagerUnit]):
-    """The base of the adapters of managers."""
+    """The base class of the parts of ``ManagerStore``."""
 
     kind = ManagerUnit
     log = manager_log

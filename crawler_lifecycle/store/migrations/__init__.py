@@ -1,1 +1,1 @@
-"""Migrations by Alembic, run by ``crawler_lifecycle.store.upgrade``; there is no alembic.ini."""
+"""Migrations by Alembic. ``crawler_lifecycle.store.upgrade`` runs them, without an alembic.ini."""

@@ -7,7 +7,7 @@ from crawler_lifecycle.store.tables import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    # SQLite changes columns by copying the table; later migrations may need it.
+    # SQLite can change a column only by a copy of the table. Later migrations may need this.
     render_as_batch=True,
 )
 with context.begin_transaction():

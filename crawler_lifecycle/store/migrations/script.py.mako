@@ -10,7 +10,7 @@ down_revision = ${repr(down_revision)}
 branch_labels = None
 depends_on = None
 
-#: The oldest schema whose builds still work on this one; every migration says it.
+#: The oldest schema version whose builds still work on this schema. Every migration has this constant.
 WORKS_FROM = ${repr(up_revision)}
 
 

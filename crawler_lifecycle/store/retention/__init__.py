@@ -1,1 +1,1 @@
-"""Retention: old rows, files of ended runs, free run numbers."""
+"""Retention: removal of old rows, of files and of a run's data, and the counters of run numbers."""

@@ -1,4 +1,7 @@
-"""Deletion of what a run brought: the request on record, the texts that go, and the report. A stub of the run stays."""
+"""Deletion of the data of a run: the recorded request, the removal of texts, and the report.
+
+The row of the run and the rows of its tasks stay, without texts of persons and of crawlers.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +34,21 @@ _WORDS: dict[str, Any] = dict.fromkeys(("cause", "reason", "resume_note", "error
 
 
 def _known(outcome: Column[Any]) -> Any:
-    """The outcome, where it is a word of ours: a crawler may report any other."""
+    """Return the outcome if it is a standard one, else null. A crawler may report any text as its outcome."""
     return case((outcome.in_(OUTCOMES), outcome), else_=None)
 
 
 _T, _run = metadata.tables, metadata.tables["run_history"].c
 _task, _event = _T["task_history"], _T["outbox_event"]
-#: Large tables, in the order of their keys, and what of their rows goes: words of persons and of crawlers.
+#: The keys of large tables, which are changed in pages. Each has the new values of columns with texts of persons and of
+#: crawlers.
 _PAGED: Mapping[Column[Any], Mapping[str, Any]] = {
     _task.c.task_id: _WORDS | {"outcome": _known(_task.c.outcome), "args": {}},
     _T["status_transition"].c.seq: {"evidence": {}},
     _T["correction"].c.id: {"evidence": {}},
     _event.c.seq: {"body": {"deleted": True}},
 }
-#: The same of small ones; ``None``: the whole row. Exports keep their status: nothing is undelivered of the run.
+#: The new values for small tables; ``None``: the rows are deleted. Exports keep their status, so that none is retried.
 _SMALL: Mapping[str, Mapping[str, Any] | None] = {
     "cancellation_log": {"reason": None},
     "export_record": {"url": None, "error": None},
@@ -55,13 +59,13 @@ _SMALL: Mapping[str, Mapping[str, Any] | None] = {
 
 
 class DeletionStore(RunPart):
-    """Runs that are deleted, and how far that is."""
+    """The deletion of runs, and its progress."""
 
     def ask_deletion(self, run_id: int, requested_by: str | None) -> tuple[RunRow, bool]:
-        """Put on record that what the run brought goes; the run, and whether this call did it.
+        """Record the request to delete the data of a run. Returns the run, and whether this call recorded the request.
 
-        From now on nothing of it is read or written any more. Raises ``RunNotFound``, and ``NotInThisState`` for one
-        that executes, or whose end its manager or its graph has still to take in.
+        From now on writes to the run raise ``RunDeleted``. Raises ``RunNotFound``. Raises ``NotInThisState`` while the
+        run executes, or while its manager or its graph still needs its data.
         """
         with self._unit(run_id, of_deleted=True) as unit:
             if unit.run["deleted_at"] is not None:
@@ -77,14 +81,16 @@ class DeletionStore(RunPart):
             return run_row(unit.run), True
 
     def open_deletions(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
-        """Runs whose deletion was asked for before then and has not come to its end."""
+        """Return runs whose deletion was requested before ``older_than`` and has not ended."""
         query = select(_T["run_history"]).where(_run.deletion_ended_at.is_(None), _run.deleted_at < older_than)
         return [run_row(row) for row in self._rows(query.order_by(_run.deleted_at).limit(limit))]
 
     def delete_texts(self, run: RunRef, alive: Callable[[], None]) -> dict[str, int]:
-        """Take words of persons and crawlers out of all rows about the run; how many rows those are, by table.
+        """Remove texts of persons and crawlers from all rows about the run. Returns the number of rows of each large
+        table.
 
-        Many transactions; again: the same. ``alive`` is called between two of them, and may raise.
+        It uses many transactions. ``alive`` is called between two of them, and may raise an error to end the work. A
+        second call does the same again.
         """
         gone = {key.table.name: self._delete_pages(run, key, alive) for key in _PAGED}
         with self._unit(run.run_id, of_deleted=True) as unit:
@@ -123,37 +129,45 @@ class DeletionStore(RunPart):
     def note_deletion(
         self, run: RunRef, gone: Mapping[str, int | None], left: Mapping[str, str | None], *, ended: bool = False
     ) -> None:
-        """Add to the report what is gone and how many (``None``: all there was), and what is left and why (``None``:
-        no longer)."""
+        """Add to the report of the deletion.
+
+        ``gone`` has the number of removed objects of each location (``None``: all). ``left`` has the reason why data at
+        a location is left (``None``: it is not left any more). ``ended``: the deletion has ended.
+        """
         with self._unit(run.run_id, of_deleted=True) as unit:
             check_run(unit.run, run)
-            told = unit.run["deletion"]
-            most = {where: max(n or 0, told["gone"].get(where) or 0) or n for where, n in gone.items()}
-            rest = {where: why for where, why in {**told["left"], **left}.items() if why is not None}
-            new = {**told, "gone": {**told["gone"], **most}, "left": rest}
+            report = unit.run["deletion"]
+            most = {where: max(n or 0, report["gone"].get(where) or 0) or n for where, n in gone.items()}
+            rest = {where: why for where, why in {**report["left"], **left}.items() if why is not None}
+            new = {**report, "gone": {**report["gone"], **most}, "left": rest}
             unit.changed = ended and unit.run["deletion_ended_at"] is None
             unit.update_run(deletion=new, **({"deletion_ended_at": unit.now} if unit.changed else {}))
 
 
 def _theirs(run: Row) -> dict[str, str]:
-    """Places where others keep words that the run was begun with: a person told these to them, and not the run."""
+    """Return the owners that keep the arguments of the run, with the reason: its manager or graph, and its schedule.
+
+    A person gave the arguments to them and not to the run, so the deletion of the run does not remove them.
+    """
     begun_by = (run["parent"], run["schedule"] and f"schedule {run['schedule']}")
-    return {who: "it keeps what it was told to run, with its arguments" for who in begun_by if who}
+    return {who: "it keeps the definition of the run, with its arguments" for who in begun_by if who}
 
 
 def _check_taken_in(unit: Unit) -> None:
-    """Raise ``NotInThisState`` while a manager or a graph has not taken in the end of the run: it may go on with it."""
+    """Raise ``NotInThisState`` while a manager has not handled the end of the run, or while its graph executes. Both
+    may still need its data.
+    """
     i, m, g, run_id = manager_item.c, manager.c, graph.c, unit.run_id
     waits = select(i.manager_id).join_from(manager_item, manager, m.manager_id == i.manager_id)
     waits = waits.where(i.run_id == run_id, i.state != JobState.ENDED.value, m.status.not_in(OVER_RUNS)).limit(1)
     if (manager_id := unit.conn.execute(waits).scalar_one_or_none()) is not None:
         why = f"manager {manager_id} has not handled the end of run {run_id} yet"
-        raise NotInThisState(f"{why}; ask again in a moment, or stop it (crawlctl manager stop {manager_id})")
+        raise NotInThisState(f"{why}; try again in a minute, or stop the manager (crawlctl manager stop {manager_id})")
     key = graph_key_of(unit.run["parent"] or "")
     open_one = select(g.graph_id).where(g.graph_key == key, g.state == GraphState.EXECUTING.value)
     if key and (graph_id := unit.conn.execute(open_one).scalar_one_or_none()) is not None:
-        why = f"graph {graph_id} goes on, and takes what run {run_id} brought"
-        raise NotInThisState(f"{why}; wait for its end, or stop it (crawlctl graph stop {graph_id})")
+        why = f"graph {graph_id} still executes and may need the data of run {run_id}"
+        raise NotInThisState(f"{why}; wait for its end, or stop the graph (crawlctl graph stop {graph_id})")
 
 
 def _taken(table: FromClause, which: ColumnElement[bool], words: Mapping[str, Any]) -> Update:
@@ -161,7 +175,7 @@ def _taken(table: FromClause, which: ColumnElement[bool], words: Mapping[str, An
 
 
 def _delete_of_graph(unit: Unit) -> None:
-    """Take the end of the run out of its graph, which makes a new run where the step is retried."""
+    """Remove the results of the run from its graph. If the step is retried, the graph starts a new run."""
     if (key := graph_key_of(unit.run["parent"] or "")) is None:
         return
     conn, s, text = unit.conn, graph_step.c, f"run {unit.run_id} was deleted"

@@ -1,6 +1,6 @@
-"""Retention of files: whether a run's files may still be read, and the record of their removal.
+"""Retention of files: the state of a run's files, and the record of their removal.
 
-Exports, resumes and removals of one run come one after the other, because each of them holds the run's row.
+Exports, resumes and removals of one run happen one after the other, because each of them locks the row of the run.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _BEGUN, _DONE = "begun", "done"
 
 
 class FileRetentionStore(RunPart):
-    """Runs whose files may be removed, or were."""
+    """The records about the removal of runs' files."""
 
     def kept_runs(self, run_ids: Sequence[int]) -> list[KeptRun]:
-        """Runs among these that exist, as far as they decide about their files, by id."""
+        """Return the existing runs among these, by id, with the facts that decide about the removal of their files."""
         found: list[KeptRun] = []
         with self._db.reading() as conn:
             for chunk in chunks(sorted(set(run_ids))):
@@ -34,10 +34,11 @@ class FileRetentionStore(RunPart):
     def give_up_files(
         self, run_id: int, before: datetime, put_aside: Callable[[], None], *, incomplete: bool = False
     ) -> tuple[RetentionState, int]:
-        """Give up the files of a run that is ``RetentionState.OLD``: from now on they are not read any more.
+        """Release the files of a run for removal, if it is ``RetentionState.OLD``. They are not read any more.
 
-        ``put_aside`` is then called while no resume and no export of the run can begin; if it raises, nothing is given
-        up. Returns the state of the run, and the last attempt that is given up. Raises ``RunNotFound``.
+        ``put_aside`` is called while no resume and no export of the run can begin. If it raises an error, nothing
+        changes. Returns the state of the run, and its present attempt: the files of all attempts up to it are released.
+        Raises ``RunNotFound``.
         """
         with self._unit(run_id, of_deleted=True) as unit:
             (run,) = _kept(unit.conn, [run_id])
@@ -45,12 +46,12 @@ class FileRetentionStore(RunPart):
             if stand is not RetentionState.OLD:
                 return stand, run.attempt
             begin_removal(unit)
-            # Before the commit: whoever resumes the run waits for this row, and then finds no saved state.
+            # This happens before the commit, so that a resume waits for the locked row and then finds no saved state.
             put_aside()
             return stand, run.attempt
 
     def note_files_removed(self, run_id: int, attempt: int) -> None:
-        """The files that were given up are gone."""
+        """Record that the released files of the run's attempts up to this one were removed."""
         p = history_property.c
         with self._unit(run_id, of_deleted=True) as unit:
             key = (p.run_id == run_id, p.attempt == attempt, p.name == PROPERTY_FILES_REMOVED)
@@ -58,7 +59,7 @@ class FileRetentionStore(RunPart):
 
 
 def begin_removal(unit: Unit) -> None:
-    """Give up the files of the run's attempt, unless they were before."""
+    """Release the files of the run's present attempt for removal, unless they are released already."""
     (run,) = _kept(unit.conn, [unit.run_id])
     if not run.given_up:
         key = {"run_id": run.run_id, "attempt": run.attempt, "name": PROPERTY_FILES_REMOVED}

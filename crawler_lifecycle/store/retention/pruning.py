@@ -1,8 +1,8 @@
-"""Pruning: removes working rows of runs, managers and graphs that ended long ago (``domain.retention`` has the rules).
+"""Pruning: the removal of detail rows of runs, managers and graphs that ended long ago.
 
-Each table is read by its primary key, so a call reads only one chunk, however large the database is. Each chunk is
-pruned in one short transaction, which locks the runs, managers and graphs of its rows: a resume comes before it or
-after it, and if before, nothing is removed.
+``domain.retention`` has the rules. Each table is read by its primary key, so a call reads only one chunk, even in a
+large database. Each chunk is pruned in one short transaction, which locks the runs, managers and graphs of its rows. A
+resume therefore happens before this transaction or after it. If it happens before, nothing of its run is removed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from crawler_lifecycle.store.runs.tables import (
 from crawler_lifecycle.store.schedules.firings import BEGINS, OVER, status_column
 from crawler_lifecycle.store.schedules.tables import schedule_due
 
-#: The key of the last row of a chunk; the second number counts only where a key has two.
+#: The key of a row. The second number is 0 when the key has only one column.
 Place = tuple[int, int]
 #: A run, a manager or a graph: the name of its ``Owner``, and its id.
 Ref = tuple[str, int]
@@ -64,29 +64,29 @@ _BY_NAME = "FORCE INDEX (uq_history_property_run_id_attempt_name)"
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A row that may go."""
+    """A row that may be removed."""
 
     key: Place
     owner: Ref | None
-    """Its run, manager or graph; ``None``: its owner does not exist."""
+    """The run, manager or graph of the row; ``None``: it has none, or its owner does not exist."""
 
 
 @dataclass
 class Chunk:
-    """The findings among the next rows of a table."""
+    """The result for the next rows of a table: the rows that may be removed, and the reasons why others stay."""
 
     goes: list[Leaving] = field(default_factory=list)
     stays: Counter[Stays] = field(default_factory=Counter)
     sent: int = 0
-    """Deliveries that go with their events."""
+    """The number of deliveries that are removed with their events."""
     sent_stays: Counter[Stays] = field(default_factory=Counter)
     next: Place | None = None
-    """The position where to continue; ``None``: there are no more rows."""
+    """The key of the last row, after which the next chunk begins; ``None``: there are no more rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A kind of owner that has an end, and rows of its own that may be removed long after that."""
+    """A kind of owner of rows. The rows may be removed long after the end of their owner."""
 
     id: Column[int]
     state: Column[str]
@@ -94,11 +94,12 @@ class Owner:
     over: frozenset[str]
     ended: Column[datetime]
     key: Column[Any] | None = None
-    """The column by which subjects of its events name it; ``None``: a column of the event names it, or it has none."""
+    """The column whose value is in the subjects of its events; ``None``: events have a column with its id, or it has no
+    events."""
     subject: str = ""
     """The prefix of these subjects."""
     mark: str | None = None
-    """The column that records when rows of it were removed."""
+    """The column with the time when its rows were last removed."""
 
     @property
     def table(self) -> Table:
@@ -107,16 +108,16 @@ class Owner:
 
     @property
     def facts(self) -> list[Label[Any]]:
-        """The columns that decide about it."""
+        """The columns that decide whether its rows may be removed."""
         changed = self.table.c.updated_at.label("its_change")
         return [self.id.label("its_id"), self.state.label("its_state"), self.ended.label("its_end"), changed]
 
     def stays(self, row: Row, before: datetime) -> Stays | None:
-        """The reason why its rows stay, if there is one; ``row`` has the columns of ``facts``."""
+        """Return the reason why its rows stay; ``None``: they may be removed. ``row`` has the columns ``facts``."""
         return stays(row["its_state"], self.words, self.over, (row["its_end"], row["its_change"]), before)
 
 
-#: In the order in which they are locked.
+#: The kinds of owners, in the order in which they are locked.
 OWNERS: Mapping[str, Owner] = MappingProxyType(
     {
         "manager": Owner(
@@ -139,7 +140,7 @@ OWNERS: Mapping[str, Owner] = MappingProxyType(
             subject=graph_subject(""),
             mark="pruned_at",
         ),
-        # Pages of a graph that were sent and never made whole.
+        # A graph that was never started; its pages are removed.
         "draft": Owner(
             graph.c.graph_id,
             state=graph.c.state,
@@ -173,33 +174,34 @@ def _due(row: Row, owner: Stays | None, before: datetime) -> Stays | None:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table that rows leave."""
+    """A table from which rows are removed."""
 
     table: Table
     owner: str | None = None
     columns: Sequence[ColumnElement[Any]] = ()
-    """The columns that decide beside the owner."""
+    """The columns that decide about a row in addition to its owner."""
     rule: Callable[[Row, Stays | None, datetime], Stays | None] = _as_owner
-    """The reason why a row stays, by the row itself and by the reason of its owner."""
+    """Returns the reason why a row stays. It gets the row, the reason of its owner, and the age limit."""
     still: Callable[[datetime], Sequence[ColumnElement[bool]]] | None = None
-    """Conditions that a row must still meet when it is removed: others write it without locking its owner."""
+    """Returns conditions that a row must still meet at its removal. Some rows change while their owner is not
+    locked."""
     marks: bool = True
-    """True when its owner records that rows of it were removed."""
+    """True when the owner must record that its rows were removed."""
 
     @property
     def keys(self) -> tuple[Column[Any], ...]:
-        """The number of key columns of a position. All parts of a graph's result are removed with the first."""
+        """The first two columns of the primary key. All parts of a graph's result are removed together."""
         return tuple(self.table.primary_key)[:2]
 
     def rows(self, conn: Connection, after: Place) -> Sequence[Row]:
-        """The rows of the next chunk. The table is read first, whatever the optimizer prefers."""
+        """Return the rows of the next chunk. A hint makes the database read this table first."""
         (first, *more), owner = self.keys, OWNERS.get(self.owner or "")
-        # Spelled so that every database begins to read at the place.
+        # With conditions in this form every database starts to read at this key.
         behind = [first >= after[0], (first > after[0]) | (more[0] > after[1])] if more else [first > after[0]]
         query = select(*self.keys, *self.columns).select_from(self.table)
         if owner is not None:
             of = self.table.c.get(owner.id.name)
-            if of is None:  # it belongs to a task
+            if of is None:  # the rows belong to tasks, and the tasks to runs
                 query = query.outerjoin(task_history, task_history.c.task_id == first)
                 of = task_history.c.run_id
             query = query.add_columns(*owner.facts).outerjoin(owner.table, owner.id == of)
@@ -209,25 +211,25 @@ class Source:
         return conn.execute(query).mappings().all()
 
     def chunk(self, conn: Connection, before: datetime, after: Place) -> Chunk:
-        """The rows among the next ones that may go, and why the others stay."""
+        """Return the next rows that may be removed, and the reasons why other rows stay."""
         rows, owner = self.rows(conn, after), OWNERS.get(self.owner or "")
         whys = [self.rule(row, owner.stays(row, before) if owner else None, before) for row in rows]
         refs = [(self.owner, row["its_id"]) if self.owner and row["its_id"] is not None else None for row in rows]
-        return self.told(rows, whys, refs)
+        return self.chunk_of(rows, whys, refs)
 
-    def told(self, rows: Sequence[Row], whys: Sequence[Stays | None], refs: Sequence[Ref | None]) -> Chunk:
-        """The reason why each row of this chunk stays, and its owner."""
-        places = [(row[self.keys[0]], row[self.keys[1]] if len(self.keys) > 1 else 0) for row in rows]
-        chunk = Chunk(next=places[-1] if len(rows) == CHUNK else None)
-        for place, why, ref in zip(places, whys, refs, strict=True):
+    def chunk_of(self, rows: Sequence[Row], whys: Sequence[Stays | None], refs: Sequence[Ref | None]) -> Chunk:
+        """Return the chunk of these rows. Each has a reason why it stays (``None``: it may be removed) and an owner."""
+        keys = [(row[self.keys[0]], row[self.keys[1]] if len(self.keys) > 1 else 0) for row in rows]
+        chunk = Chunk(next=keys[-1] if len(rows) == CHUNK else None)
+        for key, why, ref in zip(keys, whys, refs, strict=True):
             if why is None:
-                chunk.goes.append(Leaving(place, ref))
+                chunk.goes.append(Leaving(key, ref))
             else:
                 chunk.stays[why] += 1
         return chunk
 
     def delete(self, conn: Connection, keys: Sequence[Place]) -> int:
-        """Delete the rows of these keys. Returns how many there were."""
+        """Delete the rows with these keys. Returns their number."""
         first, *more = self.keys
         if not more:
             return delete_rows(conn, first, "PRIMARY", [key[0] for key in keys])
@@ -238,13 +240,13 @@ class Source:
 
 
 def _sources() -> Mapping[str, Source]:
-    event, line, found = outbox_event.c, schedule_due.c, audit_finding.c
+    event, firing, found = outbox_event.c, schedule_due.c, audit_finding.c
     sources = (
         Source(
             outbox_event,
             "run",
             columns=(event.run_id, event.subject, event.event_key, event.type, event.created_at),
-            still=lambda before: (),  # a concurrent delivery locks the event: it has finished, or will find none
+            still=lambda before: (),  # no condition, but a lock: a delivery then ends before, or finds no event
         ),
         Source(task_log, "run"),
         Source(task_stats, "run", marks=False),
@@ -252,9 +254,9 @@ def _sources() -> Mapping[str, Source]:
         Source(task_finding, "run", marks=False),
         Source(
             schedule_due,
-            columns=(line.decision, line.target_id, line.decided_at, status_column()),
+            columns=(firing.decision, firing.target_id, firing.decided_at, status_column()),
             rule=_due,
-            still=lambda before: (line.decided_at < before,),  # a person may have requested it meanwhile
+            still=lambda before: (firing.decided_at < before,),  # a person may have requested it meanwhile
         ),
         Source(manager_item, "manager"),
         Source(manager_addition, "manager"),
@@ -267,19 +269,19 @@ def _sources() -> Mapping[str, Source]:
             "run",
             columns=(found.status, found.last_seen, found.repaired_at),
             rule=_finding,
-            still=lambda before: (found.status.in_(CLOSED), found.last_seen < before),  # it may be seen again
+            still=lambda before: (found.status.in_(CLOSED), found.last_seen < before),  # audits may find it again
             marks=False,
         ),
     )
     return MappingProxyType({source.table.name: source for source in sources})
 
 
-#: In the order in which they are pruned.
+#: The tables by their names, in the order in which they are pruned.
 SOURCES = _sources()
 
 
 class Pruner:
-    """Reads the tables and removes rows that may be removed. ``tables``: those that have chunks of their own."""
+    """The search for rows that may be removed, and their removal. ``tables`` are the names of the pruned tables."""
 
     tables = tuple(SOURCES)
 
@@ -292,22 +294,23 @@ class Pruner:
         self._db.close()
 
     def look(self, table: str, before: datetime, after: Place = (0, 0)) -> Chunk:
-        """The next 500 rows behind ``after``: which may go, and why the others stay. Nothing is changed."""
+        """Return which of the next 500 rows after ``after`` may be removed, and why others stay. It changes nothing."""
         with self._db.reading() as conn:
             if table == "outbox_event":
                 return _events(conn, before, after)
             return SOURCES[table].chunk(conn, before, after)
 
     def remove(self, table: str, leaving: Sequence[Leaving], before: datetime) -> dict[str, int]:
-        """Remove the rows that may still be removed, in one transaction. Returns how many, by table. A second call
-        removes none.
+        """Remove the rows among these that may still be removed, in one transaction. A second call removes none.
+
+        Returns the number of removed rows for each table.
         """
         if not leaving:
             return {}
         source, gone = SOURCES[table], dict[str, int]()
         with self._db.writing() as conn:
-            # Locked first, as in every transaction of ours: so two of them never wait for each other.
-            attempts = _held(conn, leaving, before)
+            # Every transaction locks the owners first, so that two transactions never wait for each other.
+            attempts = _locked_owners(conn, leaving, before)
             mine = [(one.key, one.owner) for one in leaving if one.owner is None or one.owner in attempts]
             if mine and source.still is not None:
                 [column] = source.keys
@@ -328,7 +331,7 @@ class Pruner:
     def _mark(
         self, conn: Connection, source: Source, gone: Sequence[tuple[Place, Ref | None]], attempts: Mapping[Ref, int]
     ) -> None:
-        """Write down with each owner that rows of it are gone: up to which event, or when."""
+        """Record in each owner that its rows were removed: the number of the last removed event, or the time."""
         through: dict[Ref, int] = {}
         for (key, _), ref in gone:
             if ref is not None:
@@ -346,7 +349,7 @@ class Pruner:
                 conn.execute(update(owner.table).where(owner.id.in_(mine)).values({owner.mark: self._clock()}))
 
     def _mark_runs(self, conn: Connection, through: Mapping[int, tuple[int, int]]) -> None:
-        """The same with the present attempt of each run; 0 is no event."""
+        """Record this as a property of the present attempt of each run. The number is 0 when no event was removed."""
         p = history_property.c
         query = select(p.id, p.run_id, p.attempt, p.value).where(p.run_id.in_(through), p.name == PROPERTY_PRUNED)
         rows = conn.execute(query.with_hint(history_property, _BY_NAME, "mysql")).all() if through else []
@@ -364,12 +367,12 @@ class Pruner:
 
 
 def open_pruner(url: str, *, clock: Clock = utc_now) -> Pruner:
-    """A pruner of the database at ``url``; nothing is connected before the first use. Raises ``InvalidRequest``."""
+    """Return a pruner of the database at ``url``. It connects at its first use. Raises ``InvalidRequest``."""
     return Pruner(Database(open_engine(parse_url(url), pool_size=1)), clock)
 
 
-def _held(conn: Connection, leaving: Sequence[Leaving], before: datetime) -> dict[Ref, int]:
-    """The owners of these that ended before then, with their attempts. They are locked, in the order of their ids."""
+def _locked_owners(conn: Connection, leaving: Sequence[Leaving], before: datetime) -> dict[Ref, int]:
+    """Lock the owners of these rows that ended before ``before``, in the order of their ids. Returns their attempts."""
     found: dict[Ref, int] = {}
     for name, owner in OWNERS.items():
         ids = {one.owner[1] for one in leaving if one.owner is not None and one.owner[0] == name}
@@ -386,7 +389,7 @@ def _held(conn: Connection, leaving: Sequence[Leaving], before: datetime) -> dic
 
 
 def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
-    """A chunk of events. Each is of a run, or its subject says of which manager or graph."""
+    """Return a chunk of events. An event has the number of its run, or its subject names a manager or a graph."""
     source = SOURCES["outbox_event"]
     rows = source.rows(conn, after)
     sent, unsent = _sent(conn, [row["seq"] for row in rows])
@@ -402,7 +405,7 @@ def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
     failed = {row["subject"] for row, why in zip(rows, whys, strict=True) if why is None and row["seq"] in unsent}
     again = _sendable(conn, failed) & unsent
     whys = [Stays.UNSENT if why is None and row["seq"] in again else why for row, why in zip(rows, whys, strict=True)]
-    chunk = source.told(rows, whys, [ref for ref, _ in owners])
+    chunk = source.chunk_of(rows, whys, [ref for ref, _ in owners])
     for row, why in zip(rows, whys, strict=True):
         if why is None:
             chunk.sent += sent[row["seq"]]
@@ -412,13 +415,13 @@ def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
 
 
 def _sent(conn: Connection, seqs: Sequence[int]) -> tuple[Counter[int], set[int]]:
-    """The number of deliveries of each of these events, and the events of which one failed."""
+    """Return the number of deliveries of each of these events, and the events that have a failed delivery."""
     d, sent, failed = outbox_delivery.c, Counter[int](), set[int]()
     query = select(d.seq, d.status, d.sink).where(d.seq.in_(seqs))
     query = query.with_hint(outbox_delivery, f"FORCE INDEX ({_BY_SINK})", "mysql")
     for seq, status, sink in conn.execute(query) if seqs else ():
         sent[seq] += 1
-        # A webhook that was down for months is not waited for.
+        # Failed deliveries to webhooks do not count, because a webhook may fail for months.
         if status != "delivered" and not sink.startswith(webhook_sink("")):
             failed.add(seq)
     return sent, failed
@@ -427,9 +430,9 @@ def _sent(conn: Connection, seqs: Sequence[int]) -> tuple[Counter[int], set[int]
 def _owners_of(
     conn: Connection, subjects: Collection[str], before: datetime
 ) -> dict[str, tuple[Ref | None, Stays | None]]:
-    """The manager or graph of each subject, and the reason why its rows stay.
+    """Return the manager or graph of each subject, and the reason why its rows stay.
 
-    Events of schedules and webhooks, which have no end, are removed by their own age.
+    Schedules and webhooks have no end. Their events have no owner here, and are removed by their own age.
     """
     found: dict[str, tuple[Ref | None, Stays | None]] = dict.fromkeys(subjects, (None, None))
     for name, owner in OWNERS.items():
@@ -448,7 +451,7 @@ def _owners_of(
 
 
 def _sendable(conn: Connection, subjects: Collection[str]) -> set[int]:
-    """The newest ``run.changed`` of each of these runs: the one that is pushed again when its push failed."""
+    """Return the newest event ``run.changed`` of each of these runs. A failed push is repeated only for this event."""
     e, found = outbox_event.c, set()
     for subject in sorted(subjects):
         newest = select(e.seq).where(e.subject == subject, e.type == EVENT_RUN_CHANGED)

@@ -1,4 +1,4 @@
-"""Run and task numbers: the counters of the database, and how they are raised."""
+"""Numbers of runs and tasks: the highest number in the database, and the raising of the counters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime
 from crawler_lifecycle.store.runs.tables import run_history, task_history
 
-#: The most task numbers that are skipped, however many rows are missing.
+#: The most task numbers that are skipped at once.
 TASK_GAP_MAX = 10**9
-#: Values of columns that must not be null in these tables.
+#: Values of the temporary rows for columns that accept only certain values.
 _REAL = {
     "run_history": {"attempt": 1, "status": RunStatus.INITIALIZING, "stage": Stage.INITIATION, "trigger": Trigger.API},
     "task_history": {"attempt": 1, "status": TaskStatus.QUEUED},
@@ -25,26 +25,26 @@ _REAL = {
 
 
 class RunNumberStore(StorePart):
-    """Numbers of runs."""
+    """The numbers of runs."""
 
     def newest_run_id(self) -> int:
-        """The highest number of a run in the database; 0 when there is none."""
+        """Return the highest number of a run in the database; 0 when there is no run."""
         with self._db.reading() as conn:
             return _newest(conn, run_history.c.run_id)
 
     def begin_run_ids_above(self, run_id: int) -> bool:
-        """Make new runs get higher numbers than this one.
+        """Make the numbers of new runs higher than this one. Returns whether this changed anything.
 
-        Returns whether this changed anything. Numbers never go back. A database with missing rows (restored, or created
-        again) lacks their tasks too: new tasks skip as many numbers as the missing runs may have used.
+        Numbers never decrease. A database with missing runs (it was restored or created again) also lacks their tasks.
+        Therefore new tasks skip as many numbers as the missing runs may have used.
 
-        A row is written under the number and removed in the same transaction: that moves the counter on every database,
-        needs no right to change the schema, and reaches replicas. Nobody else ever sees the row.
+        A row with this number is inserted and deleted in one transaction. This raises the counter on every database,
+        needs no right to change the schema, and reaches replicas. No other transaction sees the row.
         """
         if run_id <= self.newest_run_id():
             return False
         with self._db.writing() as conn:
-            # One at a time: a fleet of workers starts at once, and two rows under one number are a deadlock.
+            # Many workers may start at the same time. This lock prevents a deadlock between rows with the same number.
             conn.execute(select(outbox_counter.c.id).with_for_update()).all()
             now = self._clock()
             following = _insert(conn, run_history, now)
@@ -72,7 +72,7 @@ def _insert(conn: Connection, table: Table, now: datetime, **values: Any) -> int
 
 
 def _blank(column: Column[Any], now: datetime) -> object:
-    """The value of this column in a row that nobody ever sees."""
+    """Return a value of this column for a temporary row."""
     if isinstance(column.type, UtcTime):
         return now
     if isinstance(column.type, Boolean):

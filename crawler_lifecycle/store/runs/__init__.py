@@ -1,1 +1,1 @@
-"""Runs and their tasks: tables, rows, reads and writes."""
+"""Runs and their tasks: tables, conversion of rows, queries and writes."""

@@ -1,4 +1,4 @@
-"""Insertion of tasks, at the beginning of a run and while it lives."""
+"""Insertion of tasks, with a new run and into a live run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .unit import BY_RUN, RunPart, Unit
 
 
 def check_capacity(present: int, more: int) -> None:
-    """Raise ``InvalidRequest`` when a run of ``present`` tasks cannot take ``more``."""
+    """Raise ``InvalidRequest`` when a run with ``present`` tasks cannot get ``more`` tasks."""
     if present + more > TASKS_PER_RUN_MAX:
         has = f", and this one has {present}" if present else ""
         raise InvalidRequest(
@@ -31,7 +31,7 @@ def check_capacity(present: int, more: int) -> None:
 
 
 def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, str]]) -> None:
-    """Insert QUEUED tasks of the run's attempt, indexes from ``first_index`` on."""
+    """Insert QUEUED tasks of the present attempt. Their indexes begin with ``first_index``."""
     names = ("run_id", "attempt", "status", "status_since", "ever_seen", "task_index", "args")
     same = (unit.run_id, unit.attempt, TaskStatus.QUEUED.value, unit.now, False)
     rows = [(*same, first_index + n, dict(args)) for n, args in enumerate(task_args)]
@@ -44,11 +44,11 @@ class AdditionStore(RunPart):
     def add_tasks(
         self, run_id: int, key: str, task_args: Sequence[Mapping[str, str]], fence: Fence | None = None
     ) -> list[AddedTask]:
-        """Append QUEUED tasks to a live run, once for each ``key``; the run is multi-process from then on.
+        """Append QUEUED tasks to a live run, once for each ``key``. The run becomes a multi-process run.
 
-        The same key and arguments again get the same answer, also when the run has ended meanwhile. Raises
-        ``RunNotFound``; ``NotInThisState`` under a stop or after the end; ``DuplicateRequest`` when the key came with
-        other arguments; ``InvalidRequest`` for no tasks or for more than a run may have.
+        A second call with the same key and arguments returns the same tasks, even after the end of the run. Raises
+        ``RunNotFound``. Raises ``NotInThisState`` after a stop or the end, ``DuplicateRequest`` when the key has other
+        arguments, and ``InvalidRequest`` for no tasks or too many tasks.
         """
         check_request_id(key)
         if not task_args:
@@ -111,7 +111,7 @@ def _next_index(unit: Unit) -> int:
 
 
 def _added(unit: Unit, first: int, tasks: int) -> list[AddedTask]:
-    """The rows that were added: of an index that was resumed since, the earliest."""
+    """Return the added tasks. If an index has several rows because it was resumed since, return the first row."""
     t = task_history.c
     rows = unit.conn.execute(
         select(func.min(t.task_id), t.task_index)

@@ -1,4 +1,4 @@
-"""Adoption: inserts runs again that a restore lost, under their numbers and uids."""
+"""Adoption: runs that a restored database lacks are inserted again, with their numbers and uids."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .unit import RunPart, Unit, read_run
 
 
 class AdoptionStore(RunPart):
-    """Runs that the database has lost and that still execute."""
+    """The insertion of runs that still execute but whose rows the database has lost."""
 
     def adopt_run(self, lost: LostRun) -> RunRow:
-        """Insert a run without a row again, with its number and uid, and with its tasks for the next look to find.
+        """Insert a lost run again, with its number and uid, and with its tasks. The next look finds their states.
 
-        A task without any trace is LOST. A second call returns the existing row. Raises ``NotInThisState`` when the
-        number of the run, or of one of its tasks, is given to another one by now.
+        A task without any trace becomes LOST. A second call returns the existing row, with missing tasks added. Raises
+        ``NotInThisState`` when the number of the run or of one of its tasks belongs to another run or task now.
         """
         r, number = run_history.c, lost.run.run_id
         with self._db.writing() as conn:
@@ -39,7 +39,7 @@ class AdoptionStore(RunPart):
             if there is not None:
                 if not lost.run.owns(there):
                     cure = "end this one: crawlctl audit --end-unknown"
-                    raise NotInThisState(f"the number {number} is given to another run by now; {cure}")
+                    raise NotInThisState(f"the number {number} belongs to another run now; {cure}")
                 return self._complete(conn, lost)
             _check_free(conn, lost.tasks)
             now = self._clock()
@@ -49,21 +49,21 @@ class AdoptionStore(RunPart):
                 conn.execute(insert(run_tag), [{"tag": tag, "run_id": number} for tag in tags])
             unit = Unit(conn, read_run(conn, number, lock=True), now, told=self._told)
             self._insert_tasks(unit, lost)
-            told = {"adopted": True, "tasks": len(lost.tasks), "owner": lost.owner.workflow_id}
-            unit.note_transition(None, RunStatus(unit.run["status"]), "sweep", told)
+            evidence = {"adopted": True, "tasks": len(lost.tasks), "owner": lost.owner.workflow_id}
+            unit.note_transition(None, RunStatus(unit.run["status"]), "sweep", evidence)
             unit.announce()
-        self._tell(unit)
+        self._report(unit)
         return run_row(unit.run)
 
     def _complete(self, conn: Connection, lost: LostRun) -> RunRow:
-        """Add the tasks that are newer than the row."""
+        """Insert tasks that the existing run lacks, and return its row."""
         t, run = task_history.c, read_run(conn, lost.run.run_id, lock=True)
         known = set(conn.execute(select(t.task_index).where(t.run_id == lost.run.run_id)).scalars())
         more = [one for one in lost.tasks if one.index not in known and one.attempt <= run["attempt"]]
         unit = Unit(conn, run, self._clock(), told=self._told)
         if more and unit.status.terminal:
-            cure = f"resume it first (crawlctl resume {unit.run_id}), or end them: crawlctl audit --end-unknown"
-            raise NotInThisState(f"their run is {unit.status} by the database's older copy; {cure}")
+            cure = f"resume it first (crawlctl resume {unit.run_id}), or end these tasks: crawlctl audit --end-unknown"
+            raise NotInThisState(f"run {unit.run_id} of these tasks is {unit.status} in the restored database; {cure}")
         _check_free(conn, more)
         insert_mappings(conn, task_history, [_task(lost, one, unit.now) for one in more])
         if more:
@@ -105,7 +105,7 @@ def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
         taken = conn.execute(select(t.task_id, t.run_id).where(t.task_id.in_(chunk)).limit(1)).one_or_none()
         if taken is not None:
             raise NotInThisState(
-                f"the number {taken.task_id} of one of its tasks is given to a task of run {taken.run_id} by now; "
+                f"the number {taken.task_id} of one of its tasks belongs to a task of run {taken.run_id} now; "
                 "end this one: crawlctl audit --end-unknown"
             )
 
@@ -113,7 +113,7 @@ def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
 def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
     request_id, r = lost.request_id, run_history.c
     if conn.execute(select(r.run_id).where(r.request_id == request_id)).scalar_one_or_none() is not None:
-        # The request was repeated after the restore, and got another run.
+        # The request was repeated after the restore, so another run has this request id.
         request_id = f"{request_id[: REQUEST_ID_MAX - 9]}/{lost.run.uid[:8]}"
     stop = lost.stop
     status = RunStatus.PROCESSING if stop is None else RunStatus.STOPPING
@@ -136,7 +136,7 @@ def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
 
 
 def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:
-    """Surely deployed; the next look reports its state or its end."""
+    """Return the row of a task that was certainly deployed. The next look finds its state or its end."""
     return {
         "task_id": one.task_id,
         "run_id": lost.run.run_id,

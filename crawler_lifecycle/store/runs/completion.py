@@ -1,4 +1,4 @@
-"""Completion and resumption: the verdict, new rows for tasks that run again, events and exports."""
+"""Completion: the verdict with its events, and the records of exports."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ _NOTHING = Expected()
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
-    """The number of tasks in each status with each outcome, and the cause of one of them; of those that did not succeed
-    the most frequent cause, with its number."""
+    """Return the number of tasks in each status with each outcome, and one of their causes.
+
+    The group with the most frequent cause among unsuccessful tasks gets this cause, and the number of its tasks.
+    """
     t = task_history.c
     rows = conn.execute(
         current_tasks(run_id, t.status, t.outcome, func.count(), func.min(t.cause))
@@ -62,7 +64,7 @@ def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
 
 
 def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
-    """The verdict of a run that did not start in time names the reason of its wait, which is recorded until then."""
+    """Return the verdict. If the run did not start in time, its cause also names the recorded reason of its wait."""
     waited = unit.run["waiting_for"]
     if verdict.outcome != "start_timeout" or waited in (None, WAITING_FOR_START):
         return verdict
@@ -70,7 +72,7 @@ def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
 
 
 def _before(unit: Unit) -> list[Coverage]:
-    """The coverage of the crawler's last completed runs before this one, of those that have one."""
+    """Return the coverages of the crawler's last completed runs before this one. Runs without one are left out."""
     r = run_history.c
     query = select(r.fields).where(r.crawler == unit.run["crawler"], r.status == RunStatus.COMPLETED.value)
     query = query.where(r.run_id < unit.run_id).order_by(r.run_id.desc()).limit(RUNS)
@@ -79,7 +81,7 @@ def _before(unit: Unit) -> list[Coverage]:
 
 
 class CompletionStore(RunPart):
-    """The verdict."""
+    """The verdict about a run."""
 
     def end_run(
         self,
@@ -87,15 +89,15 @@ class CompletionStore(RunPart):
         judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict],
         expected: Expected = _NOTHING,
     ) -> RunRow:
-        """Judge and set the terminal status, with its transition and the event ``run.ended``, in one transaction.
+        """Record the verdict of ``judge``: the terminal status, its transition and the event ``run.ended``.
 
-        ``expected`` of its fields is judged as well, unless it was stopped.
+        This is one transaction. Unless the run was stopped, its fields are also compared with ``expected``. If a stop
+        is recorded, the event ``run.stopped`` is appended, too, even if no workflow has acted on the stop.
 
-        Whenever a stop is on record, there is also the event ``run.stopped``, however the signal of the stop fared.
-
-        Raises ``NotInThisState`` while tasks are alive. Again: the row as it is, without asking ``judge``.
+        Raises ``NotInThisState`` while tasks are alive. Raises ``RowUnreadable`` when a row of a task is missing, or
+        when a manual edit set the terminal status. A second call returns the row, without a call of ``judge``.
         """
-        with self._db.reading() as conn:  # not under the lock: of many tasks it takes seconds, and ended ones stay so
+        with self._db.reading() as conn:  # before the lock, because many tasks take seconds; ended tasks do not change
             coverage = run_coverage(conn, fence.run_id, expected.parts)
         with self._unit(fence.run_id, fence) as unit:
             counts = checked_counts(unit.conn, unit.run)
@@ -117,7 +119,7 @@ class CompletionStore(RunPart):
                 cluster_time=last_end,
                 outcome=verdict.outcome,
                 cause=verdict.cause,
-                # The run ended with its last task, however late that was found; a clock ahead of ours is corrected.
+                # The run ended with its last task, even if this was found later. The time must not be in the future.
                 ended_at=min(last_end, unit.now) if last_end else unit.now,
                 stage=Stage.COMPLETION.value,
                 waiting_for=None,
@@ -127,7 +129,7 @@ class CompletionStore(RunPart):
             )
             forget_staged(unit)
             if unit.stop is not None:
-                note_acted(unit, unit.now)  # nothing is left to be done about one that nobody heard of any more
+                note_acted(unit, unit.now)  # the run has ended, so no workflow has to act on the stop any more
                 key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
                 stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", "outcome", "cause")
                 unit.append_event(EVENT_RUN_STOPPED, key, stopped)
@@ -137,15 +139,18 @@ class CompletionStore(RunPart):
 
 
 def _check_judged(unit: Unit) -> None:
-    """Raise ``RowUnreadable`` when the terminal status is not ours: each verdict of ours has an event."""
+    """Raise ``RowUnreadable`` when a manual edit set the terminal status: each verdict has an event ``run.ended``."""
     key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
     if unit.conn.execute(select(outbox_event.c.seq).where(outbox_event.c.event_key == key)).one_or_none() is None:
-        cure = f"no verdict of attempt {unit.attempt} set it: set it back to PROCESSING, and the run is judged at once"
+        cure = f"a manual edit set it in attempt {unit.attempt}: set it back to PROCESSING, to have the run judged"
         raise unreadable(run_history, unit.run, Fault("status", unit.run["status"], cure))
 
 
 def _check_complete(unit: Unit, counts: TaskCounts) -> None:
-    """Raise ``RowUnreadable`` when a task's row vanished, or one index counts twice: a verdict would be over others."""
+    """Raise ``RowUnreadable`` when the row of a task is missing, or when an index has two rows that count.
+
+    A verdict about the wrong tasks would be untrue.
+    """
     t = task_history.c
     rows = sum(counts.by_status.values())
     last = unit.conn.execute(current_tasks(unit.run_id, func.max(t.task_index))).scalar_one()
@@ -164,7 +169,7 @@ def _check_complete(unit: Unit, counts: TaskCounts) -> None:
 
 
 def _tasks_made(unit: Unit) -> int:
-    """The number of the run's tasks, by the record of its beginning and of later additions."""
+    """Return the number of the run's tasks, from the records of its beginning and of later additions."""
     s, a = status_transition.c, task_addition.c
     query = select(status_transition).where(s.run_id == unit.run_id).order_by(s.seq).limit(1)
     first = unit.conn.execute(query).mappings().one_or_none()
@@ -175,7 +180,7 @@ def _tasks_made(unit: Unit) -> int:
 
 
 def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
-    """The facts about an ended run for data pipelines."""
+    """Return the body of the event ``run.ended``: the facts that data pipelines need."""
     names = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent", "status", "outcome", "cause")
     return {
         **facts(unit.run, *names),
@@ -186,10 +191,13 @@ def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
 
 
 class ExportStore(RunPart):
-    """Exports, and their state."""
+    """The state of the exports of runs."""
 
     def begin_export(self, fence: Fence) -> int:
-        """An export of the fence's attempt reads files from now on; the last attempt whose files are given up, or 0."""
+        """Record that an export of the fence's attempt begins to read files.
+
+        Returns the last attempt whose files were released for removal; 0: there is none.
+        """
         x, p = export_record.c, history_property.c
         with self._unit(fence.run_id) as unit:
             if fence.attempt >= unit.attempt:
@@ -202,8 +210,8 @@ class ExportStore(RunPart):
     def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
         """Record the state of the export of the fence's attempt.
 
-        A stored archive stays recorded with its address: a later failed try only adds its error. A resumed attempt may
-        still record the result of its own export: nobody else will.
+        The address of a stored archive stays recorded: a later failed try only adds its error. An earlier attempt of a
+        resumed run may still record its own export, because nobody else does.
         """
         x = export_record.c
         with self._unit(fence.run_id) as unit:

@@ -1,8 +1,8 @@
-"""The ledger: corrections that no look writes, and queries about all corrections.
+"""Corrections: queries, and the insertion of corrections that no look finds.
 
-Rows of ``correction`` are inserted here and, out of what looks have found, in ``bulk.py``. Nothing updates or deletes
-them, nor those of ``status_transition``: a test reads every statement that the store sends, and the database's user
-needs no such right (docs/security.md).
+``moves.py`` inserts the corrections that looks find. No statement deletes rows of ``correction`` or
+``status_transition``. Only the deletion of a run's data updates them: it empties their evidence. A test checks every
+statement of the store, and the database user needs no right to delete these rows (docs/security.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .tables import LIVE_RUNS, correction, status_transition, task_history
 from .unit import RunPart, Unit
 
 WORD_MAX = 20
-"""Characters of the columns ``believed`` and ``truth``."""
+"""The most characters in the columns ``believed`` and ``truth``."""
 
 
 class CorrectionStore(RunPart):
@@ -36,14 +36,15 @@ class CorrectionStore(RunPart):
     def record_corrections(
         self, run_id: int, corrections: Sequence[Correction], found_by: str = "sweep", fence: Fence | None = None
     ) -> list[CorrectionRow]:
-        """Append corrections of the run or of its tasks; those that are new, as they were written.
+        """Append corrections of the run or of its tasks. Returns the new ones, as they were written.
 
-        What is on record for the same task (or the run), attempt, kind, belief and truth is not written again. A status
-        that is an end never changes. Only a correction of a live run's own present status, whose truth is a later live
-        status, also changes that status, with its transition, in the same transaction. One ``run.changed`` follows.
+        A correction with the same task, attempt, kind, believed status and true status is written only once. A
+        correction of the present status of a live run also changes this status, with its transition, if its truth is a
+        later live status. A terminal status never changes. One event ``run.changed`` reports all changes.
 
-        ``found_by`` is one of ``domain.ledger.SOURCES``. Raises ``RunNotFound``; ``InvalidRequest`` for a kind or
-        source that does not exist, for words that are too long, and for a task or attempt that is not the run's.
+        ``found_by`` is one of ``domain.audits.corrections.SOURCES``. Raises ``RunNotFound``. Raises ``InvalidRequest``
+        for an unknown kind or source, for a word that is too long, and for a task or attempt that the run does not
+        have.
         """
         for one in corrections:
             _check(one, found_by)
@@ -74,8 +75,10 @@ class CorrectionStore(RunPart):
         kind: str | None = None,
         before_id: int | None = None,
     ) -> list[CorrectionRow]:
-        """Corrections of one run, or of all, oldest first; of one kind, when it is given. With ``before_id`` those that
-        were made before that one, newest first."""
+        """Return corrections, the oldest first. ``run_id`` and ``kind`` limit them to one run and to one kind.
+
+        With ``before_id`` the corrections before this one are returned, the newest first.
+        """
         key = correction.c.id
         given = wanted((correction.c.run_id, run_id), (correction.c.kind, kind))
         query = select(correction).where(key > after_id, *given)
@@ -86,9 +89,11 @@ class CorrectionStore(RunPart):
             return [made(CorrectionRow, row) for row in rows]
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:
-        """The number of corrections of each kind in all runs since then, and how long a status was untrue at most."""
+        """Return the number of corrections of each kind in all runs since ``since``, and the longest time for which a
+        status was untrue.
+        """
         c = correction.c
-        # Not the bare column: SQLite would read all of the index that has the groups in order, instead of the week's.
+        # With the plain column SQLite would read the whole index of the kind, instead of the part since ``since``.
         kind = func.coalesce(c.kind, literal_column("''"))
         query = select(kind, func.count(), func.max(c.lag_ms)).where(c.created_at >= since).group_by(kind)
         with self._db.reading() as conn:
@@ -108,7 +113,7 @@ def _check(one: Correction, found_by: str) -> None:
 
 
 def _tasks(unit: Unit, corrections: Sequence[Correction]) -> Mapping[int, Row]:
-    """The tasks that are named, by id. Raises ``InvalidRequest`` for one that is not the run's."""
+    """Return the tasks that the corrections name, by id. Raises ``InvalidRequest`` for a task of another run."""
     t = task_history.c
     named = sorted({one.task_id for one in corrections if one.task_id is not None})
     found: dict[int, Row] = {}
@@ -161,7 +166,7 @@ def _values(unit: Unit, one: Correction, tasks: Mapping[int, Row]) -> dict[str, 
 
 
 def _on_record_since(unit: Unit, one: Correction, attempt: int, task: Row | None) -> datetime | None:
-    """The time when the believed status was recorded; ``None`` when it is no status of this row."""
+    """Return the time when the believed status was recorded; ``None``: it was never recorded for this task or run."""
     if task is not None and task["status"] == one.believed:
         return task["status_since"]  # type: ignore[no-any-return]
     s = status_transition.c
@@ -176,7 +181,7 @@ def _on_record_since(unit: Unit, one: Correction, attempt: int, task: Row | None
 
 
 def _move_run(unit: Unit, one: Correction, found_by: str) -> None:
-    """A live run whose recorded status is not the true one gets the true one, as long as neither is an end."""
+    """Give a live run the true status, if the correction is about its present status and the true status is live."""
     of_the_run = one.task_id is None and one.attempt in (None, unit.attempt)
     if of_the_run and one.believed == unit.status and one.truth in LIVE_RUNS:
         unit.move_run(RunStatus(one.truth), found_by, dict(one.evidence), one.truth_since)

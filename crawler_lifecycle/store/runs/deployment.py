@@ -1,4 +1,4 @@
-"""Deployment: offers to the scheduler service, its answers, and the start of the run."""
+"""Deployment: offers of tasks to the scheduler service, its answers, and the start of the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatu
 
 
 class DeploymentStore(RunPart):
-    """Tasks that are offered to the scheduler service, its answers, and the start of the run."""
+    """The records of offers to the scheduler service, of its answers, and of the start of the run."""
 
     def offer_tasks(
         self,
@@ -38,17 +38,17 @@ class DeploymentStore(RunPart):
         place: str | None = None,
         next_look_at: datetime | None = None,
     ) -> tuple[list[QueuedTask], StopIntent | None]:
-        """Mark the next QUEUED tasks as offered until ``until`` at ``place`` and return them, lowest index first.
+        """Mark the next QUEUED tasks as offered, and return them, the lowest index first, with the recorded stop.
 
-        ``until`` allows for clocks that differ: after it, by anybody's clock, the call creates nothing any more. As
-        many tasks as one call can carry (``bounds.OFFER_BYTES_MAX``), and one in any case.
+        The deployment call that follows creates nothing after ``until``, even if the clocks of the hosts differ.
+        ``place`` is the namespace in which it creates tasks. The result has at most as many tasks as one call can carry
+        (``bounds.OFFER_BYTES_MAX``), but at least one. Together with active tasks there are never more than
+        ``max_parallel``. After a stop or the end of the run there are none.
 
-        Never more than fit beside the active ones under ``max_parallel``; none under a stop or after the end. The run
-        enters the stage deployment. From now on something may be on the cluster, so where no look is planned yet, the
-        first one is planned for ``next_look_at``.
+        The run enters the stage deployment. From now on tasks may be on the cluster, so the first look is planned for
+        ``next_look_at``, unless a look is planned already.
 
-        A task that a later call offers already stays offered until the end of that one: this try comes late.
-        Raises ``Fenced``.
+        If a call with a later ``until`` offers the task already, that time stays. Raises ``Fenced``.
         """
         t = task_history.c
         last = case((t.offered_until > until, t.offered_until), else_=literal(until, t.offered_until.type))
@@ -78,19 +78,21 @@ class DeploymentStore(RunPart):
         until: datetime | None = None,
         offered: Sequence[QueuedTask] = (),
     ) -> TaskCounts:
-        """Apply the answers: created, existing = PENDING; deferred = QUEUED with the reason; refused = FAILED.
+        """Record the answers of the scheduler service. Returns the counts of tasks.
 
-        ``until`` and ``offered`` name the offer that they answer. A task that was offered again meanwhile is not put
-        off by them; one that an earlier call may still bring counts as offered by that one.
+        Created or existing tasks become PENDING. Deferred tasks stay QUEUED with the reason. Refused tasks become
+        FAILED. ``until`` and ``offered`` identify the offer that was answered. A deferral does not apply to a task that
+        was offered again meanwhile. If an earlier call may still create a deferred task, the task stays offered by that
+        call.
         """
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
-            told = [answer.index for answer in answers]
+            indexes = [answer.index for answer in answers]
             queued = unit.conn.execute(
                 current_tasks(unit.run_id, t.task_index, t.task_id, t.offered_until).where(
                     t.status == TaskStatus.QUEUED,
                     t.attempt == unit.attempt,
-                    t.task_index.between(min(told, default=0), max(told, default=0)),
+                    t.task_index.between(min(indexes, default=0), max(indexes, default=0)),
                 )
             )
             rows = queued.all()
@@ -104,12 +106,12 @@ class DeploymentStore(RunPart):
                 unit.update_run(waiting_for=names.WAITING_FOR_START if starting else None)
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
-            # A task that was offered again since then may be on its way: only the answer to that call decides.
+            # A task that was offered again may be created now. Only the answer to the later call decides about it.
             again = {row.task_id for row in rows if until is not None and row.offered_until != until}
             put_off = [(task_id, a) for task_id, a in mine if a.state == "deferred" and task_id not in again]
             deferred = [{"task_id": task_id, "reason": answer.reason} for task_id, answer in put_off]
             update_tasks(unit, deferred, replace=("reason",), nulls=("offered_until",))
-            # It did not exist just now. An unanswered earlier call may still create it until that call expires.
+            # The task does not exist yet. An earlier call without an answer may still create it until it expires.
             coming = {task.task_id: task.offered_until for task in offered if task.offered_until is not None}
             _set_back(unit, {i: end for i, _ in put_off if (end := coming.get(i)) is not None and end >= unit.now})
             return unit.counts()
@@ -117,11 +119,11 @@ class DeploymentStore(RunPart):
     def refuse_queued(
         self, fence: Fence, reason: str, offered: Sequence[QueuedTask] = (), until: datetime | None = None
     ) -> TaskCounts:
-        """QUEUED tasks become FAILED / ``deploy_failed`` with this reason, unless an earlier call may have made them.
+        """Set QUEUED tasks to FAILED (``deploy_failed``) with this reason. Returns the counts of tasks.
 
-        ``offered`` and ``until`` are the offer that was refused as a whole: it created nothing. An earlier call without
-        an answer may have created tasks, which a later refusal does not remove. A task that it offered stays QUEUED and
-        is offered by that call only, until a look from after the end of that call did not see the task.
+        ``offered`` and ``until`` identify the offer that was refused as a whole, so it created no task. An earlier call
+        without an answer may have created a task that it offered. Such a task stays QUEUED, and counts as offered by
+        that call. It is refused later, when a look after the end of that call has not seen it.
 
         A second call changes nothing.
         """
@@ -143,7 +145,7 @@ class DeploymentStore(RunPart):
             return unit.counts()
 
     def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
-        """The call of this offer brought nothing: its tasks are offered by the call before it, or not at all."""
+        """Take back an offer whose call created nothing. Its tasks count as offered by the call before, or by none."""
         with self._unit(fence.run_id, fence) as unit:
             t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
             for chunk in chunks(list(earlier)):
@@ -155,10 +157,10 @@ class DeploymentStore(RunPart):
                 _set_back(unit, {task_id: earlier[task_id] for task_id in rows.scalars().all()})
 
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
-        """Write down why the run waits (or that it no longer does).
+        """Record the reason why the run waits; ``None``: it does not wait any more.
 
-        A run that has ended waits for nothing, and neither does one that has started and has no task left to deploy:
-        such a word comes from a try that was overtaken, and nobody would take it back.
+        A reason is ignored when the run has ended, or when it has started and has no QUEUED task. It then comes from a
+        late retry, and nobody would remove it.
         """
         with self._unit(fence.run_id, fence) as unit:
             waits = unit.status is RunStatus.INITIALIZING or unit.counts().queued > 0
@@ -168,7 +170,10 @@ class DeploymentStore(RunPart):
     def mark_started(
         self, fence: Fence, started_at: datetime | None, next_look_at: datetime | None = None
     ) -> RunStatus:
-        """INITIALIZING becomes PROCESSING (any later status stays), the stage reconciliation; the status now."""
+        """Record the start of the run: INITIALIZING becomes PROCESSING, and the stage becomes reconciliation.
+
+        A later status stays. Returns the status after the call.
+        """
         with self._unit(fence.run_id, fence) as unit:
             if unit.status.terminal:
                 return unit.status
@@ -179,10 +184,11 @@ class DeploymentStore(RunPart):
             return unit.status
 
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
-        """Make new QUEUED rows of this attempt for FAILED, CANCELLED and LOST indexes.
+        """Insert new QUEUED rows of this attempt for indexes that are FAILED, CANCELLED or LOST. Returns the counts.
 
-        QUEUED rows go on as rows of this attempt, unless a call of a former attempt for them may still be on its way;
-        ``offer_tasks`` takes those over when it no longer can. Under a stop no rows are made. Again: nothing.
+        ``include_succeeded``: also for SUCCEEDED ones. QUEUED rows become rows of this attempt, unless a call of a
+        former attempt may still create their tasks. ``offer_tasks`` takes these over after the end of that call. After
+        a stop no rows are inserted. A second call inserts none.
         """
         with self._unit(fence.run_id, fence) as unit:
             _adopt_queued(unit)
@@ -193,7 +199,7 @@ class DeploymentStore(RunPart):
             return unit.counts()
 
     def places(self, run_id: int) -> list[str]:
-        """The namespaces in which tasks of the run live or may appear, as far as they are recorded."""
+        """Return the recorded namespaces in which tasks of the run execute or may still be created."""
         t = task_history.c
         alive = or_(t.status.in_(ACTIVE), and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None)))
         query = current_tasks(run_id, t.cluster_place).where(alive, t.cluster_place.is_not(None)).distinct()
@@ -205,13 +211,16 @@ class DeploymentStore(RunPart):
 
 
 def _queued(unit: Unit, row: Row) -> QueuedTask:
-    # The offer of a former attempt has expired, and its tasks have other names.
+    # An offer of a former attempt has expired, and its tasks would have other names.
     before = row["offered_until"] if row["attempt"] == unit.attempt else None
     return QueuedTask(row["task_id"], row["task_index"], row["args"], before)
 
 
 def _set_back(unit: Unit, ends: Mapping[int, datetime | None]) -> None:
-    """Tasks by id to the end of the call that offered them before. Few calls are without an answer at a time."""
+    """Set ``offered_until`` of these tasks to the end of the call that offered them before (``None``: no call did).
+
+    Few calls are without an answer at a time, so few statements are needed.
+    """
     by_end = defaultdict[datetime | None, list[int]](list)
     for task_id, end in ends.items():
         by_end[end].append(task_id)
@@ -230,16 +239,16 @@ def _looked_after(unit: Unit, moment: datetime) -> bool:
 
 
 def _enter(unit: Unit, stage: Stage) -> None:
-    """Enter a stage. Stages go forwards within an attempt: a late try of an earlier step takes nothing back."""
+    """Enter a stage, unless the run is in a later stage. A late retry of an earlier step must not set it back."""
     if _STAGES.index(stage) > _STAGES.index(unit.run["stage"]):
         unit.update_run(stage=stage.value)
 
 
 def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
-    """QUEUED tasks by index.
+    """Return QUEUED tasks by index.
 
-    A task that a former attempt offered is left out while that call may still be on its way: offered again under this
-    attempt it could come to life twice, under two names.
+    A task is left out while a call of a former attempt may still create it. If this attempt offered it now, the task
+    could be created twice, with two names.
     """
     t = task_history.c
     return (
@@ -258,28 +267,33 @@ def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
 
 
 def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
-    """As many of the first rows as one call can carry, and at least one: a row that is not sent must not be offered."""
+    """Return as many of the first rows as one call can carry, but at least one. Rows that are not sent must not be
+    offered.
+    """
     size = 0
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         size += len(json.dumps(row["args"], default=str))
-        if size > OFFER_BYTES_MAX and place:
-            return rows[:place]
+        if size > OFFER_BYTES_MAX and number:
+            return rows[:number]
     return rows
 
 
 def _within(unit: Unit, rows: Sequence[Row], max_parallel: int) -> Sequence[Row]:
-    """As many of the first rows as fit beside tasks that are active or may become active by a pending call."""
+    """Return as many of the first rows as ``max_parallel`` allows.
+
+    Active tasks count, and so do tasks that a pending call may create.
+    """
     t = task_history.c
     counts = unit.counts()
-    on_their_way = unit.conn.execute(
+    offered = unit.conn.execute(
         current_tasks(unit.run_id, func.count()).where(t.status == TaskStatus.QUEUED, t.offered_until >= unit.now)
     ).scalar_one()
-    busy = sum(counts.by_status.get(status, 0) for status in ACTIVE) + on_their_way
-    for place, row in enumerate(rows):
+    busy = sum(counts.by_status.get(status, 0) for status in ACTIVE) + offered
+    for number, row in enumerate(rows):
         again = row["offered_until"] is not None and row["offered_until"] >= unit.now
         busy += 0 if again else 1
         if busy > max_parallel:
-            return rows[:place]
+            return rows[:number]
     return rows
 
 
@@ -305,7 +319,7 @@ def _refused(task_id: int, reason: str | None) -> Move:
         TaskStatus.QUEUED,
         TaskStatus.FAILED,
         outcome="deploy_failed",
-        cause=reason or "The scheduler service refused it without a reason",
+        cause=reason or "The scheduler service refused the task and gave no reason",
         evidence={"state": "refused", "reason": reason},
         values={"reason": reason},
     )
@@ -327,7 +341,7 @@ def _adopt_queued(unit: Unit) -> None:
 
 
 def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
-    """Insert the new rows from the old ones, and point each old one to its successor."""
+    """Insert a new row for each old row in one of these statuses, and set ``superseded_by`` of the old row."""
     t = task_history.c
     again = (t.attempt < unit.attempt, t.status.in_(statuses))
     columns = ("run_id", "attempt", "task_index", "status", "status_since", "args", "ever_seen")

@@ -1,4 +1,4 @@
-"""Initiation: reservation of runs, and their owner."""
+"""Initiation: the reservation of runs, and the claims of their owners."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _owner_of(run: Row) -> Owner | None:
 def _check_new(request: RunRequest, request_id: str) -> None:
     if request.run_id is not None:
         raise InvalidRequest(
-            f"run_id: {request.run_id} is not allowed for a new run; leave it out, or claim that run instead"
+            f"run_id: {request.run_id} is not allowed for a new run; remove the field, or claim that run instead"
         )
     check_request_id(request_id)
 
@@ -54,7 +54,7 @@ def _check_new(request: RunRequest, request_id: str) -> None:
 def _check_same(run: Row, fingerprint: str) -> None:
     if run["request_hash"] != fingerprint:
         raise DuplicateRequest(
-            f"request_id {run['request_id']!r} belongs to run {run['run_id']}, which was requested differently; "
+            f"request_id {run['request_id']!r} belongs to run {run['run_id']}, which has a different request; "
             "use a new request_id for a new run"
         )
 
@@ -62,25 +62,26 @@ def _check_same(run: Row, fingerprint: str) -> None:
 def _task_args(
     request: RunRequest, task_args: Sequence[Mapping[str, str]] | None
 ) -> Sequence[Mapping[str, str]] | None:
-    """The tasks' own arguments, or ``None`` for a single-process run."""
+    """Return the arguments of each task; ``None`` for a single-process run. Raises ``InvalidRequest``."""
     if task_args is not None:
         if not task_args:
-            raise InvalidRequest("tasks: [] is not allowed; give at least one task, or leave it out")
+            raise InvalidRequest("tasks: [] is not allowed; give at least one task, or remove the field")
         check_capacity(0, len(task_args))
         return task_args
     return None if request.tasks is None else [task.args for task in request.tasks]
 
 
 class InitiationStore(RunPart):
-    """Runs as they are accepted over HTTP, and as their workflow makes or claims them."""
+    """The creation of runs, by HTTP requests and by workflows, and the claims of workflows."""
 
     def reserve_run(
         self, request: RunRequest, request_id: str, task_args: Sequence[Mapping[str, str]] | None = None
     ) -> tuple[RunRow, bool]:
-        """Insert the run and all its task rows (QUEUED), without an owner. Returns the row, and whether it is new.
+        """Insert the run without an owner, and all its tasks (QUEUED). Returns the row, and whether it is new.
 
-        ``task_args`` are the tasks' own arguments (default: those of ``request.tasks``, or one task).
-        The same ``request_id`` again answers the stored row; another request under it raises ``DuplicateRequest``.
+        ``task_args`` are the arguments of each task. The default is ``request.tasks``, or one task without arguments.
+        A second call with the same ``request_id`` returns the stored row. Raises ``DuplicateRequest`` when the stored
+        request differs.
         """
 
         def found(unit: Unit, new: bool) -> tuple[RunRow, bool]:
@@ -89,7 +90,7 @@ class InitiationStore(RunPart):
         return self._insert_or_find(request, request_id, task_args, found)
 
     def create_run(self, request: RunRequest, request_id: str, owner: Owner) -> RunHandle:
-        """``reserve_run`` and claim in one transaction. Raises ``DuplicateRequest`` when another workflow owns it."""
+        """Reserve the run and claim it in one transaction. Raises ``DuplicateRequest`` if another workflow owns it."""
 
         def claim(unit: Unit, new: bool) -> RunHandle:
             holder = _owner_of(unit.run)
@@ -111,7 +112,7 @@ class InitiationStore(RunPart):
         then: Callable[[Unit, bool], T],
         owner: Owner | None = None,
     ) -> T:
-        """Find or insert the run of this id and finish in the same transaction."""
+        """Find or insert the run with this request id, and return the result of ``then`` in the same transaction."""
         _check_new(request, request_id)
         args = _task_args(request, task_args)
         fingerprint = request_hash(request, args)
@@ -133,7 +134,7 @@ class InitiationStore(RunPart):
 
     @staticmethod
     def _find_locked(conn: Connection, request_id: str) -> dict[Any, Any] | None:
-        # First without a lock: a locking read of a missing key would block the inserts of its neighbours on MySQL.
+        # The first read takes no lock. On MySQL a locking read of a missing key blocks inserts of neighbouring keys.
         run_id = conn.execute(
             select(run_history.c.run_id).where(run_history.c.request_id == request_id)
         ).scalar_one_or_none()
@@ -166,20 +167,20 @@ class InitiationStore(RunPart):
     def claim_run(
         self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool], *, repair: bool = False
     ) -> RunHandle:
-        """Claim the run ``request.run_id``: reserved or resumed, it is taken as it is, else its attempt is raised.
+        """Make ``owner`` the owner of the run ``request.run_id``. A second claim by the same owner returns the same.
 
-        The same owner again gets the same answer. ``former_is_open`` tells whether the former owner still lives. It may
-        call another system, so it is asked between two transactions; the second one decides anew if the run changed
-        meanwhile.
+        A reserved or resumed run without an owner keeps its attempt. Otherwise the next attempt begins.
+        ``former_is_open`` returns whether the former owner is still open. It may call another system, so it is called
+        between two transactions. If the run changes meanwhile, the second transaction decides again.
 
-        ``repair`` claims in place of a workflow that was lost: the ended tasks of its attempt count as judged, as they
-        did for it, and a run that has ended meanwhile is not claimed (``NotInThisState``).
+        ``repair``: the owner replaces a lost workflow. Tasks that ended under the lost workflow are not queued again. A
+        run that has ended meanwhile is not claimed (``NotInThisState``).
 
-        Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``, and ``Fenced`` for a workflow
-        that owned the run before another one did.
+        Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``, and ``Fenced`` for a former
+        owner that has lost the run.
         """
         if request.run_id is None:
-            raise InvalidRequest("run_id: missing; name the run to claim")
+            raise InvalidRequest("run_id: it is missing; give the number of the run to claim")
         known_closed: tuple[int, Owner] | None = None
         for _ in range(_CLAIM_ROUNDS):
             with self._unit(request.run_id) as unit:
@@ -193,18 +194,18 @@ class InitiationStore(RunPart):
                     "stop it first, or wait for its end"
                 )
             known_closed = (attempt, former)
-        raise StoreUnavailable(f"Run {request.run_id} changed its owner again and again while it was claimed")
+        raise StoreUnavailable(f"Run {request.run_id} changed its owner {_CLAIM_ROUNDS} times while it was claimed")
 
     @staticmethod
     def _claim(
         unit: Unit, request: RunRequest, owner: Owner, known_closed: tuple[int, Owner] | None, repair: bool
     ) -> Owner | None:
-        """Claim the run, or return the former owner that must be checked first."""
+        """Claim the run. If the former owner must be checked first, return it and change nothing."""
         run = unit.run
         if request.crawler is not None and request.crawler != run["crawler"]:
             raise InvalidRequest(
-                f"crawler: {request.crawler!r} is not allowed; run {unit.run_id} is of crawler {run['crawler']!r}, "
-                "so leave the field out or name that one"
+                f"crawler: {request.crawler!r} is not allowed; run {unit.run_id} has crawler {run['crawler']!r}, "
+                "so remove the field or give this crawler"
             )
         former = _owner_of(run)
         if former == owner:
@@ -216,7 +217,7 @@ class InitiationStore(RunPart):
             unit.update_run(**owned, claim_rerun=rerun, **_renewed(run, request))
             return None
         if repair and unit.status.terminal:
-            raise NotInThisState(f"Run {unit.run_id} is {unit.status} by now, so nothing of it is left to repair")
+            raise NotInThisState(f"Run {unit.run_id} is {unit.status} now, so it needs no repair")
         _check_rerun(unit, request)
         if not unit.status.terminal and known_closed != (unit.attempt, former):
             return former
@@ -224,11 +225,12 @@ class InitiationStore(RunPart):
         return None
 
     def resume_run(self, request: RunRequest, workflow_id: str, attempt: int) -> tuple[RunRow, bool]:
-        """Accept that the run goes on after ``attempt``, whose workflow is closed: the next attempt is on record from
-        now on, to be claimed by ``workflow_id``. The row, and whether this call did it.
+        """Record the next attempt of a run, which ``workflow_id`` will claim. Returns the row, and whether this call
+        recorded it.
 
-        What somebody else resumed since ``attempt`` was read stays as it is. Raises ``RunNotFound``,
-        ``AlreadyCompleted``, and ``NotInThisState`` for a rerun of what was resumed without and is not claimed yet.
+        ``attempt`` is the attempt that the caller has read; its workflow must be closed. If somebody else has resumed
+        the run since, nothing changes. Raises ``RunNotFound`` and ``AlreadyCompleted``. Raises ``NotInThisState`` for a
+        rerun when the run was resumed without rerun and is not claimed yet.
         """
         assert request.run_id is not None
         with self._unit(request.run_id) as unit:
@@ -238,12 +240,12 @@ class InitiationStore(RunPart):
                 _next_attempt(unit, request, workflow_id, None)
                 return run_row(unit.run), True
             if request.rerun and not claimed and not unit.run["claim_rerun"]:
-                text = f"Run {unit.run_id} was resumed a moment ago, without rerun; stop it first, or wait for its end"
+                text = f"Run {unit.run_id} was just resumed without rerun; stop it first, or wait for its end"
                 raise NotInThisState(text)
             return run_row(unit.run), False
 
     def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None:
-        """Write one property of an attempt; a second value under the same name replaces the first."""
+        """Write a property of an attempt. A second value with the same name replaces the first."""
         with self._unit(run_id) as unit:
             key = {"run_id": run_id, "attempt": attempt, "name": name}
             put_row(unit.conn, history_property, key, {"value": value})
@@ -255,10 +257,9 @@ def _check_rerun(unit: Unit, request: RunRequest) -> None:
 
 
 def _check_never_lost(unit: Unit, owner: Owner) -> None:
-    """Raise ``Fenced`` for a workflow from which the run was taken.
+    """Raise ``Fenced`` when the workflow has lost the run before.
 
-    Its claim is a late try of a workflow that was considered dead: nobody waits for it, and the run would get a closed
-    owner.
+    Its claim is a late retry of a workflow that was considered dead. If it succeeded, the run would get a closed owner.
     """
     p = history_property.c
     query = select(p.attempt).where(
@@ -294,7 +295,7 @@ def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, An
 
 
 def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
-    """The values of the stored request that a claim's request may change."""
+    """Return the columns after a claim. Its request may change ``requested_by`` and ``poll_minutes``."""
     stored = dict(run["request"])
     if request.requested_by is not None:
         stored["requested_by"] = request.requested_by
@@ -306,13 +307,13 @@ def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
 def _next_attempt(
     unit: Unit, request: RunRequest, workflow_id: str, first_run_id: str | None, *, repair: bool = False
 ) -> None:
-    """Begin the next attempt. The row is locked, so this is the compare-and-set on attempt and owner.
+    """Begin the next attempt. The locked row makes this a compare-and-set on attempt and owner.
 
-    Without ``first_run_id`` it is accepted and that workflow is to claim it. From here on the run is live: a stop is
-    one of this attempt, and the former owner may write no more.
+    Without ``first_run_id`` the attempt is only accepted, and the workflow ``workflow_id`` will claim it. From now on
+    the run is live: a stop applies to this attempt, and the former owner cannot write any more.
     """
     run, before = unit.run, unit.status
-    # Each attempt counts as lost once, as its number is raised here.
+    # Each former owner is recorded once, because the same transaction raises the attempt.
     lost = {"attempt": unit.attempt, "name": PROPERTY_FORMER_OWNER, "value": run["owner_run_id"]}
     unit.conn.execute(insert(history_property).values(run_id=unit.run_id, **lost))
     values: dict[str, Any] = {
@@ -327,9 +328,9 @@ def _next_attempt(
         "waiting_for": None,
         "look_error": None,
         "look_error_since": None,
-        # From here on another workflow orders the looks, perhaps on another server.
+        # From now on another workflow orders the looks. Its server may have another clock.
         "look_ordered_at": None,
-        # The clock of the stall rule starts again: nobody looked while the run had no owner.
+        # The stall rule counts from now, because nobody looked at the run while it had no owner.
         "last_progress_at": unit.now if run["last_progress_at"] else None,
         "quiet_ms": None,
     }
@@ -344,11 +345,11 @@ def _next_attempt(
             "ended_at": None,
         }
     elif repair:
-        # The lost workflow's work continues: tasks that it had queued again are not queued a second time.
+        # The lost workflow's work continues. Tasks that ended under it must not be queued again.
         if run["requeued_attempt"] == unit.attempt:
             values["requeued_attempt"] = unit.attempt + 1
     else:
-        # If an attempt was lost before it queued the ended tasks again, this one does it.
+        # If the attempt before was lost before it queued the ended tasks again, this attempt does it.
         values["claim_rerun"] = run["claim_rerun"] and run["requeued_attempt"] != run["attempt"]
     stopped = stop_of(run) is not None and not before.terminal
     after = RunStatus.STOPPING if stopped else RunStatus.INITIALIZING
@@ -356,5 +357,5 @@ def _next_attempt(
     if before is not after:
         source = "sweep" if repair else "resume"
         unit.note_transition(before.value, after, source, {"attempt": unit.attempt, "owner": workflow_id})
-    # Findings of the former owner that were not applied are found again by the first look of this attempt.
+    # The first look of this attempt finds again what the former owner had staged and not applied.
     forget_staged(unit)

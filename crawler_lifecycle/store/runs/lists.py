@@ -1,15 +1,16 @@
 """The list of runs: one statement that stays fast for every filter and any number of runs.
 
-The inner query finds the ids of one page, the outer one reads those rows. Every filter has an index that goes on in the
-order of the id, so a page costs about as many index entries as it has rows. Four things need help for that:
+The inner query finds the ids of one page, and the outer query reads these rows. Every filter has an index whose last
+column is the id, so a page reads about as many index entries as it has rows. Four cases need more work:
 
-- Several statuses are one query each, of at most one page. An index of two statuses is not in the order of the id, and
-  a database would sort all runs that ever completed.
-- What needs attention is what failed, or completed with too few of its fields, without a later run that did the same
-  well: of each such run two looks into indexes that hold nothing else. Both are a query each, as statuses are.
-- A range of time becomes a range of ids. Ids grow with time except for what the clocks of the hosts differ, so the ids
-  are taken ``CLOCK_SLACK`` wider on both sides, and the time itself is compared as well.
-- Some indexes begin with what is asked for and go on in another order. MySQL takes such a one for as good, and sorts.
+- Several statuses: each has its own subquery for one page. One subquery for two statuses would not get the ids in order
+  from the index, so the database would sort all runs that ever completed.
+- Attention: a run needs attention when it failed, or completed with too few fields, and no later run of the same work
+  or schedule completed. This takes two index lookups for each such run. Failed and completed runs have a subquery each.
+- A range of time also becomes a range of ids, because ids grow with time. The clocks of hosts may differ, so the range
+  of ids is ``CLOCK_SLACK`` wider on both sides, and the time is compared as well.
+- Some indexes begin with the filtered column and have another order than the id. MySQL might use such an index and then
+  sort, so a hint excludes it.
 """
 
 from __future__ import annotations
@@ -29,37 +30,37 @@ from .rows import run_row, tag_key
 from .tables import LIVE_RUNS, run_history, run_tag
 
 CLOCK_SLACK = timedelta(hours=1)
-"""The most by which the clocks of two hosts that create runs may differ before a filter by time leaves a run out."""
+"""The largest difference between the clocks of two hosts with which a filter by time still finds every run."""
 
 ATTENTION = timedelta(days=30)
-"""The greatest age, since its creation, of a run that still needs attention, where nobody says another. Older failures
-are ignored, because nobody will handle them; and each failed run with a successor costs a page two index lookups.
+"""The default age, since its creation, after which a run needs no attention any more. Nobody will handle older
+failures, and each failed run costs a page two index lookups.
 """
 
 
 _OTHER_ORDER = ("created_at", "parent_ended_at_run_id", "parent_attempt_run_id")
 _OF_STATUS = ("crawler_status_run_id", "flow_id_status_run_id", "parent_status_run_id")
-"""Indexes of another order: for every list, and for one of any status."""
+"""Indexes that have another order than the id. ``_OTHER_ORDER`` is never useful, ``_OF_STATUS`` only with a status."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilters:
-    """Filters that runs must fit. ``equal`` are columns of ``run_history`` with the value that is wanted."""
+    """The filters of a list of runs. ``equal`` has columns of ``run_history`` with the required value."""
 
     equal: dict[str, str]
     statuses: Sequence[str] = ()
     tags: Sequence[str] = ()
-    """All of these."""
+    """A run must have all of these tags."""
     before_run_id: int | None = None
     created_from: datetime | None = None
     created_until: datetime | None = None
     attention: bool = False
-    """Failed and not ended by a person, or completed with the outcome ``coverage``; and no later run of the same work
-    or schedule completed."""
+    """True for only runs that need attention. Such a run failed and was not ended by a person, or it completed with the
+    outcome ``coverage``. No later run of the same work or schedule completed."""
 
 
 def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[Row]:
-    """The rows of the newest ``limit`` runs that fit, newest first."""
+    """Return the rows of the newest ``limit`` runs that meet the filters, the newest first."""
     r = run_history.c
     conditions = [r[name] == value for name, value in filters.equal.items()]
     conditions += _times(conn, filters)
@@ -71,7 +72,7 @@ def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[R
 
 
 def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequence[Row]:
-    """The newest runs of each crawler, without the requests: newest first."""
+    """Return the newest ``each`` runs of each crawler, without their requests, the newest first."""
     if not crawlers:
         return []
     r = run_history.c
@@ -84,7 +85,7 @@ def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequ
 
 
 def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Subquery:
-    """The ids of the page, or of one page of each wanted status."""
+    """Return a subquery with the ids of the page. With several statuses it has the ids of one page for each status."""
     kinds = [[run_history.c.status == status] for status in dict.fromkeys(filters.statuses)] or [[]]
     if filters.attention:
         kinds = _attention(filters.statuses)
@@ -99,8 +100,7 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
     r = run_history.c
     query = select(r.run_id).order_by(r.run_id.desc())
     if filters.tags:
-        # The runs of a tag are read from its own index in the order of the id; for several tags they are looked up in
-        # it.
+        # The index of the first tag gives its runs in the order of the id. Each further tag is looked up for each run.
         first, *others = dict.fromkeys(map(tag_key, filters.tags))
         tagged = run_tag.c
         query = select(tagged.run_id).join(run_history, r.run_id == tagged.run_id).order_by(tagged.run_id.desc())
@@ -110,7 +110,7 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
             query = query.join(other, and_(other.c.run_id == tagged.run_id, other.c.tag == tag))
         if filters.before_run_id is not None:
             query = query.where(tagged.run_id < filters.before_run_id)
-    # A range of ids says the same as a range of time, and in the right order.
+    # The index of the time is not needed, because a range of ids replaces the range of time.
     indexes = _OTHER_ORDER if filters.statuses or filters.attention else _OTHER_ORDER + _OF_STATUS
     ignored = ", ".join(f"ix_run_history_{name}" for name in indexes)
     query = query.with_hint(run_history, f"IGNORE INDEX ({ignored})", "mysql")
@@ -118,9 +118,9 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
 
 
 def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
-    """Conditions for runs of each of these statuses, or of all, that nobody has dealt with.
+    """Return the conditions for runs that need attention: one list for each of these statuses (default: for all).
 
-    A run that was resumed has not failed any more.
+    A failed run that was resumed does not have the status FAILED any more.
     """
     r, later = run_history.c, run_history.alias("later")
 
@@ -133,14 +133,14 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
     left = (r.deleted_at.is_(None), ~followed("work_hash"), ~followed("schedule"))
     kinds = {
         RunStatus.FAILED.value: [r.status == RunStatus.FAILED.value, theirs, *left],
-        # By the outcome, which few of the completed runs have.
+        # The condition about the outcome comes first, because few completed runs have this outcome.
         RunStatus.COMPLETED.value: [r.outcome == COVERAGE, r.status != RunStatus.FAILED.value, *left],
     }
     return [kind for status, kind in kinds.items() if not statuses or status in statuses]
 
 
 def _times(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:
-    """The range of time, and the range of ids outside of which no run of that time can be."""
+    """Return the conditions for the range of time, and for a range of ids that contains all runs of that time."""
     r = run_history.c
     conditions: list[ColumnElement[bool]] = []
     if filters.created_from is not None:
@@ -161,8 +161,11 @@ def _times(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:
 def live_runs(
     conn: Connection, parent: str, request_ids: str, *more: Any, after: int = 0, limit: int = 100
 ) -> list[int]:
-    """Ids of runs of this parent that have not ended, in their order; the ids of their requests are like this."""
-    # Each status is read for itself, so that nothing is sorted.
+    """Return ids of live runs of this parent above ``after``, in their order.
+
+    ``request_ids`` is the LIKE pattern of their request ids, and ``more`` are further conditions.
+    """
+    # Each status has its own query, so that an index gives the order.
     r, found = run_history.c, list[int]()
     for status in LIVE_RUNS:
         query = select(r.run_id).where(r.parent == parent, r.status == status, r.run_id > after)
@@ -172,7 +175,7 @@ def live_runs(
 
 
 def runs_by_id(conn: Connection, run_ids: Sequence[int]) -> list[RunRow]:
-    """These runs, in the order of their ids."""
+    """Return the runs with these ids, by id."""
     r = run_history.c
     query = select(run_history).where(r.run_id.in_(run_ids)).order_by(r.run_id)
     return [run_row(run) for run in conn.execute(query).mappings()] if run_ids else []

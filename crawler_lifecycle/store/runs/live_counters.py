@@ -1,4 +1,4 @@
-"""Live counters of tasks, written between looks. Nothing waits for them."""
+"""Live counters of tasks, which are written between looks. No decision about a run waits for them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _ALIVE = [status.value for status in ALIVE]
 
 
 class LiveCounterStore(RunPart):
-    """Counters of crawlers that execute."""
+    """The counters of executing crawlers."""
 
     def record_counts(self, run: RunRef, counted: Sequence[Counted]) -> int:
-        """Raise counters of the run's live tasks, between looks; how many tasks. ``counted`` is of that run.
+        """Raise counters of live tasks of the run, between looks. Returns the number of changed tasks.
 
-        Every reader of counters may write them without a fence. So it only ever raises a counter, of the very task (uid
-        of the run, index, attempt) while that lives, and moves ``last_progress_at``. It leaves everything else as it
-        is, also what belongs to looks, and ``updated_at``: that this does not move says that nobody works for the run.
-        It makes no event. Raises ``RunNotFound``.
+        ``counted`` are counters of this run. A caller needs no fence, so this method only raises counters, only of the
+        task with the same uid of the run, index and attempt, and only while that task lives. It also sets
+        ``last_progress_at``. It changes no other column: an old ``updated_at`` must still show that nobody works for
+        the run. It appends no event. Raises ``RunNotFound``.
         """
         wanted = {(one.index, one.attempt): one for one in counted}
         with self._unit(run.run_id) as unit:
@@ -51,7 +51,9 @@ class LiveCounterStore(RunPart):
 
 
 def count_sums(unit: Unit) -> dict[str, int | None]:
-    """The run's counters: sums over tasks that are not superseded; unknown as long as no task has reported any."""
+    """Return the counters of the run: the sums over its tasks, without superseded tasks. A counter is ``None`` while
+    no task has reported it.
+    """
     t = task_history.c
     sums = (func.sum(t[name]).label(name) for name in COUNTERS)
     row = unit.conn.execute(current_tasks(unit.run_id, *sums)).one()
@@ -65,28 +67,32 @@ def _live(unit: Unit, indexes: Sequence[int]) -> Sequence[Row]:
     return unit.conn.execute(query).mappings().all()
 
 
-def grown(known: Any, told: int | None) -> Any:
-    """A counter of one task after a reading: never less than it was."""
-    return max((n for n in (known, told) if n is not None), default=None)
+def grown(known: Any, read: int | None) -> Any:
+    """Return a counter of one task after a reading. It never decreases."""
+    return max((n for n in (known, read) if n is not None), default=None)
 
 
-def _raised(task: Row, told: Counted, now: datetime) -> dict[str, Any] | None:
-    """The columns of a task after this reading; ``None`` when no counter has changed."""
-    new = {name: grown(task[name], getattr(told.counters, name)) for name in COUNTERS}
+def _raised(task: Row, read: Counted, now: datetime) -> dict[str, Any] | None:
+    """Return the columns of a task after this reading; ``None``: no counter has changed."""
+    new = {name: grown(task[name], getattr(read.counters, name)) for name in COUNTERS}
     if all(task[name] == value for name, value in new.items()):
         return None
-    # The crawler itself reports the time; a time in the future is not accepted. A first report is no progress yet.
-    at = min(told.at or now, now) if moved(task, new) else task["last_progress_at"]
+    # The crawler reports the time, so a time in the future is replaced. Counters of zero are no progress.
+    at = min(read.at or now, now) if moved(task, new) else task["last_progress_at"]
     return {"task_id": task["task_id"], **new, "last_progress_at": at}
 
 
 def moved(before: Row, after: Mapping[str, Any]) -> bool:
-    """Return whether any counter is above zero and differs from before."""
+    """Return whether a counter has changed and is above zero."""
     return any(after[name] and after[name] != before[name] for name in COUNTERS)
 
 
 def _add_up(unit: Unit) -> None:
-    """The run's sums, and when they last moved: after its last look, as the stall rule reads it (``looks.py``)."""
+    """Write the sums of the run, and the time of their last change.
+
+    The time is always after the last look, because the next look recognises progress between looks by it
+    (``looks.py``).
+    """
     run = unit.run
     values: dict[str, Any] = dict(count_sums(unit))
     if moved(run, values):

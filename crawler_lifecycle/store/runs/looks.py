@@ -1,4 +1,4 @@
-"""Looks: findings, which are staged until they are applied, and counters, which need no staging."""
+"""Looks: findings are staged first and applied later. Counters are written at once."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ log = logging.getLogger(__name__)
 
 _MS = timedelta(milliseconds=1)
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
-#: The staged parts of a task.
+#: The columns of a staged row with data from a look.
 _PARTS = ("finding", "details")
 _ALIVE = [status.value for status in ALIVE]
-#: Columns of a task that a look may change without a change of its status.
+#: Columns of a task that a look may change while its status stays the same.
 _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
 _OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "fields", "resumed", "resume_note")
 
 
 class LookStore(RunPart):
-    """Looks: their findings are staged, and then applied in one transaction."""
+    """The records of looks: their findings are staged, and then applied in one transaction."""
 
     def found_state(self, fence: Fence) -> FoundState:
-        """The unsettled tasks of the run with the data to judge a look."""
+        """Return the alive tasks of the run, and the other data with which a look is compared."""
         with self._db.reading() as conn:
             run = read_run(conn, fence.run_id, owned=True)
             check_fence(run, fence)
@@ -66,15 +66,14 @@ class LookStore(RunPart):
         source: str,
         ordered_at: datetime | None = None,
     ) -> LookReport:
-        """Stage the findings; commit ``verified_at``, ``next_look_at``, counters and ``last_progress_at``.
+        """Stage the findings, and write ``verified_at``, ``next_look_at``, counters and ``last_progress_at``.
 
-        ``next_look_at`` None: this look is beside those that are planned, and their plan stays.
+        ``next_look_at`` is ``None`` for an additional look: the time of the planned look stays. ``ordered_at`` is the
+        time when this try of the look was ordered; one clock gives all these times. The findings replace earlier staged
+        findings about the same tasks. After the end of the run nothing is written.
 
-        ``ordered_at`` is when this try of the look was ordered, by the one clock that orders them all.
-
-        The findings replace those that an earlier look staged for the same tasks. A look that comes after the run's
-        end writes nothing. Raises ``Fenced``, and ``Overtaken`` when a look that was ordered later is on record: this
-        one comes from a worker that was frozen.
+        Raises ``Fenced``. Raises ``Overtaken`` when a later ordered look is recorded: the worker of this one was frozen
+        meanwhile.
         """
         with self._unit(fence.run_id, fence) as unit:
             if unit.status.terminal:
@@ -117,16 +116,16 @@ class LookStore(RunPart):
             return _report(unit)
 
     def record_look_error(self, fence: Fence, error: str, ordered_at: datetime | None = None) -> None:
-        """Record why the last look failed, and since when looks fail, until one succeeds.
+        """Record the error of the last look, and the time since which looks fail. A successful look removes both.
 
-        Writes nothing when a look that was ordered later is recorded: this one was given up, and is not the last one.
+        Writes nothing when a later ordered look is recorded, or after the end of the run.
         """
         with self._unit(fence.run_id, fence) as unit:
             if not unit.status.terminal and not _is_overtaken(unit, ordered_at):
                 unit.update_run(look_error=error, look_error_since=unit.run["look_error_since"] or unit.now)
 
     def staged(self, fence: Fence, after_index: int = -1, limit: int = CHUNK) -> list[TaskFinding]:
-        """The staged findings in order of the task's index."""
+        """Return staged findings of tasks with an index above ``after_index``, by index."""
         o = task_observation.c
         with self._db.reading() as conn:
             check_fence(read_run(conn, fence.run_id, owned=True), fence)
@@ -139,10 +138,10 @@ class LookStore(RunPart):
             return [load_finding(row) for row in rows]
 
     def save_details(self, fence: Fence, details: Sequence[Details]) -> None:
-        """Stage debugging information until ``apply_details``.
+        """Stage debugging information about tasks until ``apply_details``.
 
-        A log that was staged before stays when there is none any more: a node removes it with the container. Of tasks
-        whose end is on record nothing is staged: such information comes late, and is older than what the end brought.
+        A staged log stays when the new information has none, because a node removes the log with the container.
+        Information about ended tasks is ignored: it comes late, and the information from the end is newer.
         """
         t = task_history.c
         with self._unit(fence.run_id, fence) as unit:
@@ -154,9 +153,9 @@ class LookStore(RunPart):
             _stage(unit, {task_id: part for task_id, part in parts.items() if task_id in alive})
 
     def apply_details(self, fence: Fence) -> int:
-        """Write staged observations and details into ``task_history``, ``task_log``, ``task_stats``; how many tasks.
+        """Write staged findings and details into ``task_history``, ``task_log`` and ``task_stats``.
 
-        Again: the same values once more.
+        Returns the number of tasks. A second call writes the same values again.
         """
         with self._unit(fence.run_id, fence) as unit:
             total = 0
@@ -166,25 +165,25 @@ class LookStore(RunPart):
                 values = [{n: d[n] for n in ("task_id", "error", *names)} for d in details]
                 update_tasks(unit, values, replace=("error",), fill=names)
                 for table, name in ((task_log, "log_tail"), (task_stats, "stats")):
-                    told = [{"task_id": d["task_id"], name: d[name]} for d in details if d[name]]
-                    if told:
-                        delete_rows(unit.conn, table.c.task_id, "PRIMARY", [row["task_id"] for row in told])
-                        unit.conn.execute(insert(table), told)
+                    new = [{"task_id": d["task_id"], name: d[name]} for d in details if d[name]]
+                    if new:
+                        delete_rows(unit.conn, table.c.task_id, "PRIMARY", [row["task_id"] for row in new])
+                        unit.conn.execute(insert(table), new)
                 total += len(rows)
-            if total:  # a later look must not count them again
+            if total:  # the sums must include these counters now, or the next look takes them for progress
                 unit.update_run(**count_sums(unit))
             return total
 
     def apply_findings(self, fence: Fence, source: str, observed_at: datetime | None = None) -> TaskCounts:
-        """Change the staged statuses by compare-and-set, with transitions, corrections and one ``run.changed``.
+        """Apply the staged changes by compare-and-set, with transitions, corrections and one event ``run.changed``.
 
-        With ``observed_at`` only what that look staged. When another one came after it, nothing: what that one staged
-        is left to whoever ordered it.
+        With ``observed_at`` the changes are applied only if the look of that time is the last recorded one. Otherwise
+        nothing is applied: the caller of the later look applies its findings. Returns the counts of tasks.
         """
         with self._unit(fence.run_id, fence) as unit:
             if observed_at is not None and observed_at != unit.run["verified_at"]:
                 log.warning(
-                    "refused to apply the look of %s to run %s, attempt %s: the look on record is that of %s",
+                    "refused to apply the look of %s to run %s, attempt %s: the recorded look is of %s",
                     observed_at.isoformat(),
                     unit.run_id,
                     unit.attempt,
@@ -202,11 +201,11 @@ class LookStore(RunPart):
 
 
 def _check_order(unit: Unit, ordered_at: datetime | None) -> None:
-    """Refuse a look that was ordered before the recorded one: it would undo newer findings."""
+    """Raise ``Overtaken`` when a later ordered look is recorded, because this look would undo newer findings."""
     if _is_overtaken(unit, ordered_at):
         text = (
             f"A look at run {unit.run_id}, attempt {unit.attempt}, that was ordered at {ordered_at} may no longer "
-            f"write: one that was ordered at {unit.run['look_ordered_at']} is on record"
+            f"write: a look that was ordered at {unit.run['look_ordered_at']} is recorded"
         )
         log.warning("refused a late write: %s", text)
         raise Overtaken(text)
@@ -233,7 +232,7 @@ def _report(unit: Unit) -> LookReport:
 
 
 def _moved_between(run: Row) -> bool:
-    """Return whether counters changed after the last recorded look: they were written between looks."""
+    """Return whether counters were written after the last recorded look, and showed progress."""
     progress, looked = run["last_progress_at"], run["verified_at"]
     return progress is not None and looked is not None and bool(progress > looked)
 
@@ -249,10 +248,10 @@ def _unsettled(conn: Connection, run_id: int) -> Sequence[Row]:
 
 
 def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
-    """Lay new parts (a finding, details) over what is staged for these tasks; a row without any part is dropped.
+    """Replace the staged parts (a finding, details) of these tasks. A row without any part is deleted.
 
-    Read, delete, insert instead of an upsert: that is the same statement on every database, and PyMySQL sends it in
-    bulk on all of them (it does not know MySQL 8's new spelling of upserts and would send row by row).
+    The function reads, deletes and inserts, because an upsert is spelled differently on each database. PyMySQL does not
+    know the new spelling of MySQL 8, and would send an upsert row by row.
     """
     o, t = task_observation.c, task_history.c
     rows = []
@@ -265,7 +264,7 @@ def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
         replaced = []
         for old in known.mappings():
             part = parts[old["task_id"]]
-            new = {name: _laid_over(old[name], part[name]) if name in part else old[name] for name in _PARTS}
+            new = {name: _merged(old[name], part[name]) if name in part else old[name] for name in _PARTS}
             if old["earlier"] is not None:
                 replaced.append(old["earlier"])
             if any(new.values()):
@@ -275,8 +274,8 @@ def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
     insert_rows(unit.conn, task_observation, names, rows)
 
 
-def _laid_over(earlier: Any, later: Any) -> Any:
-    """The later part, with the log and the statistics of the earlier one where it has none."""
+def _merged(earlier: Any, later: Any) -> Any:
+    """Return the later part. If it has no log or no statistics, it gets those of the earlier part."""
     if not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
         return later
     kept = (name for name in ("log_tail", "statistics") if earlier.get(name) and not later.get(name))
@@ -284,7 +283,7 @@ def _laid_over(earlier: Any, later: Any) -> Any:
 
 
 def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
-    """The staged rows of the run, in chunks, so that the log tails of many tasks are not in memory at once."""
+    """Return the staged rows of the run in chunks, so that memory never holds the log tails of many tasks."""
     o, last = task_observation.c, -1
     while True:
         query = select(task_observation).where(o.run_id == unit.run_id, o.task_index > last)
@@ -297,30 +296,29 @@ def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
 
 
 def _vouched_at(task: Row, run: Row) -> datetime | None:
-    """The time when a look last saw the task in its recorded status: the last look, unless the task was missing
-    then.
-    """
+    """Return the time when a look last saw the task in its recorded status: the last look that found the task."""
     vouched: datetime | None = task["absent_since"] or run["verified_at"]
     return vouched
 
 
 def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
-    """The columns of a task after this observation, or ``None`` when they are unchanged."""
+    """Return the columns of a task after this observation; ``None``: they are unchanged."""
     ours = task["cluster_uid"] is None or seen.uid is None or seen.uid == task["cluster_uid"]
     if seen.phase is Phase.ABSENT:
         return _missed(task, seen, now, run)
     if seen.phase not in _SEEN or not ours:
         return None
     counted = {name: getattr(seen.counters, name) for name in COUNTERS}
-    # The counters may have been raised during the look; the last values are those of the end.
-    later = grown if seen.phase is Phase.EXECUTING else _told
+    # Live counters may have been written during the look, so counters of an executing task must not decrease. The
+    # counters of an ended task are final.
+    later = grown if seen.phase is Phase.EXECUTING else _reported
     new: dict[str, Any] = {name: later(task[name], value) for name, value in counted.items()}
     peaks = [peak for peak in (task["peak_memory"], seen.peak_memory) if peak is not None]
     new |= {
         "cluster_name": task["cluster_name"] or seen.name,
         "cluster_uid": task["cluster_uid"] or seen.uid,
         "node": seen.node or task["node"],
-        # How it ended is written with the end itself; until then the reason says why it waits.
+        # The reason of an end is written with the end. Until then the reason says why the task waits.
         "reason": task["reason"] if seen.phase is Phase.ENDED else seen.reason,
         "started_at": task["started_at"] or seen.started_at,
         "ever_seen": True,
@@ -335,12 +333,14 @@ def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str
     return None if all(task[name] == value for name, value in new.items()) else {"task_id": task["task_id"], **new}
 
 
-def _told(known: Any, told: int | None) -> Any:
-    return known if told is None else told
+def _reported(known: Any, read: int | None) -> Any:
+    return known if read is None else read
 
 
 def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
-    """The columns of a deployed task that was not found: since when, and the text about it."""
+    """Return the columns of a deployed task that the look did not find: the times and the reason. ``None``: they are
+    unchanged, or the task was never seen.
+    """
     if not (task["ever_seen"] or task["cluster_uid"]):
         return None
     same = {name: task[name] for name in _OBSERVED_ALL}
@@ -358,10 +358,10 @@ def _short(details: Details) -> Details:
 
 
 def _detail(row: Row) -> dict[str, Any]:
-    """The columns that one staged row proves; ``None`` where it proves nothing."""
+    """Return the columns of a task that its staged row proves. A column that it does not prove is ``None``."""
     finding = load_finding(row) if row["finding"] else None
     foreign = finding is not None and _foreign(finding)
-    # Node, counters, exit code and log of another object of the same name say nothing about our task.
+    # Another object has the name of our task. Its node, counters, exit code and log say nothing about our task.
     seen = finding.observation if finding and not foreign else None
     details = load_details(row) if row["details"] and not foreign else None
     end = seen.end if seen else None
@@ -406,7 +406,7 @@ def _move(finding: TaskFinding, vouched_at: datetime | None) -> Move:
         outcome=change.outcome,
         cause=change.cause,
         correction=change.correction,
-        # Looks that found nothing vouch for nothing: it was untrue from the first.
+        # A task that never existed was never seen, so its recorded status was untrue from the beginning.
         vouched_at=None if change.correction == CorrectionKind.NEVER_EXISTED else vouched_at,
         evidence=evidence(seen),
         values={

@@ -1,20 +1,20 @@
 """Bulk changes of tasks: a fixed number of statements, which lock only these tasks.
 
-New values differ from task to task (end times, exit codes, names). They are written into the worktable ``task_change``
-with one bulk INSERT and applied with one UPDATE that joins it. The alternatives all lose something: ``CASE`` per chunk
-compiles a new statement of thousands of parameters each time, an upsert has no WHERE on MySQL (so no compare-and-set),
-and a temporary table is DDL, which MySQL's replication with GTIDs restricts inside transactions.
+New values differ from task to task (end times, exit codes, names). One bulk INSERT writes them into the worktable
+``task_change``, and one UPDATE with a join applies them. The alternatives are worse. A ``CASE`` for each chunk compiles
+a new statement with thousands of parameters each time. An upsert has no WHERE on MySQL, so it allows no
+compare-and-set. A temporary table is DDL, which MySQL's replication with GTIDs restricts inside transactions.
 
-The rows of the worktable never outlive the transaction, and its key begins with the run, whose row is locked.
+The rows of the worktable are deleted in the same transaction. Its key begins with the run, whose row is locked.
 
-Transitions and corrections are made out of the same worktable, just before: their texts cross the wire once. What a
-look found is written into such a table when it is found (``task_finding``), so that its application is nothing but
-three statements inside the database, whose locks are held for as long as those take.
+Transitions and corrections are inserted from the same worktable just before the UPDATE, so their texts are sent to the
+database once. The findings of a look are written into a similar table at once (``task_finding``). Their application
+then needs only three statements inside the database, so its locks are short.
 
-These statements and the DELETEs are spelled by hand. SQLite wants ``UPDATE … FROM``, and MySQL and MariaDB must be told
-which index to use: while a table is small their optimizers prefer to read all of it, such a read waits for every row
-that some transaction has locked, and two runs that do so at once are a deadlock (measured: 3 in 72 runs). A
-single-table UPDATE needs no such care under READ COMMITTED: it skips locked rows that its WHERE does not want.
+These statements and the DELETEs are written by hand. SQLite needs ``UPDATE … FROM``, and MySQL and MariaDB need index
+hints. While a table is small, their optimizers prefer to read all of it. Such a read waits for every locked row, and
+two runs that do this at the same time cause a deadlock (measured: 3 in 72 runs). An UPDATE of one table needs no hint
+under READ COMMITTED, because it skips locked rows that do not match its WHERE.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One task that goes from one status to another. ``values`` are further columns of its row."""
+    """One change of the status of a task. ``values`` are further columns of its row."""
 
     task_id: int
     before: TaskStatus
@@ -53,7 +53,7 @@ class Move:
     cause: str | None = None
     correction: str | None = None
     vouched_at: datetime | None = None
-    """The last time at which a look saw that the recorded status was true; ``None`` when none ever did."""
+    """The time when a look last saw that the recorded status was true; ``None``: no look saw it."""
     evidence: Mapping[str, Any] | JsonText = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ def _join(work: str) -> str:
     return f"{work} AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN task_history AS t FORCE INDEX (PRIMARY)"
 
 
-#: The cause that a look found, and the error that was read from the log since, unless it has the same words.
+#: The cause that a look found, with the error from the log appended, unless the cause contains it already.
 _CAUSE = {
     dialect: "COALESCE(CASE WHEN t.error IS NULL OR INSTR(w.cause, SUBSTR(t.error, 1, 100)) > 0 THEN w.cause "
     f"ELSE {joined} END, t.cause)"
@@ -78,7 +78,7 @@ _CAUSE = {
 def _copy(
     dialect: str, work: str, replace: tuple[str, ...], fill: tuple[str, ...], nulls: tuple[str, ...], cas: bool
 ) -> TextClause:
-    """The UPDATE that copies columns from the worktable. All names are ours, so there is nothing to inject."""
+    """Return the UPDATE that copies columns from the worktable. Its text has no input of users, only fixed names."""
     values = {name: f"w.{name}" for name in replace}
     values |= {name: f"COALESCE(w.{name}, t.{name})" for name in fill}
     values |= dict.fromkeys(nulls, "NULL")
@@ -124,13 +124,13 @@ _CORRECTION = {
     "evidence": "w.evidence",
     "created_at": ":now",
 }
-#: Milliseconds from a time until now, as ``untrue_ms`` counts them.
+#: Milliseconds from a time until now, computed as in ``untrue_ms``.
 _LAG = {
     "mysql": "GREATEST(0, ROUND(TIMESTAMPDIFF(MICROSECOND, {}, :now) / 1000))",
     "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday({})) * 86400000) AS INTEGER))",
 }
-#: The earliest time from which the recorded status was untrue: as ``ledger.untrue_since``, and without a time of the
-#: cluster, since a look last saw that it was true.
+#: The time since which the recorded status was untrue, computed as in ``domain.audits.corrections.untrue_since``. If
+#: the cluster gives no time, the last time replaces it at which a look saw that the recorded status was true.
 _UNTRUE = {
     "mysql": "GREATEST(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
     "sqlite": "MAX(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
@@ -138,10 +138,11 @@ _UNTRUE = {
 
 
 @functools.cache
-def _tell(dialect: str, work: str, table: str) -> TextClause:
-    """The INSERT of the coming changes.
+def _insert_changes(dialect: str, work: str, table: str) -> TextClause:
+    """Return the INSERT of the transitions or corrections of the coming changes.
 
-    Other programs may write these rows too, so they are locked: the update finds the values that are reported here.
+    It locks the rows of the tasks, because other programs may write them. The later UPDATE then changes exactly the
+    rows that the INSERT has reported.
     """
     columns, also = (_TRANSITION, "") if table == "status_transition" else (_CORRECTION, " AND w.correction <> ''")
     if work == "task_finding":
@@ -162,10 +163,10 @@ def _timed(statement: str) -> TextClause:
 def _apply(
     unit: Unit, replace: Sequence[str], fill: Sequence[str], nulls: Sequence[str] = (), *, cas: bool = False
 ) -> int:
-    """Copy columns from the worktable, empty it, and say how many rows were matched.
+    """Copy columns from the worktable, and empty it. Returns the number of matched rows.
 
-    ``replace`` columns are taken as they are; ``fill`` columns only where the worktable knows a value; ``nulls``
-    columns become null.
+    ``replace`` columns are copied as they are. ``fill`` columns are copied only when the worktable has a value.
+    ``nulls`` columns become null.
     """
     statement = _copy(unit.conn.dialect.name, "task_change", tuple(replace), tuple(fill), tuple(nulls), cas)
     done = unit.conn.execute(statement, {"run_id": unit.run_id})
@@ -174,7 +175,7 @@ def _apply(
 
 
 def forget_staged(unit: Unit) -> None:
-    """Delete the staged findings of the run."""
+    """Delete everything that is staged for the run."""
     delete_rows(unit.conn, task_observation.c.run_id, "ix_task_observation_run_id_task_index", [unit.run_id])
     delete_rows(unit.conn, task_finding.c.run_id, "PRIMARY", [unit.run_id])
 
@@ -187,9 +188,9 @@ def update_tasks(
     fill: Sequence[str] = (),
     nulls: Sequence[str] = (),
 ) -> int:
-    """Write columns other than the status into tasks of the run; how many tasks there were.
+    """Write columns of tasks of the run, but not the status. Returns the number of tasks.
 
-    Every row has ``task_id`` and all columns named in ``replace`` and ``fill``; the columns in ``nulls`` become null.
+    Every row has ``task_id`` and all columns in ``replace`` and ``fill``. The columns in ``nulls`` become null.
     """
     if not rows:
         return 0
@@ -200,11 +201,11 @@ def update_tasks(
 def move_tasks(
     unit: Unit, moves: Sequence[Move], source: str, *, replace: Sequence[str] = (), fill: Sequence[str] = ()
 ) -> int:
-    """Change statuses by compare-and-set, with their transitions and corrections; how many changed.
+    """Change statuses by compare-and-set, with their transitions and corrections. Returns the number of changes.
 
-    A task whose recorded status is not ``before``, that is superseded, or that may not become ``after``, is left as it
-    is: somebody else was faster, and the next look will judge again. ``replace`` and ``fill`` name the columns of
-    ``Move.values``.
+    A task does not change when its recorded status is not ``before``, when it is superseded, or when it may not become
+    ``after``. Another transaction was faster then, and the next look judges again. ``replace`` and ``fill`` name the
+    columns in ``Move.values``.
     """
     wanted = {move.task_id: move for move in moves if task_may_become(move.before, move.after)}
     if not wanted:
@@ -215,27 +216,27 @@ def move_tasks(
         rows.append(_row(move, status_since=when, ended_at=when if move.after.terminal else None, lag_ms=lag))
     insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
     with _remembered(unit):
-        moved = _tell_all(unit, "task_change", source)
+        moved = _insert_all(unit, "task_change", source)
         columns = ("status", "status_since", *replace)
         _apply(unit, columns, ("outcome", "cause", "ended_at", *fill), ("offered_until",), cas=True)
     unit.changed = unit.changed or moved > 0
     return moved
 
 
-def _tell_all(unit: Unit, work: str, source: str) -> int:
-    """Write transitions and corrections of what will change; how many tasks that are."""
-    told = {"run_id": unit.run_id, "now": unit.now, "source": source}
-    moved = unit.conn.execute(_tell(unit.conn.dialect.name, work, "status_transition"), told).rowcount
+def _insert_all(unit: Unit, work: str, source: str) -> int:
+    """Insert the transitions and corrections of the coming changes. Returns the number of tasks that will change."""
+    values = {"run_id": unit.run_id, "now": unit.now, "source": source}
+    moved = unit.conn.execute(_insert_changes(unit.conn.dialect.name, work, "status_transition"), values).rowcount
     if moved:
-        unit.conn.execute(_tell(unit.conn.dialect.name, work, "correction"), told)
+        unit.conn.execute(_insert_changes(unit.conn.dialect.name, work, "correction"), values)
     return moved
 
 
 @contextmanager
 def _remembered(unit: Unit) -> Iterator[None]:
-    """Keep the additions of the run's tasks to the ledger for the listener after the commit, and for an event."""
+    """Collect the transitions and corrections that the block inserts, for the report after the commit and an event."""
     s, c, t = status_transition.c, correction.c, task_history.c
-    # Nobody else appends while the run's row is locked.
+    # While the row of the run is locked, no other transaction inserts transitions or corrections of the run.
     seq = unit.conn.execute(select(func.max(s.seq)).where(s.run_id == unit.run_id)).scalar_one() or 0
     last = unit.conn.execute(select(func.max(c.id)).where(c.run_id == unit.run_id)).scalar_one() or 0
     yield
@@ -255,17 +256,18 @@ def _remembered(unit: Unit) -> Iterator[None]:
 
 
 def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> None:
-    """Keep the moves of a look until ``apply_staged``, in place of what an earlier one left for the ``seen`` tasks.
+    """Stage the moves of a look until ``apply_staged``. They replace staged moves of the ``seen`` tasks.
 
-    A look whose findings were never applied (its worker died) has moved the time of the next one all the same. What it
-    knew of lateness stays: that a change was found late, and when a look last saw that it was not there yet.
+    An earlier look may have staged its moves and died before they were applied. It has set the time of the next look
+    even so. Its knowledge about lateness is kept: that a change was found late, and the time when a look last saw the
+    recorded status.
     """
     c = task_finding.c
     query = select(c.task_id, c.status, c.correction, c.vouched_at).where(c.run_id == unit.run_id)
     kept = {row["task_id"]: row for row in unit.conn.execute(query).mappings() if row["task_id"] in seen}
     for chunk in chunks(sorted(kept)):
         unit.conn.execute(delete(task_finding).where(c.run_id == unit.run_id, c.task_id.in_(chunk)))
-    found = [_still(move, kept.get(move.task_id)) for move in moves if task_may_become(move.before, move.after)]
+    found = [_as_late(move, kept.get(move.task_id)) for move in moves if task_may_become(move.before, move.after)]
     insert_mappings(
         unit.conn,
         task_finding,
@@ -274,8 +276,8 @@ def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> Non
     )
 
 
-def _still(move: Move, earlier: Row | None) -> Move:
-    """The move with the lateness of an earlier look that found the same."""
+def _as_late(move: Move, earlier: Row | None) -> Move:
+    """Return the move. If an earlier look found the same change, the move gets the lateness that this look found."""
     if earlier is None or earlier["status"] != move.after:
         return move
     moments = [moment for moment in (earlier["vouched_at"], move.vouched_at) if moment is not None]
@@ -284,9 +286,9 @@ def _still(move: Move, earlier: Row | None) -> Move:
 
 
 def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Sequence[str]) -> None:
-    """``move_tasks`` for the moves that are staged; they stay until they are forgotten."""
+    """Apply the staged moves as ``move_tasks`` does. They stay staged until ``forget_staged``."""
     with _remembered(unit):
-        if not _tell_all(unit, "task_finding", source):
+        if not _insert_all(unit, "task_finding", source):
             return
         filled = ("outcome", "cause", *fill)
         dialect = unit.conn.dialect.name
@@ -296,7 +298,7 @@ def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Seque
 
 
 def _row(move: Move, **more: Any) -> dict[str, Any]:
-    """The row of a worktable."""
-    told = {name: getattr(move, name) for name in ("task_id", "cluster_time", "outcome", "cause", "correction")}
+    """Return the row of a worktable for this move."""
+    facts = {name: getattr(move, name) for name in ("task_id", "cluster_time", "outcome", "cause", "correction")}
     states = {"believed": move.before.value, "status": move.after.value, "evidence": move.evidence}
-    return {**told, **states, **move.values, **more}
+    return {**facts, **states, **move.values, **more}

@@ -1,4 +1,4 @@
-"""Queries of runs, of their timelines, and of runs that wait for a start, a signal or a look."""
+"""Queries of runs and of their histories, and of runs whose workflow needs a start, a signal or a wake-up."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from .rows import load_request, run_row, whole_run
 from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
 from .unit import RunPart, current_tasks, missing
 
-#: Columns that change while a run lives, and its keys.
+#: Columns that ``changed_runs`` does not compare.
 _FIXED = ("request", "request_id", "crawler", "trigger", "multi", "flow_id", "parent", "created_at")
 _SHOWN = {*RunRow.__dataclass_fields__, *(c.name for c in run_history.c if c.name.startswith("stop_"))}
 _MOVING = [column for column in run_history.c if column.name in _SHOWN and column.name not in _FIXED]
-#: Columns of both under the same name: most rows are compared by them without building an object.
+#: The columns that are also fields of ``RunRow``. Most rows are compared by them, without a new object.
 _PLAIN = [column.name for column in _MOVING if column.name in RunRow.__dataclass_fields__]
 _plain = attrgetter(*_PLAIN)
-#: The most different notes about resumption that are shown for one run.
+#: The most notes about resumption that are returned for one run.
 _NOTES_MAX = 10
 
 
 class RunReader(RunPart):
-    """Runs, and their other records. All methods raise only ``StoreUnavailable`` and ``RowUnreadable``."""
+    """Queries of runs and of their other records. Unless a method says otherwise, it raises only ``StoreUnavailable``
+    and ``RowUnreadable``.
+    """
 
     def get_run(self, run_id: int) -> RunRow | None:
         if not 0 < run_id <= ID_MAX:  # no row has this number, and SQLite's driver does not accept larger ones
@@ -45,7 +47,7 @@ class RunReader(RunPart):
         return whole_run(rows[0]) if rows else None
 
     def request_of(self, run_id: int) -> RunRequest:
-        """The stored request of a run, without its task list, for its own workflow. Raises ``RowMissing``."""
+        """Return the stored request of a run, without its task list, for its own workflow. Raises ``RowMissing``."""
         r = run_history.c
         rows = self._rows(select(r.run_id, r.request).where(r.run_id == run_id))
         if not rows:
@@ -69,10 +71,13 @@ class RunReader(RunPart):
         created_until: datetime | None = None,
         attention: bool = False,
     ) -> list[RunRow]:
-        """Runs, newest first, that fit every given filter and have all of the tags. ``created_from`` is included,
-        ``created_until`` is not. ``attention``: only those of the last 30 days, or from ``created_from`` on, that
-        failed and that no person ended, or that have the outcome ``coverage``, and after which no run of the same work
-        (crawler, arguments, settings, tasks) or of the same schedule completed."""
+        """Return runs that meet every given filter and have all of the tags, the newest first.
+
+        ``created_from`` is included in the range, ``created_until`` is not. ``attention``: only runs that need
+        attention, since ``created_from`` (default: of the last 30 days). Such a run failed and no person ended it, or
+        it has the outcome ``coverage``. No later run of the same work (crawler, arguments, settings, tasks) or of the
+        same schedule completed.
+        """
         wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
         wanted["parent"] = parent
         if attention and created_from is None:
@@ -90,38 +95,41 @@ class RunReader(RunPart):
             return [run_row(row) for row in newest_runs(conn, filters, limit)]
 
     def count_runs(self, status: Sequence[str], most: int) -> int:
-        """The number of runs that have one of these statuses; counting ends at ``most``."""
+        """Return the number of runs that have one of these statuses, at most ``most``."""
         r, found = run_history.c, 0
         for one in dict.fromkeys(map(str, status)):
             found += len(self._rows(select(r.run_id).where(r.status == one).limit(most - found)))
         return found
 
     def changed_runs(self, known: Collection[RunRow]) -> list[RunRow]:
-        """Rows among these, at most ``ROWS_MAX``, that have changed since they were read, as they are now.
+        """Return the present rows of the runs among ``known`` that have changed since they were read.
 
-        One statement, which reads nothing of a row that cannot change: for lists that stay on a screen. A run that is
-        no longer there is left out; a manual edit of a request is not seen.
+        ``known`` has at most ``ROWS_MAX`` rows. One statement reads only columns that can change, for lists that stay
+        on a screen. A run that does not exist any more is left out. A manual edit of a request is not noticed.
         """
         before = {row.run_id: row for row in known}
         if len(before) > ROWS_MAX:
-            raise ValueError(f"{len(before)} rows are compared at once; give at most {ROWS_MAX}")
+            raise ValueError(f"known: {len(before)} rows are not allowed; give at most {ROWS_MAX}")
         if not before:
             return []
-        # With few runs a server may otherwise read all of them.
+        # Without the hint a server with few runs may read the whole table.
         query = select(*_MOVING).where(run_history.c.run_id.in_(sorted(before)))
         rows = self._rows(query.with_hint(run_history, "FORCE INDEX (PRIMARY)", "mysql"))
         return [now for row in rows if (now := _changed(before[row["run_id"]], row)) is not None]
 
     def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
-        """The newest ``each`` runs of each of these crawlers, at most ``CRAWLERS_MAX``, newest first. One statement."""
+        """Return the newest ``each`` runs of each of these crawlers, the newest first, by one statement.
+
+        Raises ``ValueError`` for more than ``CRAWLERS_MAX`` crawlers.
+        """
         wanted = sorted(set(crawlers))
         if len(wanted) > CRAWLERS_MAX:
-            raise ValueError(f"{len(wanted)} crawlers are asked for at once; give at most {CRAWLERS_MAX}")
+            raise ValueError(f"crawlers: {len(wanted)} crawlers are not allowed; give at most {CRAWLERS_MAX}")
         with self._db.reading() as conn:
             return [made(RecentRun, row) for row in newest_of_each(conn, wanted, each)]
 
     def resumption(self, run_id: int) -> list[Resumption]:
-        """Notes of the run's tasks about going on with saved state: at most ten, the commonest first."""
+        """Return the notes of the run's tasks about resuming from saved state: at most ten, the most frequent first."""
         t = task_history.c
         count = func.count().label("tasks")
         said = current_tasks(run_id, t.resumed, t.resume_note, count).where(t.resume_note.is_not(None))
@@ -141,7 +149,7 @@ class RunReader(RunPart):
 
 
 def _changed(before: RunRow, row: Row) -> RunRow | None:
-    """The present row; ``None`` when it is unchanged, or another run has the number now."""
+    """Return the present row; ``None``: it is unchanged, or another run has the number now."""
     same = _plain(before) == tuple(map(row.__getitem__, _PLAIN))
     if row["run_uid"] != before.run_uid or (same and before.stop == stop_of(row)):
         return None
@@ -150,10 +158,12 @@ def _changed(before: RunRow, row: Row) -> RunRow | None:
 
 
 class SweepStore(StorePart):
-    """Runs that were accepted, or got a stop, and whose workflow does not know it."""
+    """Queries of runs whose workflow does not know of an accepted start or of a recorded stop."""
 
     def unowned_runs(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
-        """Runs that were reserved or resumed but not claimed: they were accepted, so they must be started."""
+        """Return runs that were reserved or resumed before ``older_than`` and not claimed. They were accepted, so their
+        workflows must be started.
+        """
         r = run_history.c
         query = (
             select(run_history)
@@ -169,7 +179,7 @@ class SweepStore(StorePart):
         return [run_row(row) for row in self._rows(query)]
 
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
-        """Runs whose recorded stop no workflow has acted on yet."""
+        """Return live runs with a stop from before ``older_than`` on which no workflow has acted yet."""
         r = run_history.c
         query = (
             select(run_history)
@@ -181,10 +191,13 @@ class SweepStore(StorePart):
 
 
 class WakeUpStore(StorePart):
-    """Runs whose workflow is to be woken."""
+    """The query of workflows that have to be woken."""
 
     def wake_targets(self, run_ids: Sequence[int]) -> list[WakeUpState]:
-        """Workflows to wake for these runs, at most 500, and the time of the last look. Unknown runs are left out."""
+        """Return the workflow of each of these runs, and the time of its last look. Unknown runs are left out.
+
+        Give at most 500 runs.
+        """
         r = run_history.c
         if not run_ids:
             return []

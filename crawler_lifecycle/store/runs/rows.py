@@ -1,4 +1,4 @@
-"""From rows to the values of the ports."""
+"""Conversion of rows of runs and tasks to the values of the ports, and back."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _EVIDENCE_TEXT_MAX = 1000
 
 
 def canonical(request: RunRequest) -> dict[str, Any]:
-    """The request as JSON, the same for requests that mean the same (``6`` and ``6.0`` seconds)."""
+    """Return the request as JSON. Requests with the same meaning (``6`` and ``6.0`` seconds) give the same JSON."""
     strict = _REQUEST.validate_python(_REQUEST.dump_python(request, mode="json"))
     return dict(_REQUEST.dump_python(strict, mode="json"))
 
 
 def stored_request(request: RunRequest, request_id: str) -> dict[str, Any]:
-    """The request as ``run_history.request`` keeps it: all but the tasks, which have rows of their own."""
+    """Return the request in the form of ``run_history.request``: without the tasks, which have their own rows."""
     return {**canonical(request), "tasks": None, "request_id": request_id}
 
 
 def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
-    """Fingerprint of the whole request, in whatever form the tasks came and whatever id the request has."""
+    """Return the fingerprint of the request with the arguments of its tasks, without the request id."""
     content = {
         **canonical(request),
         "request_id": None,
@@ -54,37 +54,37 @@ def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | N
 
 
 def work_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
-    """Fingerprint of the work: independent of who asked, when, why, and with which limits."""
+    """Return the fingerprint of the work: the crawler, its arguments and settings, and the arguments of its tasks."""
     tasks = None if task_args is None else list(map(dict, task_args))
     content = [request.crawler, request.args, request.settings, tasks]
     return request_fingerprint(json.dumps(content, sort_keys=True, ensure_ascii=True))
 
 
 def load_request(run: Row) -> RunRequest:
-    """The stored request of a row with ``run_id`` and ``request``. Raises ``RowUnreadable``.
+    """Return the stored request of a row with ``run_id`` and ``request``. Raises ``RowUnreadable``.
 
-    Fields that a newer build wrote are left aside, so that old workers go on beside new ones.
+    Unknown fields, which a newer build wrote, are ignored, so that old and new workers can work at the same time.
     """
 
     def read(stored: Mapping[str, Any]) -> RunRequest:
         kept = {name: value for name, value in stored.items() if name in RunRequest.__dataclass_fields__}
-        return _REQUEST.validate_json(json.dumps(kept), strict=True)  # as at every other door
+        return _REQUEST.validate_json(json.dumps(kept), strict=True)  # strict, as for requests over HTTP
 
-    return validated(read, run_history, run, "request", "request", "set what was asked for")
+    return validated(read, run_history, run, "request", "request", "set the request that was sent")
 
 
 def args_hash(task_args: Sequence[Mapping[str, str]]) -> str:
-    """Fingerprint of the arguments of added tasks."""
+    """Return the fingerprint of the arguments of added tasks."""
     return request_fingerprint(json.dumps(list(map(dict, task_args)), sort_keys=True, ensure_ascii=True))
 
 
 def tag_key(tag: str) -> str:
-    """A tag as it is stored and looked up: MySQL ignores spaces at the end when it compares, SQLite does not."""
+    """Return a tag as it is stored and searched: without spaces at its end, which MySQL ignores and SQLite does not."""
     return storable(tag).rstrip(" ")
 
 
 def distinct_tags(tags: Sequence[str]) -> list[str]:
-    """The tags of a run as they are stored, each once."""
+    """Return the tags of a run as they are stored, without repetitions."""
     return sorted({tag_key(tag) for tag in tags})
 
 
@@ -96,7 +96,7 @@ def dump_finding(finding: TaskFinding) -> Any:
 
 
 def load_finding(row: Row) -> TaskFinding:
-    """The finding of a staged row with ``task_id`` and ``finding``. Raises ``RowUnreadable``."""
+    """Return the finding of a staged row with ``task_id`` and ``finding``. Raises ``RowUnreadable``."""
     found: TaskFinding = _loaded(_FINDING, row, "finding")
     return found
 
@@ -114,13 +114,13 @@ def dump_details(details: Details) -> Any:
 
 
 def load_details(row: Row) -> Details:
-    """The details of a staged row with ``task_id`` and ``details``. Raises ``RowUnreadable``."""
+    """Return the details of a staged row with ``task_id`` and ``details``. Raises ``RowUnreadable``."""
     details: Details = _loaded(_DETAILS, row, "details")
     return details
 
 
 def compact(value: Any) -> Any:
-    """JSON without empty fields, its texts cut."""
+    """Return the JSON value without empty fields and with shortened texts."""
     if isinstance(value, dict):
         kept = {name: compact(item) for name, item in value.items()}
         return {name: item for name, item in kept.items() if item is not None and item != {}}
@@ -128,12 +128,12 @@ def compact(value: Any) -> Any:
 
 
 def evidence(observation: Observation) -> JsonText:
-    """The observation as JSON, without what was not seen, and without the fields, which the task's row has."""
+    """Return the observation as JSON, without unknown values, and without ``fields``, which the task's row has."""
     observation = replace(observation, fields=None)
     try:
         text = _OBSERVATION.serializer.to_json(observation, exclude_none=True).decode()
     except PydanticSerializationError:
-        # Half a surrogate pair, which is no JSON either.
+        # The observation has a lone surrogate, which JSON cannot contain. The return below replaces it.
         text = ""
     if text and "{}" not in text and len(text) <= _EVIDENCE_TEXT_MAX:
         return JsonText(text)
@@ -144,14 +144,14 @@ def evidence(observation: Observation) -> JsonText:
 
 
 def whole_run(run: Row) -> RunRow:
-    """One run for a reader. Raises ``RowUnreadable`` when its request is invalid."""
+    """Return the run of a row. Raises ``RowUnreadable`` when its request is invalid."""
     load_request(run)
     return run_row(run)
 
 
 def run_row(run: Row) -> RunRow:
-    """One run."""
-    # A later attempt continues the counters of the earlier ones, whose time is not recorded.
+    """Return the run of a row, without a check of its request."""
+    # Counters of a later attempt include those of earlier attempts, whose duration is not recorded.
     pace = _pace(run) if run["attempt"] == 1 else None
     fields = Coverage.of(run["fields"])
     return made(RunRow, run, status=RunStatus(run["status"]), stop=stop_of(run), pages_per_minute=pace, fields=fields)
@@ -175,7 +175,7 @@ def run_handle(run: Row) -> RunHandle:
 
 
 def task_row(task: Row) -> TaskRow:
-    """One task."""
+    """Return the task of a row."""
     return made(TaskRow, task, status=TaskStatus(task["status"]), pages_per_minute=_pace(task))
 
 
@@ -184,7 +184,7 @@ def counters_of(row: Row) -> Counters:
 
 
 def task_state(task: Row) -> TaskState:
-    """The state that is believed of one task."""
+    """Return the recorded state of a task, which a look compares with the cluster."""
     return made(
         TaskState,
         task,

@@ -1,4 +1,4 @@
-"""Stops: the intent, and its effect on tasks that are not on the cluster yet."""
+"""Stops: the recorded intent, the cancellation of QUEUED tasks, and the tasks that were asked to end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .rows import run_row, task_state
 from .tables import cancellation_log, task_history
 from .unit import RunPart, Unit, check_fence, current_tasks, read_run
 
-#: Statuses of tasks that a plain stop still has to ask.
+#: Statuses of tasks that a stop without force still has to ask to end.
 _UNASKED = (TaskStatus.PENDING, TaskStatus.RUNNING)
-#: Queued tasks that are cancelled in one transaction, in seconds even by a slow database.
+#: The most QUEUED tasks that one transaction cancels. Even a slow database needs only seconds for them.
 CANCEL_PAGE = 5_000
 
 
 class StopStore(RunPart):
-    """The intent to stop a run, and the tasks that are asked to end."""
+    """The records of stops and of tasks that were asked to end."""
 
     def record_stop(self, run_id: int, stop: StopIntent, request_id: str | None, fence: Fence | None = None) -> RunRow:
-        """Write the intent, STOPPING (unless terminal) and, for a person, the row of ``cancellation_log``.
+        """Record the stop intent, and set the run to STOPPING. A person's stop also gets a row in ``cancellation_log``.
 
-        The gateway calls it without a fence before it signals. A second stop keeps the first intent's time; a forced
-        one adds force; a person's outweighs a limit's. On a terminal run nothing is written.
+        The gateway calls this without a fence before it signals the workflow. A second stop keeps the time of the
+        first; a forced stop adds force; a person's stop replaces the stop of a limit. Nothing is written after the end.
         """
         with self._unit(run_id, fence) as unit:
             if not unit.status.terminal:
@@ -42,32 +42,33 @@ class StopStore(RunPart):
         before = unit.stop
         unit.update_run(**stop_values(stop if before is None else before.merged(stop)))
         if fence is None and unit.stop != before:
-            # It was recorded without the workflow, which therefore has to be notified (again).
+            # The stop was recorded without the workflow, so the workflow has to be notified (again).
             unit.update_run(stop_acted_at=None)
         if stop.limit is None and request_id is not None:
             c = cancellation_log.c
-            # An attempt that takes the run over is notified of the stop with the same id.
+            # After a takeover the next attempt is notified of the stop with the same id.
             key = (c.run_id == unit.run_id, _of_this_intent(unit), c.request_id == request_id)
             if unit.conn.execute(select(c.id).where(*key).limit(1)).one_or_none() is None:
                 _log(unit, stop, request_id)
-        told = {"by": stop.requested_by, "reason": stop.reason, "force": stop.force, "limit": stop.limit}
-        unit.move_run(RunStatus.STOPPING, "stop", told)
+        evidence = {"by": stop.requested_by, "reason": stop.reason, "force": stop.force, "limit": stop.limit}
+        unit.move_run(RunStatus.STOPPING, "stop", evidence)
         unit.changed = unit.changed or unit.stop != before
 
     def cancel_queued(self, fence: Fence, now: datetime) -> TaskCounts:
-        """QUEUED tasks become CANCELLED, except those offered by a call that no look has proved to be without effect.
+        """Set QUEUED tasks to CANCELLED, except tasks that a deployment call may still create. Returns the counts.
 
-        Such a call has no answer yet, perhaps never will (it was lost), and is void only at ``offered_until``. So a
-        task that was offered needs a look from after that moment, and before ``now``, which did not see it.
+        A call without an answer may create its tasks until ``offered_until``. An offered task is therefore cancelled
+        only after a look that happened after this time and before ``now`` and did not see the task.
 
-        Each page is committed by itself, so that nobody waits long for the run's row, and another try goes on from it.
+        Each page of tasks is a separate transaction, so that no other writer waits long for the row of the run. A retry
+        continues after the last committed page.
         """
         while (counts := self._cancel_page(fence, now)) is None:
             continue
         return counts
 
     def _cancel_page(self, fence: Fence, now: datetime) -> TaskCounts | None:
-        """One page of them; the counts after the last."""
+        """Cancel one page of tasks. Returns the counts after the last page; ``None``: there may be more pages."""
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
             never_offered, looked_at = t.offered_until.is_(None), unit.run["verified_at"]
@@ -91,9 +92,10 @@ class StopStore(RunPart):
     def unstopped(
         self, fence: Fence, force: bool, killed_before: datetime | None = None, after_index: int = -1, limit: int = 500
     ) -> list[TaskState]:
-        """A page of the tasks that are to be asked to end and were not yet, by index: those PENDING or RUNNING.
+        """Return a page of the tasks that still have to be asked to end (PENDING or RUNNING), by index.
 
-        With ``force`` those active ones that were not killed yet, or were before ``killed_before``. Raises ``Fenced``.
+        With ``force`` these are the active tasks that were not killed yet. With ``killed_before`` they are the active
+        tasks that were last killed before that time. Raises ``Fenced``.
         """
         t = task_history.c
         statuses = ACTIVE if force else _UNASKED
@@ -109,7 +111,9 @@ class StopStore(RunPart):
         return [task_state(row) for row in rows]
 
     def mark_stopping(self, fence: Fence, task_ids: Sequence[int], *, killed: bool = False) -> None:
-        """These tasks were asked to end: PENDING and RUNNING become STOPPING. ``killed``: by force, just now."""
+        """Record that these tasks were asked to end: PENDING and RUNNING become STOPPING. ``killed``: they were killed
+        now, by force.
+        """
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
             moves = []
@@ -123,7 +127,7 @@ class StopStore(RunPart):
             move_tasks(unit, moves, "stop")
 
     def last_asked(self, run_id: int) -> datetime | None:
-        """The time when the last of the STOPPING tasks was asked to end."""
+        """Return the latest time at which a STOPPING task was asked to end; ``None``: no task is STOPPING."""
         t = task_history.c
         query = current_tasks(run_id, func.max(t.status_since)).where(t.status == TaskStatus.STOPPING)
         with self._db.reading() as conn:
@@ -131,17 +135,15 @@ class StopStore(RunPart):
             return found
 
     def acted_on_stop(self, fence: Fence, at: datetime) -> None:
-        """Set ``acted_at`` where it is missing in the cancellation log of the intent, also for rows of an earlier
-        attempt.
-        """
+        """Record the time when the workflow acted on the stop, as ``note_acted`` does."""
         with self._unit(fence.run_id, fence) as unit:
             note_acted(unit, at)
 
 
 def note_acted(unit: Unit, at: datetime) -> None:
-    """Write down when the stop was acted on: in the log, too, also of requests that an earlier attempt was sent.
+    """Record the time when the stop was acted on, in the run and in its rows of the cancellation log.
 
-    An attempt that takes over a run under a stop carries out what its predecessor was asked.
+    Rows of an earlier attempt are included, because after a takeover the next attempt carries out the same stop.
     """
     c = cancellation_log.c
     unit.conn.execute(
@@ -154,13 +156,16 @@ def note_acted(unit: Unit, at: datetime) -> None:
 
 
 def _of_this_intent(unit: Unit) -> ColumnElement[bool]:
-    """The log rows of the stop that is on record; a verdict ends it, and a takeover before the verdict does not."""
+    """Return the condition for the log rows of the recorded stop.
+
+    A stop stays in force after a takeover. A verdict ends it.
+    """
     c, stop = cancellation_log.c, unit.stop
     mine = c.attempt == unit.attempt
     return mine if stop is None else or_(mine, c.requested_at >= stop.requested_at)
 
 
 def _log(unit: Unit, stop: StopIntent, request_id: str) -> None:
-    told = {name: getattr(stop, name) for name in ("requested_by", "reason", "force", "requested_at")}
-    row = {"run_id": unit.run_id, "attempt": unit.attempt, "request_id": request_id, **told}
+    facts = {name: getattr(stop, name) for name in ("requested_by", "reason", "force", "requested_at")}
+    row = {"run_id": unit.run_id, "attempt": unit.attempt, "request_id": request_id, **facts}
     unit.conn.execute(insert(cancellation_log).values(**row))

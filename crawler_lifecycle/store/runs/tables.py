@@ -33,12 +33,12 @@ def _counters() -> list[Column[int]]:
 run_history = new_table(
     "run_history",
     Column("run_id", Key, primary_key=True, autoincrement=True),
-    # The uid of the run: a number is given out again after a restore of the database.
+    # The uid identifies the run. A restored database may give its number out again.
     Column("run_uid", String(32), nullable=False),
     Column("request_id", String(120), nullable=False),
     Column("request_hash", String(32), nullable=False),
-    # Fingerprint of the work, without who asked and when; and the schedule whose due time requested it. By these a
-    # later success of a failed run is found.
+    # work_hash: the fingerprint of the work, without its requester and its time. schedule: the schedule that requested
+    # the run. Both serve to find a later successful run of the same work or schedule.
     Column("work_hash", String(32)),
     Column("schedule", String(80)),
     Column("crawler", String(63), nullable=False),
@@ -50,11 +50,11 @@ run_history = new_table(
     Column("attempt", Integer, nullable=False),
     Column("owner_workflow_id", String(1000)),
     Column("owner_run_id", String(64)),
-    # How the owner came by this attempt, so that its second claim is answered like its first.
+    # The facts about the claim of this attempt. A second claim by the same owner gets the same answer from them.
     Column("claim_resumed", Boolean, nullable=False),
     Column("claim_rerun", Boolean, nullable=False),
     Column("claim_repair", Boolean, nullable=False),
-    # When this attempt was accepted; null for the first one, which was when the run was created.
+    # The time when this attempt was accepted; null for the first attempt, which was accepted at created_at.
     Column("attempt_at", UtcTime),
     # The last attempt whose ended tasks were queued again.
     Column("requeued_attempt", Integer, nullable=False),
@@ -70,23 +70,23 @@ run_history = new_table(
     Column("look_error", Long),
     Column("look_error_since", UtcTime),
     Column("verified_at", UtcTime),
-    # When Temporal ordered the look that was recorded last: one that was ordered earlier comes too late.
+    # The time when Temporal ordered the look that was recorded last. Looks that were ordered earlier are refused.
     Column("look_ordered_at", UtcTime),
     Column("next_look_at", UtcTime),
     Column("last_progress_at", UtcTime),
-    # How long looks have seen the run execute without any progress (domain/stall.py).
+    # Milliseconds for which looks have seen the run execute without progress (domain/stall.py).
     Column("quiet_ms", BigInteger),
     *_counters(),
-    # The items that fill each field (domain/coverage.py): of a task as its runner says, of a run at its verdict.
+    # The number of items that fill each field (domain/coverage.py). The verdict sets this column.
     Column("fields", Json),
     *life_columns(),
-    # When somebody asked that all that it brought goes, when it was gone, and the report.
+    # Deletion of the run's data: the time of the request, the time of its end, and its report.
     Column("deleted_at", UtcTime),
     Column("deletion_ended_at", UtcTime),
     Column("deletion", Json),
     UniqueConstraint("request_id"),
     Index(None, "run_uid", unique=True),
-    # Lists are read newest first, so every index for a filter goes on in the order of the id.
+    # Lists are read newest first, so every index for a filter has the id as its last column.
     Index(None, "status", "run_id"),
     Index(None, "stage", "run_id"),
     Index(None, "crawler", "run_id"),
@@ -98,14 +98,14 @@ run_history = new_table(
     Index(None, "parent", "run_id"),
     Index(None, "parent", "status", "run_id"),
     Index(None, "parent", "ended_at", "run_id"),
-    # Runs of a manager that were resumed are few among all of them.
+    # For the search for resumed runs of a manager, which are few.
     Index(None, "parent", "attempt", "run_id"),
     Index(None, "work_hash", "status", "run_id"),
     Index(None, "schedule", "status", "run_id"),
     Index(None, "created_at"),
-    # Audits compare the runs that ended lately.
+    # For audits, which compare the runs that ended recently.
     Index(None, "ended_at", "run_id"),
-    # Only live runs have a next look; those without one are read by the last change of their rows.
+    # Only live runs have a next look. Live runs without one are searched by the last change of their rows.
     Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
     Index(None, "deletion_ended_at", "deleted_at"),
@@ -135,21 +135,21 @@ task_history = new_table(
     _run_id(),
     Column("attempt", Integer, nullable=False),
     Column("task_index", Integer, nullable=False),
-    # No foreign key: it would cost a second index on every task, and nobody deletes single tasks.
+    # There is no foreign key: it would need a second index, and nobody deletes single tasks.
     Column("superseded_by", BigInteger),
     Column("status", String(20), nullable=False),
     Column("status_since", UtcTime, nullable=False),
     Column("outcome", Words(200)),
     Column("cause", Long),
-    # The line of its log, or the word of its runner, that says why it failed by itself.
+    # The line from the log or from the runner that says why the crawler failed.
     Column("error", Words(ERROR_MAX)),
     Column("args", Json, nullable=False),
     Column("cluster", Words(100)),
     Column("cluster_name", Words(255)),
     Column("cluster_uid", Words(100)),
-    # Where it was put: of Kubernetes the namespace, its uid and that of its cluster.
+    # The namespace of the task. On Kubernetes: its name, its uid and the uid of the cluster.
     Column("cluster_place", Words(200)),
-    # When it was last killed by a forced stop.
+    # The time when a forced stop last killed the task.
     Column("killed_at", UtcTime),
     Column("node", Words(255)),
     Column("reason", Long),
@@ -158,24 +158,24 @@ task_history = new_table(
     *_counters(),
     Column("peak_memory", BigInteger),
     Column("fields", Json),
-    # Whether a task of a later attempt went on with saved state, as far as its runner said.
+    # True when the task continued from saved state; null when its runner did not say.
     Column("resumed", Boolean),
     Column("resume_note", Words(200)),
     Column("offered_until", UtcTime),
     Column("ever_seen", Boolean, nullable=False),
-    # Since when looks no longer find it although one had seen it, which proves nothing yet.
+    # The last time at which a look saw the task, while later looks do not find it. This alone proves nothing.
     Column("absent_since", UtcTime),
-    # The time of the first of the looks in a row that could not find it: a second one, much later, proves that it is
-    # gone.
+    # The time of the first look that did not find the task, if no later look found it. A second such look, much later,
+    # proves that the task is gone.
     Column("missed_at", UtcTime),
     Column("last_progress_at", UtcTime),
     Column("deployed_at", UtcTime),
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
     UniqueConstraint("run_id", "task_index", "attempt"),
-    # Pages of the tasks of a run are in the order of the id.
+    # For pages of the tasks of a run, which are in the order of the id.
     Index(None, "run_id", "task_id"),
-    # Counting covers the first three; offers and pages of one status also read in the order of the fourth.
+    # Counts need only the first three columns. Offers and pages of one status also use the order of the fourth.
     Index("ix_task_history_current", "run_id", "superseded_by", "status", "task_index"),
 )
 
@@ -204,14 +204,14 @@ task_observation = new_table(
 
 task_finding = new_table(
     "task_finding",
-    # The changes of the staged findings, ready for one UPDATE (see moves.py): the columns that it shares with
-    # task_history have the same names and types.
+    # The changes of the staged findings, prepared for one UPDATE (see moves.py). Columns with the name of a column of
+    # task_history have its type.
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
     Column("task_id", BigInteger, primary_key=True, autoincrement=False),
     Column("believed", String(20), nullable=False),
     Column("terminal", Boolean, nullable=False),
     Column("cluster_time", UtcTime),
-    # When a look last saw that what was believed was true.
+    # The time when a look last saw that the recorded status was true.
     Column("vouched_at", UtcTime),
     Column("correction", String(30)),
     Column("evidence", Json, nullable=False),
@@ -221,8 +221,8 @@ task_finding = new_table(
 
 task_change = new_table(
     "task_change",
-    # A worktable: rows live inside one transaction only (see moves.py). The columns that it shares with task_history
-    # have the same names and types.
+    # A worktable: its rows exist only inside one transaction (see moves.py). Columns with the name of a column of
+    # task_history have its type.
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
     Column("task_id", BigInteger, primary_key=True, autoincrement=False),
     Column("believed", String(20)),
@@ -245,7 +245,7 @@ task_log = new_table(
 
 task_stats = new_table(
     "task_stats",
-    # The crawler's own numbers, reported at its end: name -> number.
+    # The statistics that the crawler reported at its end: name -> number.
     Column("task_id", Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
     Column("stats", Json, nullable=False),
 )
@@ -283,7 +283,7 @@ correction = new_table(
     Column("created_at", UtcTime, nullable=False),
     Index(None, "run_id", "id"),
     Index(None, "kind", "id"),
-    # The summary of a week reads only this index.
+    # The summary of corrections reads only this index.
     Index("ix_correction_summary", "created_at", "kind", "lag_ms"),
 )
 

@@ -1,4 +1,4 @@
-"""Queries of tasks."""
+"""Queries of tasks, their logs and their statistics."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .rows import task_row, task_state
 from .tables import run_history, task_history, task_log, task_stats
 from .unit import BY_RUN, count_tasks, current_tasks
 
-#: Names of statistics that are summed over the tasks of a run.
+#: The most names of statistics that are summed over the tasks of a run.
 NAMES_MAX = 1000
-#: The most PENDING tasks of a run among which the first reason is searched.
+#: The most PENDING tasks of a run that are searched for a reason.
 _REASONS = 5
 _BY_ID = "FORCE INDEX (ix_task_history_run_id_task_id)"
 
 
 class TaskReader(StorePart):
-    """Tasks of runs."""
+    """Queries of tasks of runs."""
 
     def list_tasks(
         self,
@@ -39,21 +39,27 @@ class TaskReader(StorePart):
         superseded: bool = False,
         among: Collection[int] | None = None,
     ) -> list[TaskRow]:
-        """Tasks by id, superseded ones only when asked for; ``among``: of these ids alone, at most ``ROWS_MAX``."""
+        """Return tasks of a run by id, without superseded tasks unless ``superseded``.
+
+        ``among`` limits them to these ids. Raises ``ValueError`` for more than ``ROWS_MAX`` ids.
+        """
         t = task_history.c
         query = select(task_history).where(t.run_id == run_id, t.task_id > after_task_id)
         if not superseded:
             query = query.where(t.superseded_by.is_(None))
         if among is not None:
             if len(among) > ROWS_MAX:
-                raise ValueError(f"{len(among)} tasks are asked for at once; give at most {ROWS_MAX}")
+                raise ValueError(f"among: {len(among)} ids are not allowed; give at most {ROWS_MAX}")
             query = query.where(t.task_id.in_(sorted(among)))
         # MySQL may otherwise use the index of current tasks and sort all tasks of a large run.
         page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
         return [task_row(row) for row in self._rows(page)] if among is None or among else []
 
     def drawn_tasks(self, run_id: int, limit: int) -> list[DrawnTask]:
-        """The first tasks by id that are not superseded, in a short form: whole rows of so many would take long."""
+        """Return the first tasks of a run by id, without superseded tasks, in a short form.
+
+        Whole rows of many tasks would take too long.
+        """
         t = task_history.c
         query = select(*(t[name] for name in DrawnTask._fields)).where(t.run_id == run_id, t.superseded_by.is_(None))
         page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
@@ -63,7 +69,7 @@ class TaskReader(StorePart):
     def task_page(
         self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500
     ) -> list[TaskState]:
-        """Tasks in these statuses by index, superseded ones left out."""
+        """Return tasks in these statuses with an index above ``after_index``, by index, without superseded tasks."""
         t = task_history.c
         query = (
             current_tasks(run_id, task_history)
@@ -81,12 +87,13 @@ class TaskReader(StorePart):
             return count_tasks(conn, run_id)
 
     def tasks_of_runs(self, run_ids: Collection[int]) -> dict[int, RunTasks]:
-        """The tasks of these runs, at most ``ROWS_MAX``, that are not superseded; runs without any are left out.
+        """Return the counts of tasks of each of these runs, without superseded tasks, and a reason why a task waits.
 
-        One statement for all of them, and one for 50 of those that have PENDING tasks.
+        Runs without tasks are left out. One statement counts all tasks; a further statement for each 50 runs with
+        PENDING tasks reads the reasons. Raises ``ValueError`` for more than ``ROWS_MAX`` runs.
         """
         if len(run_ids) > ROWS_MAX:
-            raise ValueError(f"{len(run_ids)} runs are asked for at once; give at most {ROWS_MAX}")
+            raise ValueError(f"run_ids: {len(run_ids)} runs are not allowed; give at most {ROWS_MAX}")
         t, ids = task_history.c, sorted(set(run_ids))
         if not ids:
             return {}
@@ -113,22 +120,25 @@ class TaskReader(StorePart):
         return {run_id: RunTasks(TaskCounts(found), reasons.get(run_id)) for run_id, found in counts.items()}
 
     def task_indexes(self, task_ids: Collection[int]) -> dict[int, int]:
-        """The index of each of these tasks, at most ``ROWS_MAX``; those that do not exist are left out."""
+        """Return the index of each of these tasks. Unknown tasks are left out.
+
+        Raises ``ValueError`` for more than ``ROWS_MAX`` tasks.
+        """
         if len(task_ids) > ROWS_MAX:
-            raise ValueError(f"{len(task_ids)} tasks are asked for at once; give at most {ROWS_MAX}")
+            raise ValueError(f"task_ids: {len(task_ids)} tasks are not allowed; give at most {ROWS_MAX}")
         t = task_history.c
         query = select(t.task_id, t.task_index).where(t.task_id.in_(sorted(set(task_ids))))
         return {row["task_id"]: row["task_index"] for row in self._rows(query)} if task_ids else {}
 
     def recorded_tasks(self, keys: Collection[tuple[int, int, int]]) -> list[RecordedTask]:
-        """The existing rows of these tasks (run, index, attempt)."""
+        """Return the existing rows of the tasks with these keys (run, index, attempt)."""
         t, wanted = task_history.c, set(keys)
         runs: dict[int, set[int]] = {}
         for run_id, index, _ in wanted:
             runs.setdefault(run_id, set()).add(index)
         found: list[RecordedTask] = []
         with self._db.reading() as conn:
-            # Not by tuples: SQLite would read the whole table for those.
+            # The condition has no tuples, because SQLite would then read the whole table.
             for chunk in chunks(sorted(runs), 50):
                 query = (
                     recorded()
@@ -143,9 +153,9 @@ class TaskReader(StorePart):
         return str(rows[0]["log_tail"]) if rows else None
 
     def statistics(self, run_id: int) -> dict[str, int | float]:
-        """The crawlers' own statistics, summed over the run's tasks that are not superseded; empty where none told.
+        """Return the statistics that crawlers reported, summed over the run's tasks without superseded ones.
 
-        At most 8 KiB as JSON (``bounds.statistics``).
+        They have at most 8 KiB as JSON (``bounds.statistics``). The result is empty when no crawler reported any.
         """
         with self._db.reading() as conn:
             return run_statistics(conn, run_id)
@@ -164,7 +174,7 @@ def recorded_task(row: Row) -> RecordedTask:
 
 
 def run_statistics(conn: Connection, run_id: int) -> dict[str, int | float]:
-    """The crawlers' own statistics, summed over the run's tasks that are not superseded."""
+    """Return the statistics that crawlers reported, summed over the run's tasks without superseded ones."""
     t = task_history.c
     query = select(t.task_id, task_stats.c.stats)
     query = query.join_from(task_history, task_stats, task_stats.c.task_id == t.task_id)
@@ -177,14 +187,17 @@ def run_statistics(conn: Connection, run_id: int) -> dict[str, int | float]:
 
 
 def run_coverage(conn: Connection, run_id: int, first: Iterable[str]) -> Coverage | None:
-    """The fields that the items of the run's tasks fill, each task as it was at last; ``first`` are told first."""
+    """Return the fields that the items of the run fill, summed over its tasks without superseded ones.
+
+    ``first`` are the fields that come first. ``None``: no task has reported its fields.
+    """
     t = task_history.c
-    told = map(Coverage.of, _of_each(conn, run_id, select(t.task_id, t.fields).where(t.fields.is_not(None))))
-    return summed((one for one in told if one is not None), first)
+    found = map(Coverage.of, _of_each(conn, run_id, select(t.task_id, t.fields).where(t.fields.is_not(None))))
+    return summed((one for one in found if one is not None), first)
 
 
 def _of_each(conn: Connection, run_id: int, query: Select[Any]) -> Iterator[Any]:
-    """The second column of the query, of each task of the run that is not superseded, read in pages."""
+    """Return the second column of the query for each task of the run, without superseded tasks. It reads in pages."""
     t, after = task_history.c, 0
     query = query.where(t.run_id == run_id, t.superseded_by.is_(None)).order_by(t.task_id).limit(CHUNK)
     query = query.with_hint(task_history, _BY_ID, "mysql")

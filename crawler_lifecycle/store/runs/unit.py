@@ -1,4 +1,4 @@
-"""The unit of work: a write transaction on one locked run."""
+"""The unit of work of runs: a write transaction on one locked run. Also queries that several modules need."""
 
 from __future__ import annotations
 
@@ -28,37 +28,38 @@ from .tables import run_history, status_transition, task_history
 log = logging.getLogger(__name__)
 
 
-#: Corrections that one event shows.
-CORRECTIONS_TOLD = 20
-_TOLD = (
+#: The most corrections that one event shows.
+CORRECTIONS_SHOWN = 20
+#: The fields of a correction that the event shows.
+_SHOWN = (
     *("id", "task_id", "attempt", "kind", "believed", "believed_since", "truth", "truth_since", "found_by", "lag_ms"),
     "created_at",
 )
 
 
-#: All tasks of a run are read by one of these, however large a part of the table the run is: left to itself, the
-#: optimizer then prefers to read the tasks of all runs.
+#: The indexes by which all tasks of a run are read. Without this hint the optimizer reads the whole table when the run
+#: has a large part of its rows.
 BY_RUN = "FORCE INDEX (ix_task_history_current, uq_task_history_run_id_task_index_attempt)"
 
 
 def current_tasks(run_id: int | BindParameter[int], *columns: Any) -> Select[Any]:
-    """Columns of the run's tasks that are not superseded."""
+    """Return the query of these columns of the run's tasks, without superseded tasks."""
     t = task_history.c
     query = select(*columns).select_from(task_history).where(t.run_id == run_id, t.superseded_by.is_(None))
     return query.with_hint(task_history, BY_RUN, "mysql")
 
 
-#: Executed after every change and every look: building it each time would take longer than the query.
+#: This query runs after every change and every look. It is built once, because building it takes longer than the query.
 _COUNT = current_tasks(bindparam("run_id"), task_history.c.status, func.count()).group_by(task_history.c.status)
 
 
 def count_tasks(conn: Connection, run_id: int) -> TaskCounts:
-    """Tasks of the run that are not superseded, by status."""
+    """Return the number of tasks of the run in each status, without superseded tasks."""
     return TaskCounts(dict(conn.execute(_COUNT, {"run_id": run_id}).all()))
 
 
 def check_run(run: Row, ref: RunRef) -> None:
-    """Raise ``Fenced`` for the row of another run. It is told in the log of whoever tried, too."""
+    """Raise ``Fenced`` when the row belongs to another run. The error is also logged."""
     if run["run_uid"] != ref.uid:
         text = ref.foreign(f"The row of run {ref.run_id}", run["run_uid"])
         log.warning("refused a write for another run: %s", text)
@@ -66,13 +67,16 @@ def check_run(run: Row, ref: RunRef) -> None:
 
 
 def check_kept(run: Row) -> None:
-    """Raise ``RunDeleted`` for a run that was deleted."""
+    """Raise ``RunDeleted`` when the run was deleted."""
     if run["deleted_at"] is not None:
         raise RunDeleted(f"Run {run['run_id']} was deleted at {run['deleted_at'].isoformat()}; start a new one")
 
 
 def check_fence(run: Row, fence: Fence) -> None:
-    """Raise ``Fenced`` unless the run is still the writer's. It is told in the log of whoever tried, too."""
+    """Raise ``Fenced`` unless the run still belongs to the writer. The error is also logged.
+
+    Raises ``RowEdited`` when a manual edit changed the attempt or the owner.
+    """
     check_run(run, fence.run)
     same_attempt, same_owner = run["attempt"] == fence.attempt, run["owner_run_id"] == fence.owner_run_id
     if same_attempt and same_owner:
@@ -82,24 +86,24 @@ def check_fence(run: Row, fence: Fence) -> None:
         f"attempt {fence.attempt} of owner {fence.owner_run_id} may no longer write"
     )
     if same_attempt or same_owner:
-        # A takeover changes both. A manual edit changed one: the writer continues once that is repaired.
+        # A takeover changes both columns, so a manual edit changed this one. After a repair the writer continues.
         column, value = ("owner_run_id", fence.owner_run_id) if same_attempt else ("attempt", fence.attempt)
-        fault = Fault(column, run[column], f"no takeover wrote it: set it back to {value!r}")
+        fault = Fault(column, run[column], f"a manual edit changed it: set it back to {value!r}")
         raise RowEdited(f"{text}. {where(run_history, run)}: {fault}")
     log.warning("refused a late write: %s", text)
     raise Fenced(text)
 
 
 def missing(run_id: int) -> RowMissing:
-    """The error for a run's own workflow when the run's row is not there any more."""
-    cure = "an audit with adopt makes it again (crawlctl audit --adopt); until then the run waits"
-    return RowMissing(f"The row of run {run_id} is gone, as after a restore of the database: {cure}")
+    """Return the error that the workflow of a run gets when the row of the run is missing."""
+    cure = "crawlctl audit --adopt inserts it again; until then the run waits"
+    return RowMissing(f"The row of run {run_id} is missing, perhaps after a restore of the database: {cure}")
 
 
 def read_run(conn: Connection, run_id: int, *, lock: bool = False, owned: bool = False) -> dict[Any, Any]:
-    """The run's row, locked until the end of the transaction if asked for.
+    """Return the row of the run. ``lock`` keeps it locked until the end of the transaction.
 
-    Raises ``RunNotFound`` (to whoever ``owned`` the run ``RowMissing``).
+    Raises ``RunNotFound``, or ``RowMissing`` when the caller ``owned`` the run.
     """
     try:
         return read_row(conn, run_history, run_id, lock="write" if lock else None)
@@ -110,7 +114,7 @@ def read_run(conn: Connection, run_id: int, *, lock: bool = False, owned: bool =
 
 
 def checked_counts(conn: Connection, run: Row) -> TaskCounts:
-    """``count_tasks``. Raises ``RowUnreadable`` for a run that ended and has tasks that are alive."""
+    """Return ``count_tasks``. Raises ``RowUnreadable`` when the run has ended and still has alive tasks."""
     counts = count_tasks(conn, run["run_id"])
     if counts.alive and RunStatus(run["status"]).terminal:
         cure = f"{counts.alive} of its tasks are alive: set it back to PROCESSING, or stop the run (crawlctl stop)"
@@ -120,7 +124,7 @@ def checked_counts(conn: Connection, run: Row) -> TaskCounts:
 
 @dataclass
 class Unit:
-    """A write transaction on a run with a locked row, so that no other writer of ours comes between.
+    """A write transaction on a run whose row is locked. Other writers of this program wait for its end.
 
     ``run`` is the row that will be committed. ``changed`` requests one ``run.changed`` event at the end.
     """
@@ -130,11 +134,11 @@ class Unit:
     now: datetime
     changed: bool = False
     told: Told | None = None
-    """The function that is called, after the commit, with the additions to the ledger."""
+    """The function that is called after the commit with the new transitions and corrections."""
     told_changes: list[TaskChanged] = field(default_factory=list)
     told_corrections: list[Corrected] = field(default_factory=list)
     corrections: list[CorrectionRow] = field(default_factory=list)
-    """The written corrections, for the event about them."""
+    """The corrections that the transaction wrote. An event reports them."""
 
     @property
     def run_id(self) -> int:
@@ -160,7 +164,7 @@ class Unit:
         return count_tasks(self.conn, self.run_id)
 
     def update_run(self, **values: Any) -> None:
-        """Write the values that differ; nothing at all when none does."""
+        """Write the values that differ from the row. If no value differs, write nothing."""
         new = {name: value for name, value in values.items() if self.run[name] != value}
         if not new:
             return
@@ -171,8 +175,8 @@ class Unit:
         self.run.update(new)
 
     def _waiting_since(self, wait: str | None) -> datetime | None:
-        """The time since which the run waits for this. The text before the colon names the reason; the rest may
-        change.
+        """Return the time since which the run waits for the same reason. The text before the colon names the reason;
+        the text after it may change.
         """
         before = self.run["waiting_for"]
         if wait is None:
@@ -188,7 +192,10 @@ class Unit:
         cluster_time: datetime | None = None,
         **values: Any,
     ) -> bool:
-        """Change the run's status, forwards only, with its transition. Returns whether it changed."""
+        """Change the status of the run, and record the transition. Returns whether the status changed.
+
+        A change that the state machine does not allow is ignored. ``values`` are further columns.
+        """
         if not run_may_become(self.status, status):
             return False
         self.note_transition(self.run["status"], status, source, evidence, cluster_time)
@@ -203,7 +210,7 @@ class Unit:
         evidence: Mapping[str, Any],
         cluster_time: datetime | None = None,
     ) -> None:
-        """Append the run's own transition. Only ``move_run``, a new attempt and a new run may call it."""
+        """Append a transition of the run itself. Only ``move_run``, a new attempt and a new run may call this."""
         self.conn.execute(
             insert(status_transition).values(
                 run_id=self.run_id,
@@ -220,7 +227,7 @@ class Unit:
         self.changed = True
 
     def announce(self) -> None:
-        """The event with the present state of the run."""
+        """Append the event ``run.changed`` with the present state of the run."""
         names = ("run_id", "attempt", "crawler", "trigger", "status", "stage", "outcome", "pages", "items", "errors")
         tasks = dict(self.counts().by_status)
         body = facts(self.run, *names) | {"tasks": tasks}
@@ -228,16 +235,16 @@ class Unit:
         body["waiting"] = waiting(standing(self.run, tasks))
         self.append_event(EVENT_RUN_CHANGED, None, body)
 
-    def tell_corrections(self) -> None:
-        """One event for all corrections of the transaction, with the first of them."""
-        # The evidence stays in the ledger.
-        shown = [facts(asdict(row), *_TOLD) for row in self.corrections[:CORRECTIONS_TOLD]]
+    def report_corrections(self) -> None:
+        """Append one event for all corrections of the transaction. It shows the first ``CORRECTIONS_SHOWN``."""
+        # The event leaves the evidence out. The table has it.
+        shown = [facts(asdict(row), *_SHOWN) for row in self.corrections[:CORRECTIONS_SHOWN]]
         body = {"attempt": self.attempt, "crawler": self.run["crawler"], "flow_id": self.run["flow_id"]}
         body |= {"status": self.run["status"], "count": len(self.corrections), "corrections": shown}
         self.append_event(EVENT_CORRECTION_MADE, None, body)
 
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
-        """Append one event. Nothing may follow it in the transaction."""
+        """Append one event. It must be the last statement of the transaction."""
         row = {
             "subject": run_subject(self.run_id),
             "subject_uid": self.ref.uid,
@@ -252,7 +259,9 @@ class Unit:
 
 
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
-    """The standing of the run, without ages: an event is read at any later time."""
+    """Return the facts from which the text about the wait of a run is made. They contain times and no ages, because
+    people read an event later.
+    """
     return Standing(
         status=str(run["status"]),
         created_at=run["attempt_at"] or run["created_at"],
@@ -271,7 +280,7 @@ def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
 
 
 class RunPart(StorePart):
-    """A part of the store that works on one run: how its unit of work begins and ends."""
+    """The base class of parts of the store that work on one run."""
 
     def _of_run(self, table: Table, run_id: int) -> list[Mapping[str, object]]:
         query = select(table).where(table.c.run_id == run_id).order_by(table.c.id)
@@ -279,10 +288,10 @@ class RunPart(StorePart):
 
     @contextmanager
     def _unit(self, run_id: int, fence: Fence | None = None, *, of_deleted: bool = False) -> Iterator[Unit]:
-        """Lock the run first, check the fence, and tell of the change at the end if there was one.
+        """Lock the run and check the fence. At the end, append an event if the run changed.
 
-        The run's row comes first in every transaction, so that two of them cannot wait for each other. Raises
-        ``RunDeleted``, unless this is ``of_deleted`` runs as well.
+        Every transaction locks the row of the run first, so that two transactions never wait for each other. Raises
+        ``RunDeleted`` for a deleted run, unless ``of_deleted``.
         """
         with self._db.writing() as conn:
             run = read_run(conn, run_id, lock=True, owned=fence is not None)
@@ -290,17 +299,17 @@ class RunPart(StorePart):
                 check_fence(run, fence)
             if not of_deleted:
                 check_kept(run)
-            # The clock is read after the wait for the lock: lag counts until the commit, not until the attempt.
+            # The clock is read after the wait for the lock, because lag counts until the commit.
             unit = Unit(conn, run, self._clock(), told=self._told)
             yield unit
             if unit.corrections:
-                unit.tell_corrections()
+                unit.report_corrections()
             if unit.changed:
                 unit.announce()
-        self._tell(unit)
+        self._report(unit)
 
-    def _tell(self, unit: Unit) -> None:
-        """Report the committed changes, and their lateness against the times in the rows."""
+    def _report(self, unit: Unit) -> None:
+        """Report the committed changes, and the time from the timestamp in the rows until now."""
         if self._told is None or not (unit.told_changes or unit.told_corrections):
             return
         took = self._clock() - unit.now

@@ -1,1 +1,1 @@
-"""Schedules and their due times."""
+"""Schedules and their firings."""

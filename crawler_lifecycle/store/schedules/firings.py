@@ -1,4 +1,4 @@
-"""Firings: rows of ``schedule_due``, one for each due time that was decided. Functions of an open transaction."""
+"""Firings: rows of ``schedule_due``, one for each decided due time. The functions work in an open transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .tables import schedule, schedule_due
 
 BEGINS = [one.value for one in Decision if one.begins]
 _s, _d = schedule.c, schedule_due.c
-#: The state of each kind of target: its table, its key, its state column; the states after an end, and the good ones.
+#: The table, the key column and the state column of each kind of target.
 _TARGETS: Mapping[TargetKind, tuple[Any, Any, Any]] = {
     TargetKind.RUN: (run_history, run_history.c.run_id, run_history.c.status),
     TargetKind.MANAGER: (manager, manager.c.manager_id, manager.c.status),
@@ -36,8 +36,8 @@ _TARGETS: Mapping[TargetKind, tuple[Any, Any, Any]] = {
 OVER = {one.value for one in RunStatus if one.terminal} | {one.value for one in GraphState if one.final}
 GOOD = {RunStatus.COMPLETED.value, GraphState.COMPLETED.value}
 DELETED = "its schedule was deleted before it began"
-UNFIRED = "Temporal did not fire; Backfill begins it (crawlctl schedule backfill)"
-#: The most firings in one statement, and in one transaction of a worker that checks past due times.
+UNFIRED = "Temporal did not fire at this time; Backfill begins it (crawlctl schedule backfill)"
+#: The most due times that one call of ``note`` checks.
 _NOTED_MAX = 1000
 _EVENTS = {
     Decision.MISSED: EVENT_SCHEDULE_MISSED,
@@ -47,14 +47,14 @@ _EVENTS = {
 
 
 def spec_of(row: Row) -> ScheduleSpec:
-    """The definition of a row. Raises ``RowUnreadable``."""
+    """Return the definition in a row. Raises ``RowUnreadable``."""
     return definition_of(schedule, row, ScheduleSpec.read)
 
 
 def new_row(
     row: Row, due_at: datetime, now: datetime, decision: Decision, reason: str | None, *, after_id: int | None = None
 ) -> dict[str, Any]:
-    """The values of a firing that was decided so, ``now``."""
+    """Return the values of a new firing with this decision, which was made at ``now``."""
     return {
         "schedule_id": row["schedule_id"],
         "revision": row["revision"],
@@ -69,7 +69,7 @@ def new_row(
 
 
 def written(conn: Connection, row: Row, values: Mapping[str, Any], before: Row | None) -> DueRow:
-    """The firing with these values: a new one, or ``before`` with a new end."""
+    """Write these values into a new firing, or into the firing ``before``. Returns the firing."""
     if before is not None:
         conn.execute(update(schedule_due).where(_d.due_id == before["due_id"]).values(**values))
     else:
@@ -80,18 +80,19 @@ def written(conn: Connection, row: Row, values: Mapping[str, Any], before: Row |
 
 
 def note_all(conn: Connection, row: dict[Any, Any], now: datetime) -> list[Row]:
-    """Give all due times up to now a firing, before the definition changes. Returns the firings to report."""
-    told, more = list[Row](), True
-    with suppress(RowUnreadable):  # an unreadable definition was never due, and is about to be replaced or removed
+    """Write a firing for each due time up to now, before the definition changes. Returns the events to append."""
+    events, more = list[Row](), True
+    with suppress(RowUnreadable):  # an unreadable definition has no due times, and is about to be replaced or removed
         while more:
-            noted, tell = note(conn, row, now, now)
-            told, more = told + tell, noted.more
-    return told
+            noted, new = note(conn, row, now, now)
+            events, more = events + new, noted.more
+    return events
 
 
 def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
-    """Cancel waiting firings, as their schedule is deleted: a later schedule of the same name is another one. Firings
-    that a person requested stay. Returns the firings to report.
+    """Cancel the queued firings of a schedule that is being deleted. Returns the events to append.
+
+    A later schedule with the same name must not inherit them. Firings that a person requested stay.
     """
     mine = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED.value, _d.target_id.is_(None))
     queued = conn.execute(select(schedule_due).where(*mine).order_by(_d.due_at)).mappings().all()
@@ -102,7 +103,7 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
     conn.execute(update(schedule_due).where(*mine, _d.asked_by.is_(None)).values(**failed))
     for firing in queued:
         after = firing["after_id"]
-        while after in firings:  # a requested firing waits for the one before
+        while after in firings:  # a requested firing now waits for the firing before the cancelled ones
             after = firings[after]["after_id"]
         if firing["due_id"] not in firings and after != firing["after_id"]:
             conn.execute(update(schedule_due).where(_d.due_id == firing["due_id"]).values(after_id=after))
@@ -110,7 +111,10 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
 
 
 def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) -> tuple[Noted, list[Row]]:
-    """Write a firing for each due time from the last check on, up to ``until``, that has none; several at once."""
+    """Write a firing for each due time without one, from the last check until ``until``, at most 1,000 at a time.
+
+    Returns the numbers of new firings and the events to append.
+    """
     unfired, last = unfired_times(conn, row, until)
     paused_at, firings = row["paused_at"], []
     for due_at in unfired:
@@ -124,12 +128,15 @@ def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) 
         conn.execute(update(schedule).where(_s.schedule_id == row["schedule_id"]).values(checked_until=until))
         row["checked_until"] = until
     missed = [firing for firing in firings if firing["decision"] == Decision.MISSED]
-    tell = [event_of(row, missed, now)] if missed else []
-    return Noted(len(missed), len(firings) - len(missed), last is not None), tell
+    events = [event_of(row, missed, now)] if missed else []
+    return Noted(len(missed), len(firings) - len(missed), last is not None), events
 
 
 def unfired_times(conn: Connection, row: Row, until: datetime) -> tuple[list[datetime], datetime | None]:
-    """Due times since the last check that have no firing; and the last one looked at, where there may be more."""
+    """Return the due times since the last check that have no firing, of the first 1,000 due times.
+
+    The second value is the last examined due time; ``None``: there are no more due times until ``until``.
+    """
     due = list(itertools.islice(spec_of(row).due_times(row["checked_until"], until), _NOTED_MAX))
     if not due:
         return [], None
@@ -140,7 +147,7 @@ def unfired_times(conn: Connection, row: Row, until: datetime) -> tuple[list[dat
 
 
 def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
-    """The event about these firings, which have the same decision; empty where nobody is notified of it."""
+    """Return the event about these firings, which all have one decision. It is empty when the decision has no event."""
     first, last, decision = firings[0], firings[-1], Decision(firings[0]["decision"])
     if decision not in _EVENTS:
         return {}
@@ -153,7 +160,7 @@ def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
     body |= {"name": row["name"], "count": len(firings), "kind": kind.value, "crawler": crawler}
     return {
         "subject": schedule_subject(row["name"]),
-        # A due time is its own identity, in this database and every other.
+        # A due time is unique for its schedule, in this database and in every other one.
         "subject_uid": f"{first['due_at'].astimezone(UTC):%Y%m%dT%H%M%SZ}",
         "run_id": None,
         "attempt": row["revision"],
@@ -165,7 +172,7 @@ def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
 
 
 def append_events(conn: Connection, events: Sequence[Row]) -> None:
-    """Append these events. Nothing may follow it in the transaction."""
+    """Append these events, without empty ones. They must be the last statements of the transaction."""
     for event in events:
         if event:
             insert_event(conn, event)
@@ -176,33 +183,33 @@ def check_seen(conn: Connection, schedule_id: int, seen: datetime) -> None:
     mine = (_d.schedule_id == schedule_id, _d.due_at > seen, _d.asked_by.is_not(None))
     found = conn.execute(select(_d.due_at, _d.asked_by).where(*mine).order_by(_d.due_at.desc()).limit(1)).one_or_none()
     if found is not None:
-        what = f"{found.asked_by} had it be due at {due_text(found.due_at)} since it was looked at"
-        raise NotInThisState(f"Not carried out: {what}. Look at it again first.")
+        what = f"{found.asked_by} requested the due time {due_text(found.due_at)} after you loaded the schedule"
+        raise NotInThisState(f"Nothing was started: {what}. Load it again first.")
 
 
 def find(conn: Connection, *which: ColumnElement[bool]) -> dict[Any, Any] | None:
-    """The one firing with these conditions; ``None``: there is none."""
+    """Return the one firing that meets these conditions; ``None``: there is none."""
     row = conn.execute(select(schedule_due).where(*which)).mappings().one_or_none()
     return None if row is None else dict(row)
 
 
 def at(conn: Connection, row: Row, due_at: datetime) -> dict[Any, Any] | None:
-    """The firing of this due time of a schedule; ``None``: it has none yet."""
+    """Return the firing of this due time of a schedule; ``None``: it has no firing yet."""
     return find(conn, _d.schedule_id == row["schedule_id"], _d.due_at == due_at)
 
 
 def take(conn: Connection, firing: Mapping[Any, Any], request_key: str) -> None:
-    """Make this firing the one that a request asked for. Raises ``NotInThisState`` when another request did."""
+    """Record that the request with this key asked for this firing. Raises ``NotInThisState`` if another request did."""
     if firing["request_key"] is not None:
         at = due_text(firing["due_at"])
-        raise NotInThisState(f"Another request had it be due at {at}; send this again a second later")
+        raise NotInThisState(f"Another request has started the due time {at}; send your request again a second later")
     conn.execute(update(schedule_due).where(_d.due_id == firing["due_id"]).values(request_key=request_key))
 
 
 def previous(conn: Connection, schedule_id: int) -> Row | None:
-    """The last decided firing of those that begin a target."""
+    """Return the firing that was decided last, of those that start a target; ``None``: there is none."""
     found: list[Row] = []
-    for decision in BEGINS:  # each for itself, by the index
+    for decision in BEGINS:  # one query for each decision, so that each reads an index
         mine = select(schedule_due).where(_d.schedule_id == schedule_id, _d.decision == decision)
         found += conn.execute(mine.order_by(_d.decided_at.desc()).limit(1)).mappings().all()
     last: Row | None = max(found, key=lambda firing: firing["decided_at"], default=None)
@@ -210,19 +217,19 @@ def previous(conn: Connection, schedule_id: int) -> Row | None:
 
 
 def decided_after(previous: Row | None, now: datetime) -> datetime:
-    """The time of a firing's decision: after the one before, whatever the clocks of two workers say."""
+    """Return the time of a new decision. It is after the previous decision, even if the clocks of workers differ."""
     return now if previous is None else max(now, previous["decided_at"] + timedelta(microseconds=1))
 
 
 def target_status(conn: Connection, firing: Row) -> str | None:
-    """The status of a firing's target; ``None``: it does not exist any more."""
+    """Return the status of a firing's target; ``None``: the target does not exist any more."""
     _, key, state = _TARGETS[TargetKind(firing["target_kind"])]
     found: str | None = conn.execute(select(state).where(key == firing["target_id"])).scalar_one_or_none()
     return found
 
 
 def is_live(conn: Connection, firing: Row) -> bool:
-    """Return whether the target of a firing has no verdict yet. A target that is still to be begun has none."""
+    """Return whether the target of a firing has not ended yet. A target that has not started is live, too."""
     if not Decision(firing["decision"]).begins:
         return False
     if firing["target_id"] is None:
@@ -232,7 +239,7 @@ def is_live(conn: Connection, firing: Row) -> bool:
 
 
 def status_column() -> Any:
-    """The column with the status of the target, for lists."""
+    """Return a column with the status of the target, for lists of firings."""
     whens = [
         (
             _d.target_kind == kind.value,
@@ -244,11 +251,11 @@ def status_column() -> Any:
 
 
 def target_of(firing: Row) -> TargetRef | None:
-    """The target that the firing began; ``None``: none yet."""
+    """Return the target that the firing started; ``None``: it has started no target yet."""
     return None if firing["target_id"] is None else TargetRef(TargetKind(firing["target_kind"]), firing["target_id"])
 
 
 def due_row(firing: Row, name: str) -> DueRow:
-    """The firing in the form of the port."""
+    """Return the firing as a value of the port."""
     more = {"decision": Decision(firing["decision"]), "target": target_of(firing), "status": firing.get("status")}
     return made(DueRow, firing, name=name, **more)

@@ -28,24 +28,24 @@ from . import firings
 from .tables import schedule, schedule_due
 
 _s, _d = schedule.c, schedule_due.c
-#: Of a schedule that has most of the firings MySQL reads and sorts all of them otherwise.
+#: Without this index MySQL may read and sort all firings of a schedule that has most of the rows.
 _BY_DUE = "FORCE INDEX (uq_schedule_due_schedule_id_due_at)"
-#: Seconds by which a clock may be behind Temporal's: a time further ahead is not due yet.
+#: The most by which our clock may be behind Temporal's. A due time that is further in the future is refused.
 _AHEAD = timedelta(hours=1)
 
 
 class ScheduleStore(StorePart):
-    """Schedules and their firings. A schedule's row is locked first."""
+    """Schedules and their firings. Most writing methods lock the row of the schedule first."""
 
     # --- definitions ---
 
     def put_schedule(
         self, name: str, definition: Mapping[str, Any], requested_by: str | None
     ) -> tuple[ScheduleRow, bool]:
-        """Make the schedule, or give it this definition; whether anything changed. A deleted one is there again.
+        """Make the schedule, or change its definition. Returns the row, and whether it changed.
 
-        What was due until now has its firing first, by the definition of until now; the same before a pause ends, and
-        before a deletion.
+        A deleted schedule is made again. Each past due time first gets its firing by the former definition. The end of
+        a pause and a deletion do this, too. Raises ``TooManyOpen`` when there are too many schedules.
         """
         write = partial(self._put, name, definition, requested_by)
         return self._db.inserting(f"schedule {name!r}", write)
@@ -65,7 +65,7 @@ class ScheduleStore(StorePart):
         else:
             new |= {"revision": found["revision"] + 1, "ended_at": None, "deleted_at": None, "checked_until": now}
             if found["deleted_at"] is None:
-                # Due times until now belong to the former definition.
+                # The former definition decides about due times until now.
                 tell = firings.note_all(conn, found, now)
             else:
                 new |= {"paused_at": None, "pause_reason": None, "told": None}
@@ -76,7 +76,10 @@ class ScheduleStore(StorePart):
         return made(ScheduleRow, row), True
 
     def pause_schedule(self, name: str, reason: str | None, at: datetime | None = None) -> ScheduleRow:
-        """Pause it for this reason, or (``None``) resume it. ``at``: the time of the change. Raises ``RunNotFound``."""
+        """Pause the schedule for this reason. ``None`` as the reason resumes it. Raises ``RunNotFound``.
+
+        ``at`` is the time of the pause; the default is now.
+        """
         with self._db.writing() as conn:
             row = needed_row(conn, schedule, name)
             if (row["paused_at"] is None) == (reason is None):
@@ -93,7 +96,7 @@ class ScheduleStore(StorePart):
             return made(ScheduleRow, {**row, **values})
 
     def delete_schedule(self, name: str) -> bool:
-        """Have it deleted; whether it was there. Its due times stay on record."""
+        """Delete the schedule. Returns whether it existed. Its firings stay recorded."""
         with self._db.writing() as conn:
             row, now = locked_row(conn, schedule, name), self._clock()
             if row is None:
@@ -107,26 +110,32 @@ class ScheduleStore(StorePart):
     def told_schedule(
         self, schedule_id: int, told: int | None, *, trouble: str | None, ended_at: datetime | None
     ) -> None:
-        """Record the revision in Temporal, its error, and since when it has no further due times."""
+        """Record the revision that Temporal has and the error of the last update. ``ended_at`` is the time since which
+        the schedule has no further due times.
+        """
         values = {"told": told, "trouble": trouble, "ended_at": ended_at}
         with self._db.writing() as conn:
             conn.execute(update(schedule).where(_s.schedule_id == schedule_id).values(**values))
 
     def get_schedule(self, name: str) -> ScheduleRow | None:
-        """The schedule of this name, deleted ones too."""
+        """Return the schedule with this name, even if it was deleted."""
         rows = self._rows(select(schedule).where(_s.name == name))
-        # MySQL ignores spaces at the end.
+        # MySQL ignores spaces at the end of a name.
         return made(ScheduleRow, rows[0]) if rows and rows[0]["name"] == name else None
 
     def list_schedules(self, after_id: int = 0, limit: int = 100, *, deleted: bool = False) -> list[ScheduleRow]:
-        """Schedules behind ``after_id``, in the order in which they were made."""
+        """Return schedules with a number above ``after_id``, in the order in which they were made. ``deleted``: include
+        deleted ones.
+        """
         query = select(schedule).where(_s.schedule_id > after_id).order_by(_s.schedule_id).limit(limit)
         if not deleted:
             query = query.where(_s.deleted_at.is_(None))
         return [made(ScheduleRow, row) for row in self._rows(query)]
 
     def count_schedules(self, before: datetime) -> ScheduleCounts:
-        """Count the schedules; ``untold`` counts those changed before then of which Temporal was not told."""
+        """Return the counts of schedules. ``untold`` counts schedules that were changed before ``before`` and whose
+        change Temporal does not have.
+        """
         there = _s.deleted_at.is_(None)
         untold = and_(there, or_(_s.told.is_(None), _s.told < _s.revision)) | and_(~there, _s.told.is_not(None))
         asked = (there & _s.paused_at.is_(None), there & _s.paused_at.is_not(None), untold & (_s.updated_at < before))
@@ -137,21 +146,23 @@ class ScheduleStore(StorePart):
     # --- due times ---
 
     def decide_due(self, name: str, due_at: datetime, revision: int | None = None) -> DueRow | None:
-        """Decide what becomes of a due time, once: again, the firing that is there, also of a deleted schedule.
+        """Decide about a due time once, and return its firing. A second call returns the existing firing, even if the
+        schedule was deleted.
 
-        ``revision``: of the definition by which Temporal fired. ``None``: no such schedule, or it is not due then.
+        ``revision`` is the revision of the definition with which Temporal fired. Returns ``None`` when there is no such
+        schedule, or when it is not due at ``due_at``.
         """
         with self._db.writing() as conn:
             row = locked_row(conn, schedule, name, deleted=True)
             before = None if row is None else firings.at(conn, row, due_at)
             if row is None or (row["deleted_at"] is not None and before is None):
                 return None
-            # What is on record decides, also when the schedule was deleted since.
+            # A recorded decision is final, unless it was only recorded because Temporal had not fired.
             if before is not None and (before["reason"] != firings.UNFIRED or row["deleted_at"] is not None):
                 return firings.due_row(before, name)
             spec, now = firings.spec_of(row), self._clock()
             asked = before is None and not spec.is_due(due_at)
-            # Temporal never fires at this time by itself: a person triggered it there.
+            # Temporal never fires at this time by the definition, so a person triggered it in Temporal.
             if asked and (revision != row["revision"] or spec.fires(due_at)):
                 return None
             if due_at > now + _AHEAD:
@@ -174,12 +185,12 @@ class ScheduleStore(StorePart):
                 row, due_at, firings.decided_after(previous, now), decision, reason, after_id=after
             )
             firing = firings.written(conn, row, values, before)
-            if before is None or decision is not Decision.MISSED:  # else it was told when its firing was written
+            if before is None or decision is not Decision.MISSED:  # otherwise the event exists since the first firing
                 firings.append_events(conn, [firings.event_of(row, [values], now)])
             return firing
 
     def _failing(self, conn: Connection, row: Row, spec: ScheduleSpec) -> str | None:
-        """Pause a schedule whose targets fail one after the other. Returns the reason."""
+        """Pause the schedule if its last targets all failed. Returns the reason; ``None``: it was not paused."""
         if spec.pause_after_failures is None:
             return None
         failed: list[bool] = []
@@ -202,7 +213,9 @@ class ScheduleStore(StorePart):
         return why
 
     def asked_due(self, name: str, request_key: str) -> DueRow | None:
-        """The firing that this request asked for, if it exists. Raises ``InvalidRequest``."""
+        """Return the firing that this request asked for; ``None``: there is none. Raises ``InvalidRequest`` for an
+        invalid key.
+        """
         check_request_id(request_key)
         query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
         rows = self._rows(query.where(_s.name == name, _d.request_key == request_key))
@@ -217,19 +230,18 @@ class ScheduleStore(StorePart):
         seen: datetime | None = None,
         request_key: str | None = None,
     ) -> list[DueRow]:
-        """Have these due times begin, because a person asks: each that began nothing yet. Raises ``RunNotFound``.
+        """Write a firing that starts a target for each of these due times, as a person requested. Returns the firings.
 
-        ``request_key``, with one due time: of the request, which sent again finds the firing that it asked for,
-        whenever that is. ``NotInThisState`` when another request asked for the same second.
-
-        ``seen``: the latest due time that this person saw a firing of. ``NotInThisState`` when somebody asked for a
-        later one since.
+        A due time that has such a firing already keeps it. ``request_key`` identifies a request with one due time: a
+        repeated request returns the firing of the first. ``seen`` is the latest due time for which this person has seen
+        a firing. Raises ``RunNotFound``. Raises ``NotInThisState`` when another request asked for the same due time, or
+        when a person requested a due time after ``seen``.
         """
         with self._db.writing() as conn:
-            row, now, told = needed_row(conn, schedule, name), self._clock(), list[DueRow]()
+            row, now, answer = needed_row(conn, schedule, name), self._clock(), list[DueRow]()
             of_request = (_d.schedule_id == row["schedule_id"], _d.request_key == request_key)
             if request_key is not None and (before := firings.find(conn, *of_request)) is not None:
-                return [firings.due_row(before, name)]  # whatever was requested since
+                return [firings.due_row(before, name)]  # even if somebody requested another due time since
             if seen is not None:
                 firings.check_seen(conn, row["schedule_id"], seen)
             spec, previous = firings.spec_of(row), firings.previous(conn, row["schedule_id"])
@@ -238,9 +250,9 @@ class ScheduleStore(StorePart):
                 if firing is not None and request_key is not None:
                     firings.take(conn, firing, request_key)
                 if firing is not None and Decision(firing["decision"]).begins:
-                    told.append(firings.due_row(firing, name))
+                    answer.append(firings.due_row(firing, name))
                     continue
-                # A requested firing is never skipped: it waits, unless the schedule allows it beside the others.
+                # A requested firing is never skipped: it waits, unless the schedule allows parallel targets.
                 live = previous is not None and firings.is_live(conn, previous)
                 overlap = Circumstances(0, 0, spec.overlap, live, asked=True)
                 decision = decide(overlap)[0]
@@ -252,20 +264,20 @@ class ScheduleStore(StorePart):
                 values |= {"asked_by": asked_by} | ({} if request_key is None else {"request_key": request_key})
                 if firing is not None:
                     values["reason"] = f"{reason}; it was {firing['decision']}: {firing['reason']}"
-                told.append(firings.written(conn, row, values, firing))
+                answer.append(firings.written(conn, row, values, firing))
                 previous = firings.at(conn, row, at)
-            return told
+            return answer
 
     def unfired_due(self, schedule_id: int, until: datetime) -> list[datetime]:
-        """Due times up to ``until`` that have no firing, a thousand at most."""
+        """Return due times until ``until`` that have no firing, of the first 1,000 due times since the last check."""
         with self._db.reading() as conn:
             row = conn.execute(select(schedule).where(_s.schedule_id == schedule_id)).mappings().one()
             return firings.unfired_times(conn, row, until)[0]
 
     def note_due(self, schedule_id: int, until: datetime) -> Noted:
-        """Write a firing for each due time up to ``until`` that has none, some at once.
+        """Write a firing for each due time until ``until`` that has none, at most 1,000 at a time.
 
-        They are ``paused`` where the schedule was, else ``missed``.
+        The decision is ``paused`` for due times during a pause, and ``missed`` for all others.
         """
         with self._db.writing() as conn:
             query = select(schedule).where(_s.schedule_id == schedule_id).with_for_update()
@@ -277,7 +289,7 @@ class ScheduleStore(StorePart):
             return noted
 
     def get_due(self, due_id: int) -> DueRow:
-        """The firing. Raises ``RunNotFound``."""
+        """Return the firing with this number. Raises ``RunNotFound``."""
         query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
         rows = self._rows(query.where(_d.due_id == due_id)) if 0 < due_id <= ID_MAX else []
         if not rows:
@@ -285,7 +297,7 @@ class ScheduleStore(StorePart):
         return firings.due_row(rows[0], rows[0]["name"])
 
     def previous_target(self, due_id: int) -> PreviousTarget | None:
-        """The target that a queued firing waits for; ``None``: it waits for nothing."""
+        """Return the target for which a queued firing waits; ``None``: it waits for no target."""
         with self._db.reading() as conn:
             after = conn.execute(select(_d.after_id).where(_d.due_id == due_id)).scalar_one_or_none()
             firing = None if after is None else firings.find(conn, _d.due_id == after)
@@ -294,13 +306,14 @@ class ScheduleStore(StorePart):
             return PreviousTarget(firing["due_id"], firings.is_live(conn, firing), firings.target_of(firing))
 
     def give_way(self, due_id: int) -> bool:
-        """Return whether a queued firing gives way: it would be stopped at once for a later one. It is written down.
+        """Skip a queued firing if a later firing would stop its target at once (overlap ``stop_previous``).
 
-        It then begins nothing, and firings that wait for it wait for what it waited for.
+        Returns whether it was skipped. A skipped firing starts no target. Firings that waited for it then wait for the
+        firing before it.
         """
         with self._db.writing() as conn:
-            of_line = select(_d.schedule_id).where(_d.due_id == due_id).scalar_subquery()
-            query = select(schedule).where(_s.schedule_id == of_line).with_for_update()
+            its_schedule = select(_d.schedule_id).where(_d.due_id == due_id).scalar_subquery()
+            query = select(schedule).where(_s.schedule_id == its_schedule).with_for_update()
             row, firing = conn.execute(query).mappings().one(), firings.find(conn, _d.due_id == due_id)
             assert firing is not None, "it has a schedule"
             waits = firing["decision"] == Decision.QUEUED and firing["target_id"] is None
@@ -318,17 +331,17 @@ class ScheduleStore(StorePart):
             return True
 
     def due_begun(self, due_id: int, target: TargetRef) -> None:
-        """Its target exists. Again: nothing more."""
+        """Record that the target of a firing exists. A second call changes nothing."""
         values = {"target_kind": target.kind.value, "target_id": target.id, "begun_at": self._clock()}
         mine = (_d.due_id == due_id, _d.target_id.is_(None))
         with self._db.writing() as conn:
-            # Its schedule may have been deleted while it was being begun.
+            # The schedule may have been deleted while the target was being started. The firing was failed then.
             failed = update(schedule_due).where(*mine, _d.decision == Decision.FAILED.value)
             conn.execute(failed.values(decision=Decision.STARTED.value, reason=None))
             conn.execute(update(schedule_due).where(*mine).values(**values))
 
     def due_failed(self, due_id: int, reason: str) -> None:
-        """Nothing can ever be begun for it. Again, or once something was begun: nothing more."""
+        """Record that the target of a firing can never start. After its start, or a second time, nothing changes."""
         with self._db.writing() as conn:
             query = select(schedule).join(schedule_due, _s.schedule_id == _d.schedule_id).where(_d.due_id == due_id)
             row = conn.execute(query).mappings().one()
@@ -339,9 +352,9 @@ class ScheduleStore(StorePart):
                 firings.append_events(conn, [firings.event_of(row, [firing], self._clock())])
 
     def due_to_begin(self, until: datetime, after_id: int = 0, limit: int = 100) -> list[DueRow]:
-        """Firings after ``after_id``, decided before ``until``, whose target is still to be begun, by their id."""
+        """Return firings whose target has not started, decided before ``until``, with a number above ``after_id``."""
         found: list[Row] = []
-        for decision in firings.BEGINS:  # each for itself, by the index
+        for decision in firings.BEGINS:  # one query for each decision, so that each reads an index
             query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
             query = query.where(_d.decision == decision, _d.target_id.is_(None), _d.due_id > after_id)
             found += self._rows(query.where(_d.decided_at < until).order_by(_d.due_id).limit(limit))
@@ -351,7 +364,10 @@ class ScheduleStore(StorePart):
     def list_due(
         self, schedule_id: int, before: datetime | None = None, limit: int = 100, decision: Decision | None = None
     ) -> list[DueRow]:
-        """Its due times, the latest first, with the status of their targets."""
+        """Return firings of a schedule, the latest due time first, with the status of their targets.
+
+        ``before`` limits them to earlier due times, ``decision`` to one decision.
+        """
         query = select(schedule_due, _s.name, firings.status_column()).with_hint(schedule_due, _BY_DUE, "mysql")
         query = query.join(schedule, _s.schedule_id == _d.schedule_id).where(_d.schedule_id == schedule_id)
         if before is not None:

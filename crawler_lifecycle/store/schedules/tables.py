@@ -10,7 +10,7 @@ schedule = new_table(
     "schedule",
     Column("schedule_id", Key, primary_key=True, autoincrement=True),
     Column("name", String(80), nullable=False),
-    # Counts up with each definition.
+    # Each new definition raises it by 1.
     Column("revision", Integer, nullable=False),
     Column("definition", Json, nullable=False),
     # The revision that Temporal has.
@@ -18,14 +18,14 @@ schedule = new_table(
     Column("requested_by", Words(255)),
     Column("paused_at", UtcTime),
     Column("pause_reason", Long),
-    # Failures of firings up to this one no longer pause it.
+    # Only failures of firings after this one count for a pause.
     Column("failures_after", BigInteger, nullable=False),
-    # Each due time before has its firing.
+    # The end of the last check. Each due time before it has a firing.
     Column("checked_until", UtcTime, nullable=False),
     Column("trouble", Long),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
-    # Since when there are no further due times.
+    # The time since which there are no further due times.
     Column("ended_at", UtcTime),
     Column("deleted_at", UtcTime),
     UniqueConstraint("name"),
@@ -33,29 +33,29 @@ schedule = new_table(
 
 schedule_due = new_table(
     "schedule_due",
-    # One row for each due time. Only its end is changed later: its target, and, where it had none, that a person
-    # requested it after all.
+    # One row (a firing) for each due time. A row changes later when its target starts or can never start. A firing
+    # without a target also changes when a person requests it.
     Column("due_id", Key, primary_key=True, autoincrement=True),
     Column("schedule_id", Key, ForeignKey("schedule.schedule_id"), nullable=False),
-    # Of the definition by which it was decided.
+    # The revision of the definition that was valid at the decision.
     Column("revision", Integer, nullable=False),
     Column("due_at", UtcTime, nullable=False),
     Column("decision", String(20), nullable=False),
     Column("reason", Long),
     Column("asked_by", Words(255)),
-    # Of the request for it, so that this sent again asks for no other one.
+    # The key of the request of a person. A repeated request with this key finds this row.
     Column("request_key", String(120)),
     Column("lateness_ms", BigInteger, nullable=False),
     Column("decided_at", UtcTime, nullable=False),
-    # The row whose target must have its verdict first.
+    # The row whose target must end before the target of this row starts.
     Column("after_id", BigInteger),
-    # No foreign key: a run, a manager or a graph.
+    # There is no foreign key, because the target is a run, a manager or a graph.
     Column("target_kind", String(20), nullable=False),
     Column("target_id", BigInteger),
     Column("begun_at", UtcTime),
     UniqueConstraint("schedule_id", "due_at"),
     UniqueConstraint("schedule_id", "request_key"),
     Index(None, "schedule_id", "decision", "decided_at"),
-    # Firings whose target is still to be begun.
+    # For the search for firings whose target has not started.
     Index(None, "decision", "target_id", "due_id"),
 )

@@ -38,7 +38,7 @@ def test_an_empty_database_becomes_current_and_stays_so(tmp_path: Path) -> None:
     [
         ("9998", 4, "newer version made it"),
         # A deployment that was rolled back finds the schema of the version that was given up.
-        (None, 0, f"9999, which is newer than this build's {head_version()} and still serves it"),
+        (None, 0, f"9999, which is newer than this build's {head_version()} and works with it"),
     ],
 )
 def test_a_newer_database_is_left_alone(tmp_path: Path, works_from: str | None, code: int, said: str) -> None:

@@ -99,7 +99,7 @@ def test_fix_makes_the_schema(doctor: Any, tmp_path: Path) -> None:
     assert found(doctor(), "schema") == [("ok", f"version {head_version()}, as this build needs it")]
     with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    newer = f"9999, which is newer than this build's {head_version()} and still serves it"
+    newer = f"9999, which is newer than this build's {head_version()} and works with it"
     assert found(doctor("--fix"), "schema") == [("ok", f"version {newer}")]
     with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
         connection.execute("UPDATE schema_compatibility SET works_from = '9999'")

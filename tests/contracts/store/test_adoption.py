@@ -66,7 +66,7 @@ def test_a_task_of_which_nothing_is_left_is_lost(world: World) -> None:
 def test_numbers_that_are_taken_are_told(world: World) -> None:
     fence = world.run("r1")
     run = lost(fence.run_id)
-    with pytest.raises(NotInThisState, match=f"the number {fence.run_id} is given to another run"):
+    with pytest.raises(NotInThisState, match=f"the number {fence.run_id} belongs to another run"):
         world.store.adoption.adopt_run(run)
     [task] = world.store.tasks.list_tasks(fence.run_id)
     other = lost(number(world))

@@ -152,7 +152,7 @@ def test_a_repair_queues_what_a_lost_resume_had_not_come_to(world: World) -> Non
 def test_a_run_that_has_ended_meanwhile_is_not_repaired(world: World) -> None:
     fence = world.deployed("r1")
     world.finish(fence, failed=[0])
-    with pytest.raises(NotInThisState, match="FAILED by now"):
+    with pytest.raises(NotInThisState, match="is FAILED now"):
         world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed, repair=True)
     assert (world.row(fence).attempt, world.status(fence)) == (1, RunStatus.FAILED)
 

@@ -113,7 +113,7 @@ def test_a_stub_stays_and_ledgers_add_up(world: World) -> None:
 def test_the_report_grows_and_forgets_what_is_no_longer_left(world: World) -> None:
     store, fence = world.store, planted(world, parent="somebody")
     store.deletion.ask_deletion(fence.run_id, "ada")
-    told = {"somebody": "it keeps what it was told to run, with its arguments"}
+    told = {"somebody": "it keeps the definition of the run, with its arguments"}
     deletion, run = store.deletion, fence.run
     deletion.note_deletion(run, {"histories": 3}, {"archives": "no bucket"})
     deletion.note_deletion(run, {"histories": 1, "files": None}, {"archives": None})
@@ -199,7 +199,7 @@ def test_a_graph_ends_first_and_a_retry_of_its_step_makes_a_new_run(world: World
     (fence,) = graphed.begin_runs().values()
     world.finish(fence)
     store.exports.record_export(fence, "empty", None, None)
-    with pytest.raises(NotInThisState, match=f"graph {graphed.id} goes on"):
+    with pytest.raises(NotInThisState, match=f"graph {graphed.id} still executes"):
         store.deletion.ask_deletion(fence.run_id, None)
     graphed.advance()
     store.graphs.end_graph(graphed.fence, None)

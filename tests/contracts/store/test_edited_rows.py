@@ -228,7 +228,7 @@ def test_an_end_set_by_hand_is_no_verdict(world: World, hand: Hand, status: str)
         with pytest.raises(RowUnreadable, match="1 of its tasks are alive: set it back to PROCESSING"):
             step()
     hand.write("UPDATE task_history SET status = 'SUCCEEDED', ended_at = '2026-03-01 13:00:00'")
-    with pytest.raises(RowUnreadable, match="no verdict of attempt 1 set it"):
+    with pytest.raises(RowUnreadable, match="a manual edit set it in attempt 1"):
         world.end(fence)
     assert hand.read("SELECT status FROM run_history") == status
     hand.write("UPDATE run_history SET ended_at = NULL, status = 'PROCESSING'")
@@ -275,7 +275,7 @@ def test_a_stored_request_that_is_none_is_told(world: World, hand: Hand) -> None
             lambda: world.run(),
         ):
             with pytest.raises(
-                RowUnreadable, match=rf"run_history run_id {fence.run_id}: request .*{words}.*; set what"
+                RowUnreadable, match=rf"run_history run_id {fence.run_id}: request .*{words}.*; set the request"
             ):
                 ask()
     hand.set("run_history", "request", before)

@@ -682,7 +682,7 @@ def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(world: World)
     assert found == {"gone": (9999, False, None), "strange": (runs["strange"].run_id, True, "graph/other")}
     graphed.advance()
     assert [graphed.step(path).outcome for path in ("gone", "strange")] == ["lost", "lost"]
-    assert "is not of this graph, but of graph/other" in str(graphed.step("strange").reason)
+    assert "belongs to graph/other, not to this graph" in str(graphed.step("strange").reason)
     assert audits.steps_without_runs([graphed.id]) == []
     long = "x" * 200
     for request_id in ("graph/nightly/shops/new/1", "graph/nightly/shops/nobody/1", step_request_id(KEY, long, 1)):
@@ -743,5 +743,5 @@ def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
     assert audited.unreadable == row.unreadable
     world.write("UPDATE graph SET options = '{}'")
     world.write("DELETE FROM graph_step WHERE number = 1")
-    with pytest.raises(RowUnreadable, match="step 1 is gone"):
+    with pytest.raises(RowUnreadable, match="step 1 is missing"):
         graphed.advance()

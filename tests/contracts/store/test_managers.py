@@ -56,7 +56,7 @@ def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
     again, second = managers.reserve_manager(NEW)
     assert not second
     assert again == row == managers.find_manager(NAME, NEW.flow_id) == managers.get_manager(row.manager_id)
-    with pytest.raises(DuplicateRequest, match="started differently"):
+    with pytest.raises(DuplicateRequest, match="another plan or other options"):
         managers.reserve_manager(replace(NEW, options={}))
     other, new = managers.reserve_manager(replace(NEW, flow_id="flow-2"))
     assert new
@@ -551,7 +551,7 @@ def test_a_stop_outlives_repeats_and_an_end_waits_for_the_runs(managed: Managed)
     expected = (first.stop.requested_at, "ann", True)
     assert (again.stop.requested_at, again.stop.requested_by, again.stop.force) == expected
     assert not again.leave
-    with pytest.raises(NotInThisState, match="hold slots"):
+    with pytest.raises(NotInThisState, match="runs that have not ended"):
         managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "Stopped by ann")
     world.finish(fence, failed=[0])
     ended = managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "Stopped by ann")

@@ -113,7 +113,7 @@ def test_claims_that_are_refused(world: World) -> None:
     claim, fence = world.store.initiation.claim_run, world.deployed()
     with pytest.raises(RunNotFound, match="no run 1000000000"):
         claim(RunRequest(run_id=10**9), OWNER, never_asked)
-    with pytest.raises(InvalidRequest, match="run_id: missing"):
+    with pytest.raises(InvalidRequest, match="run_id: it is missing"):
         claim(request(), OWNER, never_asked)
     with pytest.raises(InvalidRequest, match=r"crawler: 'other'.*'services'"):
         claim(RunRequest(run_id=fence.run_id, crawler="other"), OTHER, never_asked)

@@ -165,7 +165,7 @@ def test_what_came_too_late_or_in_a_pause_begins_when_a_person_asks(store: Store
         (paused.due_id, Decision.QUEUED),
     ]
     assert s.ask_due("nightly", [late], "bob", "asked for by bob")[0].asked_by == "ann", "once is enough"
-    with pytest.raises(NotInThisState, match="ann had it be due"):
+    with pytest.raises(NotInThisState, match="ann requested the due time"):
         s.ask_due("nightly", [clock.now], "bob", "now", seen=paused.due_at - timedelta(seconds=1))
     assert s.ask_due("nightly", [paused.due_at], "bob", "now", seen=paused.due_at)[0].asked_by == "ann"
     assert s.asked_due("nightly", "k") is None

@@ -175,7 +175,7 @@ def test_one_event_is_left_out_and_the_others_are_told(store: Store, clock: Cloc
     note, id = store.webhooks.note_tries, row.webhook_id
     note(id, "f1", [*(Tried(n) for n in range(1, seqs[0])), Tried(seqs[0], "500")], seqs[0] - 1, settled=False)
     store.webhooks.pause_webhook("shop", "not for a day")
-    with pytest.raises(InvalidRequest, match="--status failed lists those"):
+    with pytest.raises(InvalidRequest, match="--status failed lists the events"):
         store.webhooks.pause_webhook("shop", None, skip_seq=seqs[1])
     assert store.webhooks.list_webhooks()[0].state == "paused"
     on = store.webhooks.pause_webhook("shop", None, skip_seq=seqs[0])
@@ -253,7 +253,7 @@ def test_a_test_is_for_one_webhook_alone(store: Store) -> None:
     assert waiting(store, row, events=["run.ended"]) == [event.seq]
     assert waiting(store, other) == []
     store.webhooks.test_webhook("other", "ann", seen=event.seq - 1)
-    with pytest.raises(NotInThisState, match="tested since"):
+    with pytest.raises(NotInThisState, match="tested it after"):
         store.webhooks.test_webhook("shop", "ann", seen=event.seq - 1)
     assert store.webhooks.test_webhook("shop", "ann", seen=event.seq).seq == event.seq + 2
 

@@ -138,7 +138,7 @@ def test_a_late_start_of_a_resume_executes_nothing_again(world: World, client: T
     client.post(f"/v1/runs/{run_id}/resume")
     world.claim(run_id)
     world.end(run_id)
-    with pytest.raises(NotInThisState, match="nothing of it is left to repair"):
+    with pytest.raises(NotInThisState, match="so it needs no repair"):
         world.store.initiation.claim_run(RunRequest(run_id=run_id), Owner(OWN, "late"), lambda _: False, repair=True)
 
 

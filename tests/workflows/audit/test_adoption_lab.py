@@ -161,7 +161,7 @@ async def test_a_number_that_another_run_has_by_now_is_told(lab: Lab) -> None:
     assert lab.store.runs.get_run(1).request_id == "another", "the counter went back as well"
     report = await audit(lab, repair=False, unknown="adopt")
     words = {f.repair for f in report.findings if f.kind in ("orphan", "no_row")}
-    assert all("given to another run by now" in str(text) for text in words), report.findings
+    assert all("belongs to another run now" in str(text) for text in words), report.findings
     assert (1, 0, 1) in lab.cluster.alive()
     await audit(lab, repair=False, unknown="end")
     assert lab.cluster.alive() == []

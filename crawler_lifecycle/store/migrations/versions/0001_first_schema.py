@@ -1,7 +1,7 @@
-"""The first schema: runs, tasks, what is known about them, the outbox, and what audits find.
+"""The first schema: all tables of ``crawler_lifecycle.store.tables``.
 
-Until 1.0 it is what the tables say, so that a column has one place. The release of 1.0 writes it out here: from then on
-a migration must go on meaning what it meant when it was released.
+Until release 1.0 this migration creates the tables as they are defined there, so a column is defined only once. For
+release 1.0 the definitions are copied into this module, because a released migration must not change any more.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-#: The oldest schema whose builds still work on this one; every migration says it.
+#: The oldest schema version whose builds still work on this schema. Every migration has this constant.
 WORKS_FROM = "0001"
 
 
 def upgrade() -> None:
     connection = op.get_bind()
-    # A start on MySQL that was cut off leaves the tables and indexes it had made: DDL is not undone there.
+    # MySQL does not roll DDL back, so an interrupted upgrade may have left tables and indexes.
     for table in metadata.sorted_tables:
         connection.execute(CreateTable(with_checks(table), if_not_exists=True))
-        # In one order everywhere: it decides between plans that cost the same.
+        # The order is the same everywhere, because it decides between query plans with the same cost.
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             index.create(connection, checkfirst=True)
     _first_row(outbox_counter, id=1, seq=0)

@@ -1,1 +1,1 @@
-"""One module per schema version."""
+"""The migrations: one module for each schema version."""
