@@ -58,7 +58,7 @@ def test_each_of_a_selection_has_its_answer(world: World, browser: TestClient) -
     assert found[1][0] == "yes"
     assert found[2] == ("yes", "It is being checked.")
     assert found[3][0] == "no"
-    assert "attempt 1 by now, and attempt 7 was shown" in found[3][1]
+    assert "attempt 1 now, but the form showed attempt 7" in found[3][1]
     assert "does not exist" in found[99][1]
     assert "2 of 4" in answer.text
 
@@ -265,7 +265,7 @@ def test_a_form_is_filled_in_from_a_run(world: World, browser: TestClient) -> No
     before, after = ([json.dumps(dict(row.args)) for row in some] for some in rows)
     assert before == after
     empty = start(browser, args={"page": ""})
-    assert "page as an empty text" in browser.get(f"/runs/new?like={empty}").text
+    assert "an empty text for arg.page" in browser.get(f"/runs/new?like={empty}").text
 
 
 def test_a_catalogue_that_is_away_is_told(world: World, browser: TestClient) -> None:
