@@ -65,9 +65,9 @@ def listed(world: World, run_id: int) -> str | None:
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("bug", BUG, "RuntimeError: a bug in this build; deploy a build that mends this"),
+        ("bug", BUG, "RuntimeError: a bug in this build; deploy a build that corrects this"),
         pytest.param(
-            *("misfit", MISFIT, "this build does not continue what an earlier one began"), marks=pytest.mark.slow
+            *("misfit", MISFIT, "this build cannot continue the work of an earlier build"), marks=pytest.mark.slow
         ),
     ],
 )

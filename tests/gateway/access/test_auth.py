@@ -283,8 +283,8 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
     for text, told in [
         ("", "holds no"),
         ("# nothing\n", "holds no"),
-        ("[[token]\n", "no valid TOML.*line 1"),
-        ("\xff", "no valid TOML"),
+        ("[[token]\n", "not valid TOML.*line 1"),
+        ("\xff", "not valid TOML"),
         ("tokens = []\n", "line 1: unknown key 'tokens'"),
         ("token = 3\n", "line 1: token must be a list"),
         ("[token]\nname = 'x'\n", "line 1: token must be a list"),

@@ -91,7 +91,7 @@ def test_projects_versions_and_spiders(world: World, scrapyd: TestClient) -> Non
             "spiders": ["plain", "strict"]
         }
     told = error(scrapyd.get("/listspiders.json", params={"project": PROJECT, "_version": "r1"}))
-    assert told == f"version 'r1' not found; the catalogue is '{version}' now: send that, or leave it out"
+    assert told == f"version 'r1' not found; the version is '{version}' now: send it, or leave _version out"
     assert version in error(scrapyd.post("/schedule.json", data={**PLAIN, "_version": "r1"}))
     assert scheduled(scrapyd, _version=version)
     assert scrapyd.head("/daemonstatus.json").status_code == 200
@@ -170,7 +170,7 @@ def test_a_log_is_where_scrapyd_has_it(world: World, scrapyd: TestClient) -> Non
     [job] = ok(scrapyd.get("/listjobs.json"))["finished"]
     assert job["log_url"] == "/logs/default/plain/a%2Fb%20c.log"
     answer = scrapyd.get(job["log_url"])
-    assert "its log is not here; none was kept" in answer.json()["detail"]
+    assert "has no log here; no log was kept" in answer.json()["detail"]
     for path in ("/logs/default/plain/nobody.log", "/logs/default/strict/a%2Fb%20c.log", "/logs/x/plain/a%2Fb%20c.log"):
         assert scrapyd.get(path).json()["code"] == "log_not_found"
 
@@ -212,7 +212,7 @@ def test_a_job_under_an_id_that_is_taken(world: World, scrapyd: TestClient) -> N
         assert scheduled(scrapyd, jobid="nightly", site="http://x") == "nightly"
     assert (count(world), len(world.workflows.started)) == (1, 1)
     told = error(scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://y"}))
-    assert told == "jobid: 'nightly' is taken by another request; give another one"
+    assert told == "jobid: 'nightly' is already used by another request; give another one"
     row = run(world, "nightly")
     world.claim(row.run_id)
     world.end(row.run_id)
@@ -270,7 +270,7 @@ def test_what_is_no_form_is_told_in_a_sentence(world: World, scrapyd: TestClient
         (FORM, b"project=default&spider=plain&page=\xe4", "page is invalid: b'\\xe4' is no UTF-8"),
         (FORM, b"%ff=1", "the name of a field is invalid"),
         (FORM, b"&".join(b"a%d=1" % n for n in range(1001)), "form: more than 1000 fields"),
-        ("application/json", b'{"project": "default"}', "Content-Type: 'application/json' is not taken; send appl"),
+        ("application/json", b'{"project": "default"}', "Content-Type: 'application/json' is not accepted; send appl"),
         ("", b"project=default", "Content-Type: '' is not taken"),
         ("multipart/form-data", b"--b--", "Content-Type: no boundary in it"),
         (PARTS, b"project=default", "body: the form has no end"),
