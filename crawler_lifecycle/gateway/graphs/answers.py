@@ -164,7 +164,7 @@ class GraphStatus(Level):
 
     @classmethod
     def of(cls, row: GraphRow, found: dict[str, Any]) -> Self:
-        """Build it from the steps. The state, and all values of a pruned graph, come from the row."""
+        """Build it from the steps. The state, and the counts and times of a pruned graph, come from the row."""
         counts = {state.value: count for state, count in row.counts.items() if count}
         left = {"total": sum(counts.values()), "counts": counts, "started_at": row.started_at}
         left["stopped_at"] = row.ended_at

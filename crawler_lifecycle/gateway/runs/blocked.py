@@ -189,17 +189,17 @@ def in_words(problem: WorkflowProblem) -> str:
     if problem.misfit:
         return (
             f"its workflow cannot go on {since}: this build cannot continue the work of an earlier build ({what}); "
-            "deploy the earlier build again, or one that replays its histories; meanwhile it crawls on, but stops wait"
+            "deploy the earlier build again, or one that replays histories; its crawl goes on, but a stop has to wait"
         )
     if _TOO_LONG in what:
         return (
             f"its workflow cannot go on {since}: its next step takes longer than the allowed two seconds; its worker "
             "has too much to do, or it gets very many signals (temporal workflow show lists them); give the role "
-            "workflows more processors, and end the signals; meanwhile it crawls on, but stops wait"
+            "workflows more processors, and end the signals; its crawl goes on, but a stop has to wait"
         )
     return (
         f"its workflow cannot go on {since}: {what}; deploy a build that corrects this, and it goes on by itself; "
-        "meanwhile it crawls on, but stops wait"
+        "its crawl goes on, but a stop has to wait"
     )
 
 

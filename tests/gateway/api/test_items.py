@@ -157,7 +157,7 @@ def test_reading_ends_in_time(left: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     (folders[0] / "items.jsonl").write_text(lines({"n": 1}) * 100_000)
     monkeypatch.setattr(reading, "READ_S", 0.0)
     assert "reading ended after 0 s" in client.get(address, params={"contains": "x"}).json()["notes"][0]
-    assert "reading was ended" in client.get(f"{address}/stats").json()["notes"][0]
+    assert "reading ended" in client.get(f"{address}/stats").json()["notes"][0]
 
 
 def test_a_run_that_is_deleted_while_it_is_read(left: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,7 +250,7 @@ def test_what_no_row_would_remember_is_refused_while_temporal_is_away(world: Wor
     one = started(client, **ITEMS)
     fence = claim(world, one)
     world.workflows.down = True
-    assert "with the next cycle" in client.post(f"/v1/managers/{one}/cap", json={"cap": 5}).json()["note"]
+    assert "within five minutes" in client.post(f"/v1/managers/{one}/cap", json={"cap": 5}).json()["note"]
     world.workflows.down = False
     end(world, one, fence)
     world.workflows.down = True
@@ -373,7 +373,7 @@ def test_jobs_that_cannot_be_are_refused_by_their_place(world: World, client: Te
         ([{"tags": ["x" * 201]}], "jobs[0].tags[0]"),
         ([{"units": 0}], "jobs[0].units"),
         ([{}] * (PAGE_ITEMS + 1), "jobs"),
-        ([], "jobs: none are given"),
+        ([], "jobs: empty"),
         ([{"spider_args": {"page": "x" * 9_000}}] * 40, "bytes are too many for a page"),
         ([{"spider_args": {"page": {"a": [1, {"b": None}]}}}], ""),
     ]:
@@ -528,7 +528,7 @@ def test_a_resume_takes_up_a_manager_that_no_workflow_carries(world: World, clie
         assert len(world.workflows.managers) == begun + 1
     world.workflows.open.clear()
     answer = client.post(f"/v1/managers/{one}/resume")
-    assert (answer.status_code, "no workflow carried it" in answer.json()["note"]) == (202, True)
+    assert (answer.status_code, "it had no workflow" in answer.json()["note"]) == (202, True)
     world.workflows.down = True
     answer = client.post(f"/v1/managers/{one}/resume")
     assert (answer.status_code, "by itself" in answer.json()["note"]) == (200, True)

@@ -40,7 +40,7 @@ def test_what_nobody_knows_yet_is_no_alarm(world: World, browser: TestClient, mo
     page = words(browser.get("/"))
     assert "the workers of the task queues are being checked" in page
     assert "Some parts are still being checked; the others work" in page
-    assert "looked at" not in page
+    assert "A part needs attention" not in page
 
 
 def test_a_rung_of_the_ladder_has_its_unit() -> None:
