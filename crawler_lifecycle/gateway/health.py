@@ -60,7 +60,7 @@ class HealthStrip:
     wrong: str
     """A sentence that says for how long at most a recorded status was untrue in the last seven days."""
     worst_s: float | None
-    """The same in seconds; null if no status was untrue, or if the time is not known."""
+    """The longest time of an untrue status in seconds; null without such a status, or if the time is not known."""
     at: datetime
 
 
@@ -114,7 +114,7 @@ class Health:
         return await self._strip.read()
 
     async def read_within(self, seconds: float) -> HealthStrip | None:
-        """Return the same. If it takes longer than ``seconds``, return the last state, or ``None`` without one."""
+        """Return the state of all parts. If that takes longer than ``seconds``, return the last state or ``None``."""
         return await self._strip.read_within(seconds)
 
     async def _ask(self) -> HealthStrip:

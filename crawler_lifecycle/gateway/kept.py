@@ -24,7 +24,7 @@ class Kept(Generic[T]):
         return fresh if fresh is not None else await asyncio.shield(self._asked())
 
     async def read_within(self, seconds: float) -> T | None:
-        """Return the same. If a new answer takes longer than ``seconds``, return the last one, or ``None``."""
+        """Return the answer. If a new one takes longer than ``seconds``, return the last one, or ``None``."""
         fresh = self._fresh()
         if fresh is not None:
             return fresh

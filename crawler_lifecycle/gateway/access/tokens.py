@@ -113,7 +113,7 @@ class TokenFile:
         return self.find_hash(digest(token), now)
 
     def find_hash(self, shown: str, now: datetime) -> tuple[Caller | None, bool]:
-        """Return the same for the hash of a token."""
+        """Return the caller of the token with this hash, and whether the token has expired."""
         self._refresh()
         found: Entry | None = None
         for entry in self._entries:

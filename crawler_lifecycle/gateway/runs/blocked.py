@@ -119,7 +119,7 @@ class Blocked:
         return self.listed_workflow(*_names(row))
 
     async def of_workflow(self, name: str, *, is_open: bool) -> str | None:
-        """Return the same as ``of``, for the workflow of a manager or a graph."""
+        """Return the reason why the workflow of a manager or graph does not go on, if there is one."""
         return (await self._explain(name) if is_open else None) or self.listed_workflow(name)
 
     def webhook(self, row: WebhookRow) -> WebhookRow:

@@ -273,7 +273,7 @@ class RunViews:
         return await self.detail_of(await run_in_threadpool(found, self._store.runs, run_id))
 
     async def detail_of(self, row: RunRow) -> RunDetail:
-        """Return the same for a row that was already read."""
+        """Return one run with all its fields, for a row that was already read."""
         return await run_in_threadpool(self._detail, row, await self._blocked.of(row))
 
     def _detail(self, row: RunRow, why_blocked: str | None) -> RunDetail:

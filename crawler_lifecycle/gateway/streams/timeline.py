@@ -86,8 +86,8 @@ class Timeline:
 
     def page(self, run: RunRow, token: str | None, size: int) -> TimelinePage:
         """Return the page after ``token``. Raises ``Problem`` 422 for a token of another list."""
-        numbers = decode_positions(LIST, token, 5)
-        begin = _Positions() if numbers is None else _Positions(*numbers[:2], (numbers[2], numbers[3], numbers[4]))
+        n = decode_positions(LIST, token, 5)
+        begin = _Positions() if n is None else _Positions(n[0], n[1], (n[2], n[3], n[4]))
         found = list(self._merged(run, begin, size + 1))
         entries = [entry for entry, _ in found[:size]]
         if len(found) <= size:
