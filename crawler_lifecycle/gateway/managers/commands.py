@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 NEXT_CYCLE = "The change is recorded, but Temporal is down. It takes effect within five minutes after Temporal is back."
 TAKEN_UP = "The manager was not paused, but it had no workflow: a new workflow was started."
-UNKNOWN = "Temporal is down. If the manager has no workflow, a new one starts by itself soon after Temporal is back."
+UNKNOWN = "Temporal is down; within a minute after it is back, a manager without a workflow gets one by itself."
 NEXT_ATTEMPT = "The manager continues as its next attempt."
 NAME_MODULE = "name its module in LIFECYCLE_PLANS__MODULES of a worker, or put it into the folder of crawlctl dev"
 #: Seconds between the tries of a resume while the workflow of the former attempt is still open.
