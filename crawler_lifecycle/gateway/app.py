@@ -31,11 +31,11 @@ from crawler_lifecycle.web.serving import BodyLimit, Guard
 from .health import HealthStrip
 
 API_VERSION = "1.0"
-_UNTOLD = "not available; ask with a token for the reason, or read the log"
+_HIDDEN = "not available; send a token to see the reason, or read the log"
 
 
 def create_app(gateway: Gateway) -> FastAPI:
-    """The app of a gateway, open to whom its entrance lets in."""
+    """Return the app of a gateway. Its ``entrance`` decides who may call it."""
     app = service("crawler-lifecycle gateway", API_VERSION, describe, lifespan=gateway.lifespan)
     app.state.leaving = gateway.leaving
     app.state.metrics = gateway.metrics
@@ -74,7 +74,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
 
 
 def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
-    """The one added last is the first that a request meets."""
+    """Add the middleware. A request passes the last one first."""
     entrance = gateway.entrance
     limits = RateLimits(entrance.quota)
     app.add_middleware(Serving, limits=limits)
@@ -98,16 +98,16 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/health", operation_id="getHealth")
     async def get_health() -> HealthStrip:
-        """The state of the house: database, Temporal, who polls each task queue, whether looks are made on time, the
-        stream of events; and for how long at most a recorded status was untrue this week. It may be seconds old, as
-        each part says."""
+        """The state of the installation: the database, Temporal, the workers of each task queue, overdue looks, and the
+        stream of events. It also says for how long at most a recorded status was untrue this week. A part may be some
+        seconds old; `at` has its time."""
         return await gateway.health.read()
 
     @app.get("/v1/crawlers", operation_id="listCrawlers", **documents(CrawlerList))
     async def list_crawlers(request: Request) -> Response:
         """The crawlers that can be started, as the scheduler service declares them.
 
-        While it does not answer: as it did last, with the header `Age` in seconds.
+        If the scheduler service does not answer, this is its last answer, with the header `Age` in seconds.
         """
         known = await crawlers.all()
         response = conditional(request, CrawlerList(crawlers=list(known.values())))
@@ -117,27 +117,27 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/crawlers/runs", operation_id="listRecentRuns")
     async def list_recent_runs() -> AllCrawlerRuns:
-        """The last 20 runs of each crawler of the catalogue, and which of them brought strikingly few items. The answer
-        is kept for five seconds."""
+        """The last 20 runs of each crawler of the catalogue, with a mark on runs that brought unusually few items. The
+        answer is kept for five seconds."""
         return await gateway.recent.read()
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
-        """Return whether the process lives, without asking anybody."""
+        """Return that the process is alive. Database and Temporal are not asked."""
         return {"status": "alive"}
 
     @app.get(
         "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Something is missing"}}
     )
     async def readyz(response: Response) -> Readiness:
-        """Return whether the database and Temporal answer."""
+        """Return whether the database and Temporal answer (status 503 if one does not)."""
         checks = await needs()
         ready = set(checks.values()) == {"ok"}
         response.status_code = 200 if ready else 503
         if callers is not None and caller_name() is None:
-            # Reasons name hosts and ports of ours; a stranger learns that something is wrong and not what.
-            checks = {name: answer if answer == "ok" else _UNTOLD for name, answer in checks.items()}
+            # The reasons name our hosts and ports. A caller without a token sees only that a check failed.
+            checks = {name: answer if answer == "ok" else _HIDDEN for name, answer in checks.items()}
         if callers is not None:
-            # The callers of before hold, so a broken new file is told here and takes nobody out of service.
+            # If a new tokens file is broken, the former tokens stay valid. It is reported here, and we stay ready.
             checks["tokens"] = callers.problem or "ok"
         return Readiness(ready=ready, checks=checks)

@@ -1,4 +1,4 @@
-"""Opaque page tokens: a kind and positions."""
+"""Page tokens: each contains the kind of a list and one or more positions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PAGE_MAX = 200
 
 
 def decode(kind: str, token: str | None) -> int | None:
-    """The position that a token of this list stands for. Raises ``Problem`` 422."""
-    places = decode_places(kind, token, 1)
-    return None if places is None else places[0]
+    """Return the position in a token of this list. Raises ``Problem`` 422."""
+    positions = decode_positions(kind, token, 1)
+    return None if positions is None else positions[0]
 
 
-def decode_places(kind: str, token: str | None, count: int) -> tuple[int, ...] | None:
-    """The positions that a token stands for, in a list that is made of several. Raises ``Problem`` 422."""
+def decode_positions(kind: str, token: str | None, count: int) -> tuple[int, ...] | None:
+    """Return the positions in a token of a list that is merged from several lists. Raises ``Problem`` 422."""
     if token is None:
         return None
     try:
@@ -28,14 +28,14 @@ def decode_places(kind: str, token: str | None, count: int) -> tuple[int, ...] |
         text = ""
     numbers = r"\.".join(["([0-9]{1,19})"] * count)
     found = re.fullmatch(f"{kind}:{numbers}", text, re.ASCII)
-    places = tuple(map(int, found.groups())) if found else ()
-    if not places or max(places) > ID_MAX:
-        cure = "take next_page_token of the page before, or leave it out"
-        raise refused("page_token", f"is no token of this list; {cure}", token)
-    return places
+    positions = tuple(map(int, found.groups())) if found else ()
+    if not positions or max(positions) > ID_MAX:
+        cure = "use next_page_token of the page before, or leave it out"
+        raise refused("page_token", f"is not a token of this list; {cure}", token)
+    return positions
 
 
-def encode(kind: str, *places: int) -> str:
-    """The token of a position, or of one position in each of several lists."""
-    text = f"{kind}:{'.'.join(str(place) for place in places)}"
+def encode(kind: str, *positions: int) -> str:
+    """Return the token of a position, or of one position in each of several lists."""
+    text = f"{kind}:{'.'.join(str(position) for position in positions)}"
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")

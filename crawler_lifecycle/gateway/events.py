@@ -25,7 +25,7 @@ from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import refused
 
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would collect the events
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # without the second, nginx buffers the events
 
 
 class StreamChoice(Choice):
@@ -37,7 +37,7 @@ class StreamChoice(Choice):
     graph: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
 
     def subject(self) -> str | None:
-        """The subject of the stream, if it is about one thing. Raises ``InvalidRequest`` for two."""
+        """Return the subject to which the stream is limited, if any. Raises ``InvalidRequest`` for two subjects."""
         named = {
             "run_id": self.run_id and run_subject(self.run_id),
             "manager": self.manager and manager_subject(self.manager),
@@ -46,7 +46,7 @@ class StreamChoice(Choice):
         given = [(name, subject) for name, subject in named.items() if isinstance(subject, str)]
         if len(given) > 1:
             first, second = given[0][0], given[1][0]
-            raise InvalidRequest(f"{second}: goes without {first}; open a stream for each, or one for everything")
+            raise InvalidRequest(f"{second}: not allowed with {first}; open a stream for each, or one for everything")
         return given[0][1] if given else None
 
 
@@ -56,25 +56,27 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerStore
     @app.get(
         "/v1/events",
         operation_id="streamEvents",
-        # The format is FastAPI's (``fastapi.sse``); its own loop would encode each event anew for each reader.
+        # Only the format is FastAPI's (``fastapi.sse``). Its own response would encode each event for each reader.
         response_class=Response,
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     )
     async def stream_events(
         choice: Annotated[StreamChoice, Query()], last_event_id: Annotated[str | None, Header()] = None
     ) -> Streamed:
-        """Events as they are committed: ``hello``, then those after ``Last-Event-ID`` or ``after`` (default: new ones).
+        """Events in the order of their commits: first ``hello``, then the events after ``Last-Event-ID`` or ``after``.
+        Without both, only new events are sent.
 
-        ``id`` is the event's number, ``event`` its type, ``data`` the whole of it as JSON. Nothing is left out or
-        repeated when a client comes back with the last id it saw. ``run_id`` keeps to one run, ``manager`` to one
-        manager, ``graph`` to the graph of this id. ``hello`` tells where the stream begins; with ``reset`` it is not
-        where the client left off, because what followed was removed or belongs to another database: it should read
-        everything anew. Such a ``hello`` may come later, too. ``after=0``
-        begins with the oldest event that is on record.
+        ``id`` is the event's number, ``event`` its type, and ``data`` the whole event as JSON. A client that comes back
+        with its last id misses no event and gets none twice. ``run_id`` selects the events of one run, ``manager`` of
+        one manager, and ``graph`` of one graph. ``after=0`` begins with the oldest recorded event.
+
+        ``hello`` has the number after which the stream begins. If its ``reset`` is true, the stream does not continue
+        at the client's last id: the next events were removed, or the database is another one. The client should then
+        read everything again. Such a ``hello`` may also come later.
         """
         after = _last(last_event_id) if last_event_id else choice.after
         subject = choice.subject()
-        # The stream continues through an outage, so it may begin in one: browsers do not reconnect after an error.
+        # A stream may begin while the database is down, as it also survives that: browsers do not retry after an error.
         with suppress(StoreUnavailable, RowUnreadable):
             if choice.run_id is not None:
                 await run_in_threadpool(found_run, runs, choice.run_id)
@@ -95,5 +97,5 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerStore
 def _last(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= ID_MAX:
         return int(text)
-    message = "is no id of this stream; send the id of the last event, or leave it out"
+    message = "is not an id of this stream; send the id of the last event, or leave it out"
     raise refused("Last-Event-ID", message, text)

@@ -1,4 +1,4 @@
-"""The status bar: the parts that the installation works with, each with the time of its state. Asked once for all."""
+"""The status bar: the state of each part of the installation, with the time of that state. All readers share it."""
 
 from __future__ import annotations
 
@@ -22,54 +22,54 @@ from crawler_lifecycle.temporal.operator.queue_findings import judged
 
 from .kept import Kept
 
-#: Seconds for which an answer is good enough for everybody who asks, and that about the task queues, which is dear.
+#: Seconds for which the state is reused. The state of the task queues is kept longer: it is expensive to get.
 FRESH_S, QUEUES_S = 3.0, 15.0
-#: Seconds that a reader waits for news of the task queues.
+#: Seconds that a reader waits for a new state of the task queues.
 QUEUES_WAIT_S = 1.0
-#: Seconds that each of them may take; a stream that was not read for so long stands still.
+#: Seconds that a check may take, and seconds without a reading of the outbox after which the stream counts as stopped.
 READY_TIMEOUT_S, SILENT_S = 3.0, 10.0
 _WEEK = timedelta(days=7)
 
 Level = Literal["ok", "asking", "warn", "bad"]
-"""``asking``: nobody knows yet; it is being asked for the first time."""
-#: The worst comes last.
+"""``asking``: the state is not known yet, because the first check still executes."""
+#: From the best level to the worst.
 _LEVELS: tuple[Level, ...] = ("ok", "asking", "warn", "bad")
 
 
 @dataclass(frozen=True, slots=True)
 class HealthPart:
-    """One thing that the house works with."""
+    """One part of the installation."""
 
     name: str
-    """``database``, ``temporal``, ``looks``, ``stream``, or ``queue`` and the name of one."""
+    """``database``, ``temporal``, ``looks``, ``stream``, or ``queue`` with the name and kind of a task queue."""
     level: Level
     text: str
-    """A sentence about how it is."""
+    """A sentence about its state."""
     cure: str | None
     at: datetime
-    """The time at which that was so."""
+    """The time of this state."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthStrip:
-    """Everything at a glance."""
+    """The state of all parts."""
 
     level: Level
     """The level of the worst part."""
     parts: list[HealthPart]
     wrong: str
-    """For how long at most a recorded status was untrue in the last seven days, in a sentence."""
+    """A sentence that says for how long at most a recorded status was untrue in the last seven days."""
     worst_s: float | None
-    """The same in seconds; null when there was none, or nobody can say for how long."""
+    """The longest time of an untrue status in seconds; null without such a status, or if the time is not known."""
     at: datetime
 
 
 class Needs:
-    """The check that database and Temporal answer: ``ok``, or what is wrong. All who ask at once share one answer."""
+    """The check of the database and of Temporal. The answer for each is ``ok`` or its error. Calls at once share it."""
 
     def __init__(self, health: StoreHealth, workflows: Workflows) -> None:
         self._health, self._workflows = health, workflows
-        # Its own two threads: a database that hangs must not take the answer to "are you well?" with it.
+        # Two threads of its own: if the database hangs, requests must not use up the threads of the health check.
         self._threads = CapacityLimiter(2)
         self._answer = Kept(self._ask, 0.0)
 
@@ -94,7 +94,7 @@ async def _check(probe: Awaitable[None]) -> str:
 
 @dataclass(eq=False)
 class Health:
-    """Makes the status bar. Whoever reads it within ``FRESH_S`` seconds gets the same one."""
+    """Makes the status bar. It is made again after ``fresh_s`` seconds; until then, all readers get the same one."""
 
     needs: Callable[[], Awaitable[Mapping[str, str]]]
     workflows: Workflows
@@ -110,11 +110,11 @@ class Health:
         self._threads = CapacityLimiter(1)
 
     async def read(self) -> HealthStrip:
-        """The state of everything. Raises nothing."""
+        """Return the state of all parts. Raises nothing."""
         return await self._strip.read()
 
     async def read_within(self, seconds: float) -> HealthStrip | None:
-        """The same; as of before, or ``None`` before the first time, where it takes longer than ``seconds``."""
+        """Return the state of all parts. If that takes longer than ``seconds``, return the last state or ``None``."""
         return await self._strip.read_within(seconds)
 
     async def _ask(self) -> HealthStrip:
@@ -122,16 +122,16 @@ class Health:
         answers, (looks, wrong, worst_s) = await asyncio.gather(self.needs(), self._ledger(now))
         parts = [_part(name, answer, now) for name, answer in answers.items()]
         if answers.get("temporal") == "ok":
-            # It may take seconds to know that a worker is gone.
+            # If a worker is gone, this answer may take seconds.
             queues = await self._queues.read_within(QUEUES_WAIT_S)
-            asking = HealthPart("queue", "asking", "who polls the task queues is being asked", None, now)
+            asking = HealthPart("queue", "asking", "the workers of the task queues are being checked", None, now)
             parts += [asking] if queues is None else queues
         parts += [looks, self._stream(now)]
         worst = max((one.level for one in parts), key=_LEVELS.index)
         return HealthStrip(worst, parts, wrong, worst_s, now)
 
     async def _ledger(self, now: datetime) -> tuple[HealthPart, str, float | None]:
-        """The part about looks and their times, and what the ledger says of the last week."""
+        """Return the part about looks. Also return for how long a status was untrue this week: a sentence, seconds."""
 
         def read() -> tuple[HealthPart, str, float | None]:
             late, found = (
@@ -153,13 +153,13 @@ class Health:
         except (TimeoutError, LifecycleError) as error:
             why = str(error) or f"the database did not answer within {READY_TIMEOUT_S:g} s"
             return (
-                HealthPart("looks", "bad", f"nobody knows whether looks are made: {why}", None, now),
+                HealthPart("looks", "bad", f"it is not known whether looks are made: {why}", None, now),
                 "not known now",
                 None,
             )
 
     async def _ask_queues(self) -> list[HealthPart]:
-        """A part for each task queue."""
+        """Return a part for each task queue."""
         unreachable = "crawlctl doctor says what is wrong with Temporal"
         try:
             queues = await self.workflows.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
@@ -179,7 +179,7 @@ class Health:
         text = f"{many}, the outbox was read {silent_s:.0f} s ago"
         if silent_s < SILENT_S:
             return HealthPart("stream", "ok", text, None, now)
-        return HealthPart("stream", "bad", f"{text}: changes arrive late", "it goes on when the database answers", now)
+        return HealthPart("stream", "bad", f"{text}: changes arrive late", "wait until the database answers", now)
 
 
 def _part(name: str, answer: str, now: datetime) -> HealthPart:

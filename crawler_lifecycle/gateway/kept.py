@@ -1,4 +1,4 @@
-"""An answer that many ask for: kept for some seconds, and asked for once for all of them."""
+"""An answer that many callers need: it is kept for some seconds, and callers at the same moment share one question."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """An answer that is asked for again when it is older than ``fresh_s`` seconds. An error is not kept."""
+    """An answer that is renewed when it is older than ``fresh_s`` seconds. An error is not kept."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]], fresh_s: float) -> None:
         self._ask, self._fresh_s = ask, fresh_s
@@ -19,12 +19,12 @@ class Kept(Generic[T]):
         self._asking: asyncio.Task[T] | None = None
 
     async def read(self) -> T:
-        """The answer, when it is there."""
+        """Return the kept answer, or wait for a new one if it is too old."""
         fresh = self._fresh()
         return fresh if fresh is not None else await asyncio.shield(self._asked())
 
     async def read_within(self, seconds: float) -> T | None:
-        """The same; the last one, or ``None`` before the first, where a new one takes longer than ``seconds``."""
+        """Return the answer. If a new one takes longer than ``seconds``, return the last one, or ``None``."""
         fresh = self._fresh()
         if fresh is not None:
             return fresh
@@ -38,7 +38,8 @@ class Kept(Generic[T]):
     def _asked(self) -> asyncio.Task[T]:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._renew())
-            self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())  # nobody may wait
+            # If nobody waits for the answer, its error must still be read, or asyncio logs it.
+            self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
         return self._asking
 
     async def _renew(self) -> T:

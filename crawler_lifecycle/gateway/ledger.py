@@ -39,7 +39,7 @@ def add_ledger(
 
     @app.get("/v1/corrections/summary", operation_id="summarizeCorrections", **documents(LedgerSummary))
     def summarize_corrections(choice: Annotated[SummaryChoice, Query()], request: Request) -> Response:
-        """For how long at most a recorded status was untrue by a correction, over all runs, and how often, by kind."""
+        """The corrections of all runs: for each kind their number, and the longest time of an untrue status."""
         now = clock()
         since = choice.since or now - WEEK
         summary, late = corrections.correction_summary(since), overdue.overdue_looks(overdue_before(now))
@@ -47,7 +47,7 @@ def add_ledger(
 
 
 def summary_of(found: CorrectionSummary, late: OverdueLooks, now: datetime, *, week: bool) -> LedgerSummary:
-    """The answer, in numbers and in words."""
+    """Return the summary, in numbers and in words."""
     known = {kind.value: kind.meaning for kind in CorrectionKind}
     overdue = Overdue.of(late, now)
     period = "this week" if week else f"since {found.since:%Y-%m-%dT%H:%M:%SZ}"
@@ -64,7 +64,7 @@ def summary_of(found: CorrectionSummary, late: OverdueLooks, now: datetime, *, w
             for total in found.kinds
         },
         overdue=overdue,
-        # What no look has compared yet may be untrue as well.
+        # A status that no look has compared yet may be untrue, too.
         text="; ".join(filter(None, [words, overdue.text])),
     )
 
@@ -74,25 +74,25 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 _BODY = JsonBody(AuditBody, optional=True)
-#: How long a request waits for its audit, in seconds; a small fleet is compared in less than one.
+#: Seconds that a request waits for its audit. With few runs, an audit takes less than one second.
 WAIT_S = 5.0
-#: Findings that are listed.
+#: The most findings in one answer.
 FINDINGS_MAX = 500
 
 
 def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> None:
-    """Add asking for an audit, and reading what audits found."""
+    """Add the routes that make an audit and that read its findings."""
 
     @app.post(
         "/v1/audit",
         operation_id="audit",
-        responses={202: {"model": AuditAnswer, "description": "It is going on; GET /v1/audit has its report later"}},
+        responses={202: {"model": AuditAnswer, "description": "It executes; GET /v1/audit has its report later"}},
     )
     async def audit(body: Annotated[AuditBody, Depends(_BODY)], response: Response) -> AuditAnswer:
-        """Compare database, cluster and Temporal now, and with ``repair`` put right what is due.
+        """Compare database, cluster and Temporal now. With ``repair``, also repair the findings that are due.
 
-        ``unknown`` says what becomes of what executes and no row knows, as after a restore of the database: ``adopt``
-        takes it up again, ``end`` ends it.
+        After a restore of the database, work may execute that has no row. ``unknown`` says what to do with it:
+        ``adopt`` writes its row again, ``end`` ends it.
         """
         with needing_temporal("no audit was made; send this later."):
             audit_id, report = await workflows.audit(body.repair, WAIT_S, body.unknown)
@@ -100,17 +100,17 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
             return AuditAnswer(audit_id=audit_id, report=Audit.of(report), note=None)
         response.status_code = 202
         response.headers["Location"] = f"/v1/audit?audit_id={audit_id}"
-        note = "It is going on; its report comes with GET /v1/audit. Workers of the role audit carry it out."
+        note = "The audit executes; GET /v1/audit has its report later. Workers of the role audit carry it out."
         return AuditAnswer(audit_id=audit_id, report=None, note=note)
 
     @app.get("/v1/audit", operation_id="getAudit")
     async def get_audit(
-        audit_id: Annotated[str | None, Query(max_length=200, description="that audit; default: the newest")] = None,
+        audit_id: Annotated[str | None, Query(max_length=200, description="its id; default: the newest")] = None,
     ) -> AuditState:
-        """The report of the newest audit, and every finding that is still open."""
+        """The report of the newest audit or of this one, and every finding that is still open."""
         report = await run_in_threadpool(findings.last_audit, audit_id)
         if report is None and audit_id is not None:
-            detail = f"there is no report of audit {audit_id!r}; it is going on, or older than 30 days"
+            detail = f"audit {audit_id!r} has no report; it still executes, or is older than 30 days"
             raise Problem(404, "audit_not_found", detail)
         still_open = await run_in_threadpool(findings.audit_findings, "open", FINDINGS_MAX)
         return AuditState(report=None if report is None else Audit.of(report), findings=still_open)

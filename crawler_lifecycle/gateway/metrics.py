@@ -1,4 +1,4 @@
-"""Figures of the gateway for Prometheus: requests as they come, and what the database is asked for."""
+"""Metrics of the gateway for Prometheus. Some are counted in the process, others are read from the database."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from crawler_lifecycle.observability.metrics import Asked, Figures, Values
 from crawler_lifecycle.ports.schedules import UNTOLD
 from crawler_lifecycle.store.store import Store
 
-#: Seconds for which what was asked of others is good enough.
+#: Seconds for which answers of the database and of Temporal are reused.
 FRESH_S = 5.0
 _WEEK = timedelta(days=7)
 _LAG_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-#: Answers of each check by its name: ``ok`` or what is wrong.
+#: The answer of each check by its name: ``ok`` or the error.
 Checks = Callable[[], Awaitable[Mapping[str, str]]]
 
 
 class Metrics(Figures):
-    """The gateway's own numbers."""
+    """The metrics of one gateway process."""
 
     def __init__(self) -> None:
         super().__init__("gateway")
         name, registry = self.prefix, self.registry
         self.readers = Gauge(f"{name}_stream_readers", "Clients that read or wait", ["stream"], registry=registry)
         self.dropped = Counter(
-            f"{name}_stream_dropped", "Clients cut because they stopped reading", ["stream"], registry=registry
+            f"{name}_stream_dropped", "Clients disconnected because they stopped reading", ["stream"], registry=registry
         )
         self.stream_lag = Histogram(
             f"{name}_stream_lag_seconds",
-            "From the commit of an event to its hand-over to the readers",
+            "Seconds from the commit of an event until readers can get it",
             buckets=_LAG_BUCKETS,
             registry=registry,
         )
         self.available = Gauge(
-            f"{name}_available", "Whether what the gateway needs answers (1) or not (0)", ["part"], registry=registry
+            f"{name}_available", "1 if this part answers, and 0 if it does not", ["part"], registry=registry
         )
         self.blocked = Gauge(
             "lifecycle_runs_blocked",
-            "Open workflows whose next step fails again and again; NaN while nobody can tell",
+            "Open workflows whose next step fails again and again; NaN while this is not known",
             registry=registry,
         )
         self.blocked.set(math.nan)
@@ -63,7 +63,7 @@ class Metrics(Figures):
 
 
 def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
-    """Add ``GET /metrics``. Database and Temporal are asked when somebody scrapes, and not at every scrape."""
+    """Add ``GET /metrics``. A scrape asks database and Temporal again if the last answers are too old."""
     asked_at: float | None = None
 
     @app.get(
@@ -73,7 +73,7 @@ def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def read_metrics() -> Any:
-        """The gateway's own metrics in Prometheus' text format."""
+        """The gateway's metrics in the text format of Prometheus."""
         nonlocal asked_at
         now = time.monotonic()
         if asked_at is None or now - asked_at > FRESH_S:
@@ -85,7 +85,7 @@ def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
 
 
 def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetime]) -> None:
-    """Add the figures that the database is asked for; they are NaN while it does not answer."""
+    """Add the metrics that are read from the database. They are NaN while it does not answer."""
 
     def managers() -> Values:
         found = store.managers.live_managers()
@@ -99,8 +99,8 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetim
             "status",
             [status for status in RunStatus if not status.terminal],
         ),
-        Asked("lifecycle_managers_failing", "Those of them whose class did something wrong lately"),
-        Asked("lifecycle_manager_jobs_live", "Jobs of theirs that hold a slot"),
+        Asked("lifecycle_managers_failing", "Open managers whose class failed lately"),
+        Asked("lifecycle_manager_jobs_live", "Jobs of open managers that hold a slot"),
     )
     metrics.ask(
         lambda: [store.graphs.count_graphs()],
@@ -121,7 +121,7 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetim
         ),
         Asked(
             "lifecycle_schedules_untold",
-            "Those of which Temporal has not been told for ten minutes what the database says",
+            "Schedules whose change has not reached Temporal for ten minutes",
         ),
     )
 
@@ -138,7 +138,7 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetim
             "state",
             ("active", "failing", "paused"),
         ),
-        Asked("lifecycle_webhook_behind_events", "Events that the webhook which is furthest behind has not passed"),
+        Asked("lifecycle_webhook_behind_events", "Events that the slowest webhook has not passed yet"),
     )
 
     def ledger() -> Values:
@@ -159,16 +159,16 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetim
         ),
         Asked(
             "lifecycle_week_wrong_seconds_max",
-            "For how long at most a recorded status was untrue in the last seven days, by kind of correction; no lag",
+            "Longest time of an untrue status in the last seven days, by kind of correction, without lag",
             "kind",
             list(CorrectionKind),
         ),
         Asked(
             "lifecycle_looks_overdue", "Looks that are overdue by 30 s or more; NaN while the database does not answer"
         ),
-        Asked("lifecycle_look_overdue_seconds_max", "For how long the oldest of them was due"),
+        Asked("lifecycle_look_overdue_seconds_max", "Seconds since the oldest overdue look was due"),
         Asked(
             "lifecycle_without_workflow",
-            "Managers, graphs, due times and webhooks that no workflow carries; NaN while the database does not answer",
+            "Managers, graphs, firings and webhooks without their workflow; NaN while the database does not answer",
         ),
     )

@@ -1,4 +1,4 @@
-"""All routes of the page. Each is an operation like those of the API, with an entry in ``ACCESS``."""
+"""All routes of the page. Each route has an operation id and an entry in ``ACCESS``, like the routes of the API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     store, views, clock = gateway.store, gateway.views, gateway.clock
     add_assets(app)
     add_login(app, gateway.logins, clock)
-    add_start(app, gateway.commands, gateway.crawlers, store.tasks)  # before the runs: "new" is no number
+    add_start(app, gateway.commands, gateway.crawlers, store.tasks)  # before the runs, or "new" would be a run
     add_runs(app, views, gateway.health)
     add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)
     add_log(app, gateway.reader, views, store.runs, store.tasks)
@@ -38,7 +38,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_ledger(app, store, views, gateway.workflows, once)
     add_managers(app, gateway.manager_commands, gateway.manager_views, once)
     add_graphs(app, gateway.graph_commands, gateway.graph_views, once)
-    add_schedule_form(app, gateway.schedule_commands, gateway.crawlers)  # before the schedules: "new" is none of them
+    add_schedule_form(app, gateway.schedule_commands, gateway.crawlers)  # first, or "new" would be a schedule
     add_schedules(app, gateway.schedule_commands, gateway.schedule_views, once)
     add_webhook_form(app, gateway.webhook_commands)
     add_webhooks(app, gateway.webhook_commands, gateway.webhook_views, store.events, once)

@@ -1,4 +1,4 @@
-"""The parts of one gateway: what it was given, and the readers and commands that API and page share."""
+"""The objects of one gateway process: its settings and connections, and the readers and commands made from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from crawler_lifecycle.temporal.client import Workflows
 
 @dataclass
 class Gateway:
-    """The things that a gateway was given, and those that it makes of them, each once."""
+    """All objects of one gateway. The fields are given; ``__post_init__`` makes the others, each once."""
 
     store: Store
     workflows: Workflows
@@ -52,27 +52,27 @@ class Gateway:
     entrance: Entrance
     archive: FileArchive | None = None
     logs: TaskLogs | None = None
-    """The output of tasks, where this gateway can read it."""
+    """Reads the output of tasks; ``None`` if this gateway cannot."""
     live_files: LiveFiles | None = None
-    """The files that tasks leave, where this gateway can read them."""
+    """Reads the files that tasks leave; ``None`` if this gateway cannot."""
     bundles: TaskBundles | None = None
-    """The storage to which tasks in pods upload their files, where they do."""
+    """The storage to which tasks in pods upload their files; ``None`` if they upload none."""
     elsewhere: str | None = None
-    """Where tasks leave files that cannot be read here, in words."""
+    """A sentence that says where the files of tasks are, if this gateway cannot read them."""
     sweep_s: float | None = 15.0
-    """Seconds between two sweeps; ``None``: there are none."""
+    """Seconds between two rounds of the outbox retry; ``None``: no rounds."""
     blocked_s: float = 5.0
     """Seconds between two searches for runs that cannot go on."""
     catalogue_s: float | None = None
-    """Seconds between two readings of the catalogue that nobody asked for; ``None``: there are none."""
+    """Seconds between two readings of the catalogue in the background; ``None``: no such readings."""
     webhook_rules: WebhookRules = WebhookRules()  # noqa: RUF009 - it never changes
-    """The addresses to which webhooks may lead."""
+    """The rules for the addresses of webhooks."""
     scrapyd: str | None = None
-    """The name of the project that scrapyd's clients see; ``None``: their dialect is not spoken."""
+    """The name of the project that clients of scrapyd see; ``None``: scrapyd's API is not offered."""
     temporal_ui: str | None = None
-    """The address at which Temporal shows the workflows of our namespace."""
+    """The web address at which Temporal shows the workflows of our namespace."""
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
-    """What else runs while the app does."""
+    """More tasks that run while the app runs."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class Gateway:
         self.feed = Feed(store.events, store.runs, self.metrics, clock)
         self.reader = LogReader(store.runs, store.tasks, self.logs, self.metrics)
         archived = ArchivedFiles(self.archive) if self.archive is not None else None
-        elsewhere = self.elsewhere or "they lie where this gateway cannot read"
+        elsewhere = self.elsewhere or "this gateway cannot read the place where they are"
         self.leaving = [self.feed.close, self.reader.close]
         self.files = RunFiles(store.tasks, store.exports, self.live_files, archived, elsewhere)
         self.health = Health(self.needs, workflows, self.feed, store, clock)
@@ -107,13 +107,13 @@ class Gateway:
         self.webhook_commands = WebhookCommands(store.webhooks, workflows, self.webhook_rules)
 
     def sweep(self, every_s: float) -> Sweep:
-        """The sweep for what was accepted and did not reach Temporal."""
+        """Return the outbox retry: it repeats accepted commands that did not reach Temporal."""
         commands = (self.commands, self.manager_commands, self.graph_commands)
         return Sweep(self.store, self.workflows, *commands, every_s, self.clock)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """The life of the app with its background tasks; all readers are sent away at its end."""
+        """Run the background tasks while the app runs. At the end, close all streams."""
         self.reader.open()
         async with Beside() as beside:
             for task in self.tasks():
@@ -125,7 +125,7 @@ class Gateway:
                     leave()
 
     def tasks(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        """Everything that runs while the app does."""
+        """Return the tasks that run while the app runs."""
         found = [*self.background, self.feed.run, self.blocked.run]
         if (catalogue_s := self.catalogue_s) is not None:
             found.append(lambda: self.crawlers.keep_reading(catalogue_s))

@@ -1,4 +1,4 @@
-"""The entry point of the gateway: from settings to a listening process."""
+"""The entry point of the gateway: it reads the settings and serves."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from .parts import Gateway
 
 logger = logging.getLogger(__name__)
 
-#: A person waits for the answer, so the scheduler service gets less time than a worker gives it.
+#: Seconds that the scheduler service has for an answer: fewer than for a worker, because a person waits.
 SCHEDULER_TIMEOUT_S = 5.0
 
-#: How often the catalogue is read without being asked for, in seconds: starts go by it while the service is away.
+#: Seconds between two readings of the catalogue. Starts use the last one while the scheduler service is unavailable.
 CATALOGUE_S = 60.0
 
 _OPEN = "LIFECYCLE_GATEWAY__OPEN"
@@ -43,9 +43,9 @@ _HOW = "crawlctl gateway token new --name NAME --role operate writes the lines f
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM; the exit code. What prevents a start is told on standard error in one line.
+    """Serve until SIGTERM, and return the exit code. If the gateway cannot start, write the reason to standard error.
 
-    Neither the database nor Temporal needs to be there: ``/readyz`` tells what is missing, until it comes.
+    The gateway also starts without the database or Temporal. ``/readyz`` says which of them does not answer.
     """
     logs.configure("gateway", settings)
     listen = settings.gateway
@@ -64,7 +64,7 @@ def serve(settings: Settings) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if not is_loopback(listen.host):
-        logger.info("tokens travel as they are; a proxy in front has to add TLS")
+        logger.info("this port does not encrypt tokens; a proxy in front has to add TLS")
     scheduler = build_scheduler(settings, SCHEDULER_TIMEOUT_S)
     workflows = Workflows()
     connecting = functools.partial(connect, plugins=traces.plugins, codec=codec)
@@ -94,14 +94,14 @@ def serve(settings: Settings) -> int:
 
 
 def entrance_of(settings: GatewaySettings) -> Entrance:
-    """Whom the settings let in. Nothing is open by default.
+    """Return the rules for callers from the settings. By default, nobody is admitted.
 
     Raises ``Unservable`` that names the setting and the cure.
     """
     key = _key("TASK_KEY", settings.task_key)
     login_key = _key("LOGIN_KEY", settings.login_key)
     if settings.open and settings.tokens_file is not None:
-        raise Unservable(f"{_OPEN} and {_FILE}: both are set; remove the first to ask for tokens, or the second not to")
+        raise Unservable(f"{_OPEN} and {_FILE}: both are set; remove the first, or remove the second to need no tokens")
     if settings.open:
         if not is_loopback(settings.host):
             raise Unservable(
@@ -111,8 +111,8 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
         return Entrance(task_key=key, check=own_page_only)
     if settings.tokens_file is None:
         raise Unservable(
-            f"{_FILE}: not set, so nobody could be let in; set it to a TOML file of tokens ({_HOW}), or set "
-            f"{_OPEN}=true to ask for none, on 127.0.0.1 only"
+            f"{_FILE}: not set, so nobody could call; set it to a TOML file of tokens ({_HOW}), or set "
+            f"{_OPEN}=true for a gateway without tokens, on 127.0.0.1 only"
         )
     try:
         callers = TokenFile(settings.tokens_file)
@@ -123,7 +123,7 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
 
 
 def _key(name: str, given: SecretStr | None) -> bytes | None:
-    """The bytes of a key that signs. Raises ``Unservable`` for one that is too short."""
+    """Return the bytes of a signing key. Raises ``Unservable`` for a key that is too short."""
     if given is None:
         return None
     key = given.get_secret_value().encode()

@@ -1,8 +1,8 @@
-"""The sweep: finds what was accepted but never reached Temporal, and brings it there.
+"""The outbox retry: it finds accepted commands that did not reach Temporal, and sends them again.
 
-A gateway may die between its database and Temporal, or Temporal may be down at that moment. Both leave a row that says
-what was accepted. Several gateways may sweep at once: starts find the open workflow, stops are known by their id, and
-what a manager is notified of only wakes it.
+A gateway may die after its commit and before its call of Temporal, or Temporal may be down at that moment. In both
+cases a row says what was accepted. Several gateways may retry at once. A second start finds the open workflow, a second
+stop has the same id, and a second notification only wakes a manager or a graph again.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from crawler_lifecycle.temporal.client import Workflows
 
 logger = logging.getLogger(__name__)
 
-#: Younger rows are left to the request that wrote them.
+#: Younger rows are skipped: the request that wrote them may still send them.
 GRACE = timedelta(seconds=10)
-#: The workflow of a graph whose row nobody wrote for so long is woken, and started where somebody has ended it.
+#: If the row of a graph was not written for so long, its workflow is woken, or started again if it was ended.
 SILENT = timedelta(minutes=15)
-#: A row that stays is tried again ever more rarely: each signal is an event in a workflow's history.
+#: The longest pause between two tries of a row. Pauses grow, because each signal makes a workflow's history longer.
 RETRY_MAX = timedelta(minutes=10)
-#: Managers of one status that one round reads: more than may be open.
+#: The most managers of one status that a round reads. More are never open.
 MANAGERS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
-    """Something that did not reach Temporal, and the call that brings it there."""
+class _Unsent:
+    """A command that did not reach Temporal, and the call that sends it."""
 
     what: str
-    bring: Callable[[], Awaitable[object]]
+    send: Callable[[], Awaitable[object]]
 
 
 @dataclass(eq=False)
 class Sweep:
-    """One round with ``once``, rounds for ever with ``run``."""
+    """The outbox retry. ``once`` makes one round, ``run`` makes rounds until it is cancelled."""
 
     store: Store
     workflows: Workflows
@@ -60,55 +60,55 @@ class Sweep:
     _tried: dict[str, tuple[datetime, timedelta]] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Sweep until it is cancelled. Raises nothing."""
-        await Loop("the sweep for accepted work", self.every_s).run(self._next)
+        """Make rounds until this is cancelled. Raises nothing."""
+        await Loop("the retry of accepted commands", self.every_s).run(self._next)
 
     async def _next(self) -> None:
         await self.once()
 
     async def once(self) -> int:
-        """One round; how many runs, managers and graphs it started or notified. Raises ``LifecycleError``."""
+        """Make one round, and return how many commands it sent. Raises ``LifecycleError``."""
         found = await run_in_threadpool(lambda: list(self._found()))
         names = {one.what for one in found}
         self._tried = {name: value for name, value in self._tried.items() if name in names}
-        return sum([await self._mend(one) for one in found])
+        return sum([await self._send(one) for one in found])
 
-    def _found(self) -> Iterator[_Left]:
+    def _found(self) -> Iterator[_Unsent]:
         store, due = self.store, self.clock() - GRACE
         for run in store.sweep.unowned_runs(due):
             take_over = partial(self.commands.take_over, run)
-            yield _Left(f"the start of run {run.run_id}", take_over)
+            yield _Unsent(f"the start of run {run.run_id}", take_over)
         for run in store.sweep.unheard_stops(due):
-            yield _Left(f"the stop of run {run.run_id}", partial(self._notify_stop, run))
+            yield _Unsent(f"the stop of run {run.run_id}", partial(self._notify_stop, run))
         for run in store.deletion.open_deletions(due):
-            yield _Left(f"the deletion of run {run.run_id}", partial(self.workflows.delete_run, run.ref))
+            yield _Unsent(f"the deletion of run {run.run_id}", partial(self.workflows.delete_run, run.ref))
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
             for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=status):
                 if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):
                     notify = partial(self.manager_commands.notify, manager)
-                    yield _Left(f"the {what} of manager {manager.manager_id}", notify)
+                    yield _Unsent(f"the {what} of manager {manager.manager_id}", notify)
         for graph in store.graphs.untold_graphs(due, self.clock() - SILENT):
             what = "stop" if graph.stop else "wake-up"
-            yield _Left(f"the {what} of graph {graph.graph_id}", partial(self.graph_commands.notify, graph))
+            yield _Unsent(f"the {what} of graph {graph.graph_id}", partial(self.graph_commands.notify, graph))
 
-    async def _mend(self, left: _Left) -> int:
-        if not self._is_due(left.what):
+    async def _send(self, unsent: _Unsent) -> int:
+        if not self._is_due(unsent.what):
             return 0
         try:
-            await left.bring()
+            await unsent.send()
         except TemporalUnavailable as error:
             try:
                 await self.workflows.ping()
             except TemporalUnavailable:
-                del self._tried[left.what]
+                del self._tried[unsent.what]
                 raise
-            # It takes others: what it refuses about this one must not hold them up.
-            logger.error("%s is not taken by Temporal: %s", left.what, error)
+            # Temporal answers but refuses this command. The other commands must not wait for it.
+            logger.error("Temporal refused %s: %s", unsent.what, error)
             return 0
         except Exception:
-            logger.exception("%s could not be brought to Temporal", left.what)
+            logger.exception("%s could not be sent to Temporal", unsent.what)
             return 0
-        logger.info("brought %s to Temporal", left.what)
+        logger.info("sent %s to Temporal", unsent.what)
         return 1
 
     async def _notify_stop(self, row: RunRow) -> None:
@@ -116,7 +116,7 @@ class Sweep:
         ours = [entry for entry in logged if entry.get("attempt") == row.attempt]
         if ours:
             last = ours[-1]
-            # Under its own id: the workflow may have heard it, and must not log a second stop.
+            # With the id of the stop: the workflow may have received it already, and must not log it twice.
             stop = StopRequest(
                 str(last["request_id"]),
                 _text(last.get("requested_by")),
@@ -125,7 +125,7 @@ class Sweep:
             )
             await self.commands.notify_stop(row, stop)
             return
-        # A limit's stop, recorded by a workflow: if that is open it knows, if not another one has to go on.
+        # A workflow recorded this stop, for a limit. An open workflow knows it; without one, a new workflow takes over.
         for candidate in workflow_ids(row):
             if await self.workflows.is_open(candidate):
                 return

@@ -23,27 +23,27 @@ from .serving import HEAD_MAX
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a request in service gets after SIGTERM.
+#: Seconds that a running request has to end after SIGTERM.
 GRACE_S = 10
-#: Connections at once, silent ones included; a silent one costs some kilobytes for at most ``HEAD_S``.
+#: The most connections at once. A connection without a request counts too: it costs some kilobytes, for ``HEAD_S``.
 CONNECTIONS_MAX = 4096
-#: What a client gets to send the head of a request, in seconds, from its connection or from the first byte on.
+#: Seconds that a client has to send the head of a request. They begin at the connection, or at the first byte.
 HEAD_S = 10.0
-#: Seconds for which a client may leave an answer unread before its connection is cut.
+#: Seconds for which a client may leave an answer unread. After that, its connection is closed.
 UNREAD_S = 30.0
 _WATCH_EVERY_S = 2.0
 _TRANSPORT = "crawler_lifecycle.transport"
 
 
 class Unservable(Exception):
-    """The service cannot start; the text says why and what to do."""
+    """The service cannot start. The text says why, and what to do."""
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, plus what it leaves out: an end for clients that neither finish a head nor read.
+    """uvicorn's connection, which is also closed for clients that send or read too slowly.
 
-    uvicorn times the pause between two requests alone. Without this, a thousand sockets that say nothing stay for ever,
-    and so does the answer for a client that stopped reading.
+    uvicorn limits only the pause between two requests. This class also limits the time in which a client sends a head,
+    and the time for which it leaves an answer unread. Without these limits, such connections would stay for ever.
     """
 
     head_s = HEAD_S
@@ -93,7 +93,7 @@ class Connection(H11Protocol):
             self._watch = self.loop.call_later(_WATCH_EVERY_S, self._look)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer in our own format that these bytes are no HTTP request."""
+        """Answer bytes that are not an HTTP request with a problem document."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
@@ -110,13 +110,13 @@ class Connection(H11Protocol):
 
 
 def transport_of(scope: Scope) -> asyncio.Transport | None:
-    """The connection under a request, for answers that must be able to cut it; ``None`` when no server of ours is."""
+    """Return the connection of a request, for answers that may have to close it; ``None`` under another server."""
     transport: asyncio.Transport | None = scope.get("state", {}).get(_TRANSPORT)
     return transport
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which first tells the app that it leaves: some answers would never end by themselves."""
+    """uvicorn's server. Its shutdown first calls ``leaving``, because some streams never end by themselves."""
 
     leaving: Sequence[Callable[[], None]] = ()
 
@@ -127,7 +127,7 @@ class _Server(uvicorn.Server):
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:
-    """A listening socket. Raises ``Unservable`` that names the address, the reason and the setting to change."""
+    """Return a listening socket. Raises ``Unservable`` that names the address, the reason and the setting to change."""
     address = f"{host}:{port}"
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -146,9 +146,9 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
 
 
 def run(name: str, app: FastAPI, bound: socket.socket) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code. Requests being served get ``GRACE_S`` seconds.
+    """Serve until SIGTERM or SIGINT, and return the exit code. Running requests have ``GRACE_S`` seconds to end.
 
-    The functions in ``app.state.leaving``, if there are any, are called as soon as the end has been asked for.
+    The shutdown begins with a call of each function in ``app.state.leaving``, if the app has any.
     """
     _allow_files(CONNECTIONS_MAX + 512)
     config = uvicorn.Config(
@@ -166,7 +166,7 @@ def run(name: str, app: FastAPI, bound: socket.socket) -> int:
     server.leaving = getattr(app.state, "leaving", ())
     address, port = bound.getsockname()[:2]
     where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    # uvicorn raises the signal again after its shutdown; being asked to end and ending is no failure.
+    # uvicorn raises the signal again after its shutdown. These handlers ignore it: an ordered end is no failure.
     former: dict[signal.Signals, Any] = {
         number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
     }
@@ -181,7 +181,7 @@ def run(name: str, app: FastAPI, bound: socket.socket) -> int:
 
 
 def _allow_files(wanted: int) -> None:
-    """Capacity for the connections: the usual limit of 1,024 open files would be reached before ours."""
+    """Raise the limit of open files. The usual limit of 1,024 is lower than our limit of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -1,7 +1,7 @@
-"""Checks of the headers Host and Origin: which web pages may call our HTTP ports.
+"""Checks of the headers Host and Origin: they decide which web pages may call our HTTP ports.
 
-A page that somebody visits can send requests to every port of their machine, and by a name of its own that it lets
-point to 127.0.0.1 (DNS rebinding) it can read the answers, too. What it cannot do is lie about the two headers.
+A web page can send requests to every port of the machine on which it is open. If its own host name points to 127.0.0.1
+(DNS rebinding), the page can also read the answers. But a page cannot change these two headers.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from crawler_lifecycle.domain.loopback import is_loopback
 if TYPE_CHECKING:
     from .problems import Problem
 
-#: A check of the head; returns what is wrong, or ``None``.
+#: A check of a request's headers. It returns the problem, or ``None``.
 Check = Callable[[Scope, Headers], "Problem | None"]
 
-#: The health checks, which a cluster calls by address.
+#: The paths of health checks. A cluster calls them by address.
 PROBES = ("/healthz", "/readyz")
 _LOCAL = "127.0.0.1 or localhost"
 
 
 def own_page_only(scope: Scope, headers: Headers) -> Problem | None:
-    """For a service that lets everybody of this machine in: by a name of this machine, and no page but its own."""
+    """Check a request to a service without tokens: the host must be this machine, and a page must be our own."""
     host = headers.get("host", "")
     return _foreign_page(scope, headers) if is_loopback(host) else _foreign_host(host, _LOCAL)
 
 
 def named_hosts(hosts: tuple[str, ...]) -> Check:
-    """A check for a service that asks for tokens: one of these host names (none given: any), and no foreign page.
+    """Return a check for a service with tokens. It refuses other host names (if ``hosts`` has any) and foreign pages.
 
-    A host may be given with its port or without; without, every port fits. Probes are answered under any name: they
-    come to an address, and tell nobody anything.
+    A host name without a port allows every port. Health checks may use any host name: a cluster calls them by address,
+    and their answers contain no secret.
     """
     known = {host.lower() for host in hosts}
 
@@ -45,14 +45,14 @@ def named_hosts(hosts: tuple[str, ...]) -> Check:
         probe = scope["path"] in PROBES
         if known and not probe and host not in known and re.sub(r":[0-9]+$", "", host) not in known:
             return _foreign_host(host, ", ".join(sorted(known)))
-        # A proxy in front may have added TLS, so the scheme of the page is not ours to know.
+        # A proxy in front may add TLS, so the scheme of the page may differ from the scheme that we see.
         return _foreign_page(scope, headers, any_scheme=True)
 
     return check
 
 
 def programs_only(listens: str) -> Check:
-    """A check for a service that no page calls, which listens at this address: on loopback by its names only."""
+    """Return a check for a service that no web page calls. If it listens on loopback, the host must be loopback too."""
     here = is_loopback(listens)
 
     def check(scope: Scope, headers: Headers) -> Problem | None:
@@ -67,7 +67,7 @@ def programs_only(listens: str) -> Check:
 
 
 class Gate:
-    """ASGI middleware: such a check alone, for small services that do without ``serving.Guard``."""
+    """ASGI middleware that only makes one such check, for small services without ``serving.Guard``."""
 
     def __init__(self, app: ASGIApp, check: Check) -> None:
         self._app = app
@@ -79,7 +79,7 @@ class Gate:
 
 
 def _foreign_page(scope: Scope, headers: Headers, *, any_scheme: bool = False) -> Problem | None:
-    """Refuse every page but our own, whatever token it got hold of: another port is another origin."""
+    """Return a problem for every page that is not ours, even with a valid token. Another port is another origin."""
     origin = headers.get("origin")
     if origin is None:
         return None
@@ -95,7 +95,7 @@ def _foreign_host(host: str, cure: str) -> Problem:
     return _foreign("foreign_host", f"Host: {host[:100] or 'missing'} is not allowed; use {cure}")
 
 
-# Problems come with FastAPI, which a worker does without until it refuses somebody.
+# The import of ``problems`` loads FastAPI. A worker needs it only when it refuses a request.
 
 
 def _foreign(code: str, detail: str) -> Problem:

@@ -1,4 +1,4 @@
-"""Every stable code of a problem document, out of ``problem_codes.toml``."""
+"""All stable codes of problem documents, read from ``problem_codes.toml``."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-#: What ``type`` begins with in a problem document; the code follows.
+#: The beginning of ``type`` in a problem document. The code follows it.
 TYPE_PREFIX = "urn:problem-type:crawler-lifecycle:"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One code. ``retry`` is what a program should do without asking anybody."""
+    """One code. ``retry`` says what a program should do by itself."""
 
     statuses: list[int]
     meaning: str
     cure: str
     retry: str = "Do not repeat it unchanged."
     title: str | None = None
-    """The title, where it differs from the code in words."""
+    """The title, if it is not simply the words of the code."""
 
 
 CODES = {
@@ -29,6 +29,6 @@ CODES = {
 
 
 def title(code: str) -> str:
-    """The title of a code."""
+    """Return the title of a code."""
     kind = CODES.get(code)
     return (kind and kind.title) or code.replace("_", " ").capitalize()

@@ -1,7 +1,7 @@
 """Problem documents (RFC 9457) and strict JSON bodies, for all our HTTP services.
 
-FastAPI's own body parsing is not used: it coerces (``"yes"`` becomes true), accepts NaN, lets the last of two equal
-keys win and recurses as deeply as a caller likes. ``JsonBody`` refuses all of that and names field, value and cure.
+FastAPI's own parsing of bodies is not used. It converts types (``"yes"`` becomes true), accepts NaN, takes the last of
+two equal keys, and has no limit for nesting. ``JsonBody`` refuses all of that and names field, value and cure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class FieldError(BaseModel):
-    """One thing that is wrong with a request."""
+    """One error in a request."""
 
     field: str
     message: str
@@ -53,7 +53,7 @@ class FieldError(BaseModel):
 
 
 class ProblemDocument(BaseModel):
-    """Body of every answer with a status from 400 on."""
+    """The body of every answer with a status of 400 or more."""
 
     type: str
     title: str
@@ -65,9 +65,9 @@ class ProblemDocument(BaseModel):
 
 
 class Problem(Exception):
-    """An answer that is a problem document.
+    """An error that is answered with a problem document.
 
-    ``code`` is stable and one of ``problem_codes.CODES``; ``detail`` is for people and says what to do.
+    ``code`` is stable: it is one of ``problem_codes.CODES``. ``detail`` is for people and says what to do.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Problem(Exception):
         self.run_id = run_id
 
     def response(self) -> Response:
-        """The problem as an HTTP answer."""
+        """Return the problem as an HTTP answer."""
         body: dict[str, object] = {
             "type": TYPE_PREFIX + self.code,
             "title": title(self.code),
@@ -105,25 +105,25 @@ class Problem(Exception):
 
 
 def refused(field: str, message: str, value: object = None) -> Problem:
-    """422 about one field, or header, and its value."""
+    """Return the problem 422 about the value of one field or header."""
     shown = None if value is None else repr(value)[:120]
     error = FieldError(field=field[:100], message=message, value=shown)
     return Problem(422, "invalid_request", f"{field[:100]}: {message}", errors=[error])
 
 
 def unavailable(code: str, detail: str, *, run_id: int | None = None, retry_after_s: float | None = None) -> Problem:
-    """503 with ``Retry-After``: the same request may work later; after 5 s if nobody asked for more."""
+    """Return the problem 503: the same request may work later. ``Retry-After`` is ``retry_after_s``, at least 5 s."""
     seconds = max(5, math.ceil(retry_after_s or 0))
     return Problem(503, code, detail, headers={"Retry-After": str(seconds)}, run_id=run_id)
 
 
 def snake(code: str) -> str:
-    """``RunNotFound`` as ``run_not_found``."""
+    """Convert a name such as ``RunNotFound`` to ``run_not_found``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", code).lower()
 
 
 def of_error(error: LifecycleError) -> Problem:
-    """The problem that an error of the domain is, when a route has nothing more exact to say."""
+    """Return the problem for an error of the domain, if the route has no more exact one."""
     code = snake(error.code)
     if isinstance(error, RunNotFound):
         return Problem(404, code, str(error))
@@ -142,7 +142,7 @@ def of_error(error: LifecycleError) -> Problem:
 
 
 def _field_error(text: str) -> FieldError:
-    """The texts of ``InvalidRequest`` begin with the name of the field."""
+    """Split the text of an ``InvalidRequest``, which begins with the name of the field."""
     found = re.match(r"([\w.\[\]\-]+): ", text)
     return FieldError(field=found[1], message=text[found.end() :]) if found else FieldError(field="body", message=text)
 
@@ -169,10 +169,10 @@ def _on_http(request: Request, error: Exception) -> Response:
     code = _CODES.get(error.status_code, "http_error")
     detail = str(error.detail)
     if error.status_code == 404:
-        detail = f"{request.url.path}: no such resource; see /openapi.json for what there is"
+        detail = f"{request.url.path}: no such resource; /openapi.json lists all paths"
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        # Starlette names the methods of one route; a path may have several.
+        # Starlette names the methods of one route only, but a path may have several routes.
         headers["Allow"] = ", ".join(sorted(_methods(request.app, request.url.path)))
         detail = f"{request.method} is not allowed on {request.url.path}; see the header Allow"
     return Problem(error.status_code, code, detail, headers=headers).response()
@@ -198,7 +198,7 @@ def _sentence(errors: Sequence[FieldError]) -> str:
 
 
 class _Documented(APIRoute):
-    """A route whose OpenAPI document has the body that it reads by a ``JsonBody``."""
+    """A route whose OpenAPI entry describes the body that its ``JsonBody`` reads."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:
         super().__init__(path, endpoint, **more)
@@ -210,9 +210,9 @@ class _Documented(APIRoute):
 def service(
     title: str, version: str, describe: Callable[[dict[str, Any]], None] = lambda document: None, **options: Any
 ) -> FastAPI:
-    """An app without routes. Each of its errors is a problem document, and its OpenAPI document says so.
+    """Return an app without routes. It answers each error with a problem document, and its OpenAPI document says so.
 
-    ``describe`` may add to that document what only this app knows; ``options`` are those of ``FastAPI``.
+    ``describe`` may add facts about this app to the OpenAPI document. ``options`` are passed on to ``FastAPI``.
     """
     app = FastAPI(title=title, version=version, redirect_slashes=False, docs_url=None, redoc_url=None, **options)
     app.router.route_class = _Documented
@@ -238,8 +238,8 @@ def service(
 class JsonBody(Generic[T]):
     """A FastAPI dependency that reads the request's body as a ``T``, strictly.
 
-    ``optional`` allows an empty body, which then is read as ``{}``. Raises ``Problem``: 400, 415 or 422. ``service``
-    has routes document the bodies that they read so.
+    ``optional`` allows an empty body and reads it as ``{}``. Raises ``Problem`` with 400, 415 or 422. The routes of a
+    ``service`` describe this body in the OpenAPI document.
     """
 
     def __init__(self, kind: type[T], *, optional: bool = False) -> None:
@@ -255,7 +255,7 @@ class JsonBody(Generic[T]):
         else:
             content_type = request.headers.get("content-type", "nothing")
             if content_type.partition(";")[0].strip().lower() != "application/json":
-                detail = f"Content-Type: {content_type[:100]} is not taken; send application/json"
+                detail = f"Content-Type: {content_type[:100]} is not accepted; send application/json"
                 raise Problem(415, "unsupported_type", detail)
         check_json(raw)
         return self.read(raw)
@@ -265,14 +265,14 @@ class JsonBody(Generic[T]):
         try:
             return self._adapter.validate_json(raw, strict=True)
         except ValidationError as error:
-            if error.errors()[0]["type"] == "json_invalid":  # half a surrogate pair passes Python's parser
+            if error.errors()[0]["type"] == "json_invalid":  # Python's parser accepts half a surrogate pair
                 raise Problem(400, "invalid_json", f"body: {error.errors()[0]['msg']}; send valid Unicode") from None
             found = [field_error(item, known=self._names) for item in error.errors(include_url=False)[:ERRORS_MAX]]
             raise Problem(422, "invalid_request", _sentence(found), errors=found) from None
 
     @functools.cached_property
     def openapi(self) -> dict[str, Any]:
-        """Return what FastAPI shall say about the body."""
+        """Return the description of the body for the OpenAPI document."""
         schema = self._adapter.json_schema(ref_template="#/components/schemas/{model}")
         definitions = schema.pop("$defs", {})
         content = {"application/json": {"schema": schema}}
@@ -300,7 +300,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def field_error(item: Mapping[str, Any], *, skip: int = 0, known: Sequence[str] = ()) -> FieldError:
-    """One of pydantic's errors in our words: field, value, cure."""
+    """Convert an error of pydantic to our form: field, value and cure."""
     path = tuple(item["loc"])[skip:]
     cause = item.get("ctx", {}).get("error")
     if isinstance(cause, InvalidRequest):
@@ -321,14 +321,14 @@ def field_error(item: Mapping[str, Any], *, skip: int = 0, known: Sequence[str] 
 
 
 def check_json(raw: bytes) -> None:
-    """Refuse what is no JSON of a sane shape: syntax, NaN, a key given twice, more than ``DEPTH_MAX`` levels."""
+    """Raise ``Problem`` for broken JSON, for NaN, for a key given twice, and for more than ``DEPTH_MAX`` levels."""
     try:
         plain = json.loads(raw.decode(), parse_constant=_no_constant, object_pairs_hook=_no_twins)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise Problem(400, "invalid_json", f"body: no valid JSON at {where}: {error.msg}; send one object") from None
+        raise Problem(400, "invalid_json", f"body: not valid JSON at {where}: {error.msg}; send one object") from None
     except UnicodeDecodeError:
-        raise Problem(400, "invalid_json", "body: no valid UTF-8; send JSON as UTF-8") from None
+        raise Problem(400, "invalid_json", "body: not valid UTF-8; send JSON as UTF-8") from None
     except RecursionError:
         raise _too_deep() from None
     except ValueError as error:  # a number with more digits than Python converts
@@ -347,11 +347,11 @@ def check_json(raw: bytes) -> None:
 
 
 def _too_deep() -> Problem:
-    return Problem(422, "invalid_request", f"body: nested more than {DEPTH_MAX} levels deep; send something flatter")
+    return Problem(422, "invalid_request", f"body: nested more than {DEPTH_MAX} levels deep; send fewer levels")
 
 
 def _no_constant(name: str) -> object:
-    raise Problem(400, "invalid_json", f"body: {name} is no JSON; give finite numbers only")
+    raise Problem(400, "invalid_json", f"body: {name} is not JSON; give finite numbers only")
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Middleware in front of every HTTP service: checks of heads, limits of bodies, and no tracebacks."""
+"""Middleware in front of every HTTP service. It checks headers, limits bodies and keeps tracebacks out of answers."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ TARGET_MAX = 8 * 1024
 HEADERS_MAX = 100
 #: All headers together, in bytes.
 HEAD_MAX = 32 * 1024
-#: Bodies that are being received or served, all together, in bytes; memory stays bounded however many callers send.
+#: The most bytes of all bodies together that are being received or served. It limits the memory of the process.
 HELD_MAX = 32 * 1024 * 1024
-#: Headers of which a second one could be read differently by a proxy than by us.
+#: Headers that may come only once: of two values, a proxy could use one and we the other.
 ONCE = (
     *("host", "authorization", "content-length", "content-type", "transfer-encoding", "origin"),
     *("idempotency-key", "last-event-id", "if-none-match"),
 )
 
-#: Where in the scope stands what the line about a request tells beside its end: who called, and what.
+#: The key in the ASGI scope of the fields that a request's log line adds: the caller and the operation.
 ABOUT = "lifecycle.about"
 _RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
 _REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
 class Guard:
-    """The ASGI middleware around what serves: checks heads, names each request, and turns crashes into problem
-    documents. One line of the log tells how each request ended.
+    """ASGI middleware around an app. It checks headers, gives each request a name, and answers crashes with a problem
+    document. One log line says how each request ended.
 
-    A ``Problem`` raised by anything inside becomes its answer. The name of the request is the caller's
-    ``X-Request-Id`` or a new one; it is in the answer and, with method, path and run, in every log line of the request.
+    A ``Problem`` that the app raises becomes the answer. The name of a request is the caller's ``X-Request-Id``, or a
+    new one. The answer contains it. Every log line of the request has it too, with method, path and run.
     """
 
     def __init__(self, app: ASGIApp, *, check: Check | None = None) -> None:
@@ -89,7 +89,7 @@ class Guard:
                     detail = f"This is a bug in the service; its log has the details under http_request {name}"
                     await Problem(500, "internal_error", detail).response()(scope, receive, watched)
                 else:
-                    # The status was sent; only a cut connection can tell the client that the rest is missing.
+                    # The status is sent already. Only a closed connection shows the client that the rest is missing.
                     raise
             finally:
                 extra = {**scope.get(ABOUT, {}), "status": status, "seconds": round(time.monotonic() - began, 4)}
@@ -97,7 +97,7 @@ class Guard:
 
 
 def _level(method: str, status: int) -> int:
-    """Reads that worked are many and change nothing; a service that fails is something to look at."""
+    """Return the level of the log line. Successful reads are many and change nothing; failures need attention."""
     if status >= 500:
         return logging.WARNING
     return logging.DEBUG if method in ("GET", "HEAD") and 0 < status < 400 else logging.INFO
@@ -107,7 +107,7 @@ def _mark(message: Message, name: str) -> None:
     headers = MutableHeaders(scope=message)
     headers["X-Request-Id"] = name
     headers["X-Content-Type-Options"] = "nosniff"
-    # What a token opens must not stay in anybody's cache; a route that knows better says so itself.
+    # An answer that needs a token must not stay in a cache. A route can set another value itself.
     headers.setdefault("Cache-Control", "no-store")
 
 
@@ -117,7 +117,7 @@ def _check_head(scope: Scope, headers: Headers) -> Problem | None:
         return Problem(414, "uri_too_long", f"URL: {target} bytes are more than {TARGET_MAX}; send a shorter one")
     if len(headers.raw) > HEADERS_MAX:
         return Problem(431, "headers_too_large", f"headers: {len(headers.raw)} are more than {HEADERS_MAX}; send fewer")
-    # The server bounds a head that is not complete; one that came in a single piece is measured here.
+    # The server limits only a head that arrives in several pieces. A head in one piece is measured here.
     size = sum(len(name) + len(value) for name, value in headers.raw)
     if size > HEAD_MAX:
         return Problem(431, "headers_too_large", f"headers: {size} bytes are more than {HEAD_MAX}; send fewer")
@@ -127,8 +127,8 @@ def _check_head(scope: Scope, headers: Headers) -> Problem | None:
                 400, "duplicate_header", f"{name.title()}: given {len(headers.getlist(name))} times; give it once"
             )
     if "transfer-encoding" in headers and "content-length" in headers:
-        # RFC 9112, section 6.1: a proxy that believes the other one would see a second request in the body.
-        return Problem(400, "bad_request", "Content-Length: given beside Transfer-Encoding; send one of them")
+        # RFC 9112, section 6.1: a proxy that uses the other header could see a second request in the body.
+        return Problem(400, "bad_request", "Content-Length: given together with Transfer-Encoding; send only one")
     return None
 
 
@@ -137,9 +137,9 @@ def _check_head(scope: Scope, headers: Headers) -> Problem | None:
 
 @dataclass(eq=False)
 class BodyLimit:
-    """ASGI middleware that reads a body completely before the app sees the request, within limits of size and time.
+    """ASGI middleware that reads the whole body before it calls the app. Size and time are limited.
 
-    So a slow sender costs a coroutine and no thread. ``limit`` gives the size in bytes that this request may have.
+    A slow sender therefore uses a coroutine but no thread. ``limit`` returns the most bytes that a request may have.
     """
 
     app: ASGIApp
@@ -160,7 +160,7 @@ class BodyLimit:
             self._held -= len(body)
 
     async def _read(self, body: bytearray, headers: Headers, limit: int, receive: Receive) -> bool:
-        """Fill ``body``; ``False`` when the client left. ``_held`` counts whatever is in it."""
+        """Fill ``body``. Return ``False`` if the client has disconnected. ``_held`` counts the bytes of all bodies."""
         too_large = Problem(413, "too_large", f"body: more than {limit} bytes; send less at once")
         announced = headers.get("content-length", "0")
         if not announced.isdecimal() or int(announced[:20]) > limit:
@@ -203,7 +203,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def bearer(headers: Headers) -> str | None:
-    """The token of ``Authorization: Bearer …``; ``None`` when there is no such header. Raises ``Problem`` 401."""
+    """Return the token of ``Authorization: Bearer …``, or ``None`` without this header. Raises ``Problem`` 401."""
     given = headers.get("authorization")
     if given is None:
         return None
@@ -214,8 +214,8 @@ def bearer(headers: Headers) -> str | None:
 
 
 def password(headers: Headers) -> str | None:
-    """The password of ``Authorization: Basic …``, under any name, or the token of ``Bearer …``; ``None`` when there is
-    no such header. Raises ``Problem`` 401."""
+    """Return the password of ``Authorization: Basic …`` (with any name) or the token of ``Bearer …``. Return ``None``
+    without this header. Raises ``Problem`` 401."""
     scheme, _, given = headers.get("authorization", "bearer").partition(" ")
     if scheme.lower() == "bearer":
         return bearer(headers)
@@ -226,13 +226,13 @@ def password(headers: Headers) -> str | None:
     except ValueError:
         found = ""
     if not found:
-        detail = "Authorization: no name with a password; log in with the token as password, under any name"
+        detail = "Authorization: no name with a password; log in with any name, and the token as password"
         raise unauthorised("unauthenticated", detail, basic=True)
     return found
 
 
 def unauthorised(code: str, detail: str, *, error: str | None = None, basic: bool = False) -> Problem:
-    """401 that tells the client how to present itself (RFC 6750, section 3; RFC 7617 where ``basic`` is taken)."""
+    """Return the problem 401, which says how to authenticate (RFC 6750, section 3; with ``basic``, RFC 7617)."""
     if basic:
         return Problem(401, code, detail, headers={"WWW-Authenticate": 'Basic realm="crawler-lifecycle"'})
     challenge = 'Bearer realm="crawler-lifecycle"' + (f', error="{error}"' if error else "")

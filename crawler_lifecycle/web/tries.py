@@ -1,4 +1,4 @@
-"""Wrong tokens, counted by the address that they came from; and the buckets that all rates are counted with."""
+"""Counters of wrong tokens for each address, and the buckets that count all rates."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable, Hashable
 
 from .problems import Problem
 
-#: Seconds of its rate that a caller may use in one go.
+#: A caller may use so many seconds of its rate at once.
 BURST_S = 5.0
-#: Wrong tokens from one address: the most at once, and then the most a second.
+#: The limits for wrong tokens from one address: how many at once, and how many a second after that.
 WRONG_MAX, WRONG_PER_S = 10.0, 1 / 6
-#: Callers come and go; beyond this many, buckets that are full again are forgotten.
+#: The most callers to remember. Above that, full buckets are removed.
 REMEMBERED = 10_000
 
 
 class Bucket:
-    """Tokens that fill up with time, at most ``BURST_S`` seconds' worth and never fewer than one."""
+    """A token bucket. It holds ``size`` tokens, or else the tokens of ``BURST_S`` seconds and at least one."""
 
     def __init__(self, rate: float, now: float, size: float | None = None) -> None:
         self._rate = rate
@@ -26,7 +26,7 @@ class Bucket:
         self._at = now
 
     def take(self, now: float) -> float:
-        """Take one. Returns 0.0, or the seconds until one is available."""
+        """Take one token. Return 0.0, or the seconds until a token is available."""
         self._left = min(self._size, self._left + (now - self._at) * self._rate)
         self._at = now
         if self._left >= 1.0:
@@ -39,14 +39,14 @@ class Bucket:
 
 
 class Buckets:
-    """A bucket for each key; those that are full again are forgotten when there are very many."""
+    """A bucket for each key. If there are too many buckets, the full ones are removed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._buckets: dict[Hashable, Bucket] = {}
 
     def take(self, key: Hashable, rate: float, size: float | None = None) -> float:
-        """Take one. Returns 0.0, or the seconds until one is available."""
+        """Take one token. Return 0.0, or the seconds until a token is available."""
         now = self._clock()
         if key not in self._buckets and len(self._buckets) >= REMEMBERED:
             self._buckets = {known: bucket for known, bucket in self._buckets.items() if not bucket.full(now)}
@@ -56,26 +56,26 @@ class Buckets:
 
 
 class Tries:
-    """Wrong tokens at every door of one process, counted by the address that they came from.
+    """A counter of wrong tokens for each address, in one process.
 
-    A right one always gets in: nobody guesses it, and behind a proxy all callers have one address.
+    A right token is always accepted: nobody can guess it, and behind a proxy all callers have the same address.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._buckets = Buckets(clock)
 
     def wrong(self, address: str) -> None:
-        """Count a wrong token. Raises ``Problem`` 429 when too many came from there before."""
+        """Count a wrong token. Raises ``Problem`` 429 if too many came from this address before."""
         if wait := self._buckets.take(address, WRONG_PER_S, WRONG_MAX):
             detail = f"Too many wrong tokens came from {address}; send a right one, or wait {math.ceil(wait)} s"
             raise too_many("rate_limited", detail, wait)
 
 
 def address_of(client: tuple[str, int] | None) -> str:
-    """Return the host that a request came from, as ASGI says it."""
+    """Return the address of the client that sent a request, or an empty text if it is not known."""
     return client[0] if client else ""
 
 
 def too_many(code: str, detail: str, wait: float) -> Problem:
-    """The error 429, with the time of the next allowed try."""
+    """Return the problem 429. ``Retry-After`` is the time until the next allowed try."""
     return Problem(429, code, detail, headers={"Retry-After": str(max(1, math.ceil(wait)))})

@@ -70,7 +70,7 @@ def test_a_start_while_the_scheduler_service_is_away_is_deployed_when_it_is_back
             not in (started := stack.crawlctl("start", "quick", "--poll-minutes", "0.02", "-o", "name")).stderr
         ):
             assert time.monotonic() < until, "the catalogue of before is taken for fresh"
-        assert "s ago, and is deployed when the service is back" in started.stderr
+        assert "s ago, and is deployed when the service answers again" in started.stderr
         assert _status(stack, started.stdout.strip()) in ("INITIALIZING", "PROCESSING")
     finally:
         os.kill(scheduler, signal.SIGCONT)

@@ -65,9 +65,9 @@ def listed(world: World, run_id: int) -> str | None:
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("bug", BUG, "RuntimeError: a bug in this build; deploy a build that mends this"),
+        ("bug", BUG, "RuntimeError: a bug in this build; deploy a build that corrects this"),
         pytest.param(
-            *("misfit", MISFIT, "this build does not continue what an earlier one began"), marks=pytest.mark.slow
+            *("misfit", MISFIT, "this build cannot continue the work of an earlier build"), marks=pytest.mark.slow
         ),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
     begun = time.monotonic()
     text = until(lambda: blocked_by(ours, run_id, words), "the run shown as blocked", SHOWN_S)
     shown = time.monotonic() - begun
-    assert "its crawl goes on meanwhile" in text
+    assert "its crawl goes on, but a stop has to wait" in text
     assert ours.tasks(run_id) == {"RUNNING": 1}
     until(lambda: gauge(ours) >= 1, "the figure", SHOWN_S)
     counted = time.monotonic() - begun

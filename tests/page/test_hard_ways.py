@@ -69,7 +69,7 @@ def test_a_gateway_that_is_killed_is_told_about_and_the_page_goes_on(world: Worl
     run_id = start(world)
     listed = visitor.open("/")
     expect(row(listed, run_id)).to_contain_text("PROCESSING")
-    old = listed.get_by_text("no news comes")
+    old = listed.get_by_text("no updates arrive")
     with visitor.expecting("ERR_", "Failed to load resource", "htmx:sse:error"):
         gateway = world.freeze("gateway")
         expect(old).to_be_visible()
@@ -130,11 +130,11 @@ def test_a_login_that_ended_in_the_middle_of_a_form_loses_nothing(world: World, 
     log_in(page, gate.tokens["admin"])
     page.get_by_label("Name", exact=True).fill("typed")
     page.get_by_label("Crawler").fill("plain")
-    page.get_by_label("Or every so many seconds").fill("3600")
+    page.get_by_label("Or seconds between two due times").fill("3600")
     page.get_by_label("Paused").check()
     visitor.context.clear_cookies()
     with visitor.expecting("401"):
-        page.get_by_role("button", name="Keep it").click()
+        page.get_by_role("button", name="Save").click()
         expect(page.get_by_role("alert")).to_contain_text("your login has ended")
     visitor.look(page)
     with visitor.context.expect_page() as opened:

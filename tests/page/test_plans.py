@@ -16,21 +16,21 @@ from tests.page.people import now
 
 def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: Visitor) -> None:
     page = visitor.open("/schedules")
-    page.get_by_role("link", name="Make one").click()
+    page.get_by_role("link", name="New schedule").click()
     page.get_by_label("Name", exact=True).fill("prices")
     page.get_by_label("Crawler").fill("plain")
     page.get_by_label("Arguments").fill("max_pages=1")
-    page.get_by_label("By the calendar").fill("61 2 * * *")
+    page.get_by_label("Cron expression").fill("61 2 * * *")
     expect(page.get_by_label("Class of the manager")).to_be_hidden()
     with visitor.expecting("422"):
-        page.get_by_role("button", name="Keep it").click()
+        page.get_by_role("button", name="Save").click()
         expect(page.get_by_role("alert")).to_contain_text("cron")
-    expect(page.get_by_label("By the calendar")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("Cron expression")).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_label("Arguments")).to_have_value("max_pages=1")
     visitor.look(page)
-    page.get_by_label("By the calendar").fill("30 2 * * *")
+    page.get_by_label("Cron expression").fill("30 2 * * *")
     page.get_by_label("Time zone").fill("Europe/Berlin")
-    page.get_by_role("button", name="Keep it").click()
+    page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("prices")
     expect(page.get_by_role("main")).to_contain_text("02:30:00 +0100")
 
@@ -49,7 +49,7 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: V
 
     line.get_by_role("link", name="prices").click()
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    page.get_by_label("Due behind").fill((today - timedelta(days=3)).isoformat())
+    page.get_by_label("Due after").fill((today - timedelta(days=3)).isoformat())
     page.get_by_label("up to").fill((today - timedelta(days=1)).isoformat())
     page.get_by_role("button", name="Backfill").click()
     page.get_by_role("button", name="Backfill 2").click()
@@ -74,7 +74,7 @@ def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor
     page.get_by_role("link", name="tides", exact=True).click()
     line = page.get_by_role("region", name="Due times").get_by_role("row").last
     expect(line).to_contain_text("missed")
-    page.get_by_label("Due behind").fill((due - timedelta(seconds=1)).isoformat())
+    page.get_by_label("Due after").fill((due - timedelta(seconds=1)).isoformat())
     page.get_by_label("up to").fill(due.isoformat())
     page.get_by_role("button", name="Backfill …").click()
     page.get_by_role("button", name="Backfill 1").click()

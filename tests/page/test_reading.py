@@ -17,14 +17,14 @@ from tests.page.people import now, start
 def test_a_log_is_followed_paused_and_searched(world: World, visitor: Visitor) -> None:
     run_id = start(world, args={"max_pages": "100000", "delay": "0.3"})
     page = visitor.open(f"/runs/{run_id}")
-    page.get_by_role("link", name=re.compile("Follow")).click()
+    page.get_by_role("link", name="Log of the main task").click()
     log, state = page.get_by_role("log"), page.get_by_role("main").get_by_role("status")
-    expect(state).to_have_text("It is followed.")
+    expect(state).to_have_text("New lines are shown as they come.")
     expect(log).to_contain_text("200 http://")
     seen = len(log.inner_text())
     page.wait_for_function("seen => document.getElementById('log').innerText.length > seen", arg=seen)
     page.get_by_label("Search").fill("robots")
-    expect(state).to_contain_text("lines hold it")
+    expect(state).to_contain_text("lines contain it")
     expect(log).not_to_contain_text("200 http://")
     page.get_by_label("Search").fill("")
     expect(log).to_contain_text("200 http://")
@@ -33,9 +33,9 @@ def test_a_log_is_followed_paused_and_searched(world: World, visitor: Visitor) -
     visitor.look(page)
     page.get_by_role("button", name="Pause").click()
     world.gateway.stop(run_id, reason="the log is read")
-    expect(state).to_contain_text("This is its end.")
+    expect(state).to_contain_text("This is the end of the log.")
     with page.expect_download() as fetched:
-        page.get_by_role("link", name="Fetch the whole log").click()
+        page.get_by_role("link", name="Download the whole log").click()
     assert "200 http://" in fetched.value.path().read_text()
 
 
@@ -75,7 +75,7 @@ def test_a_crawler_that_was_killed_leaves_a_correction_to_be_read(world: World, 
     page = visitor.open(f"/runs/{run_id}")
     os.killpg(task_processes(world.places, run_id)["0/1"][2], signal.SIGKILL)
     expect(now(page)).to_contain_text("FAILED")
-    table = page.get_by_role("table").filter(has=page.get_by_role("columnheader", name="In truth"))
+    table = page.get_by_role("table").filter(has=page.get_by_role("columnheader", name="True"))
     expect(table).to_contain_text("killed")
     table.get_by_text("show", exact=True).first.click()
     expect(table.locator("pre").first).to_be_visible()

@@ -39,7 +39,7 @@ def test_a_stop_names_who_and_why_until_the_run_has_ended(world: World, visitor:
     expect(now(page)).to_contain_text("the shop <b>closes</b>")
     expect(now(page)).to_contain_text("FAILED")
     expect(now(page)).to_contain_text("cancelled")
-    expect(page.get_by_role("table").filter(has_text="Acted on")).to_contain_text("the shop <b>closes</b>")
+    expect(page.get_by_role("table").filter(has_text="Received")).to_contain_text("the shop <b>closes</b>")
     assert world.status(run_id) == "FAILED"
 
 
@@ -72,7 +72,7 @@ def test_what_failed_is_resumed_once_however_often_the_form_is_sent(world: World
     page.go_back()
     page.get_by_role("button", name="Resume").click()
     expect(told).to_contain_text("0 carried out, 1 not")
-    expect(told).to_contain_text("attempt 1 was shown")
+    expect(told).to_contain_text("the form showed attempt 1")
     page.get_by_role("link", name=f"Go to run {run_id}").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("attempt 2")
 
@@ -134,4 +134,4 @@ def test_a_tab_that_was_opened_behind_another_one_holds_no_stream(world: World, 
         tab.add_init_script("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
         tab.goto(f"/runs/{run_id}{path}")
     visitor.show(tab)
-    expect(tab.get_by_text("It is followed.")).to_be_visible()
+    expect(tab.get_by_text("New lines are shown as they come.")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Limits of one caller: a rate for reads, a rate for writes, and how many requests and streams at once."""
+"""Limits for each caller: rates of reads and of writes, and numbers of requests and streams at the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.tries import Buckets, too_many
 
-#: Requests in service at once for all callers together; streams do not count.
+#: The most requests at the same time for all callers together, without streams.
 REQUESTS_MAX = 500
 STREAMS_MAX = 2000
 
@@ -31,8 +31,8 @@ class Quota:
 class RateLimits:
     """The counters of one gateway process.
 
-    Used only in its event loop, so nothing is locked. Without a quota, or for a caller without a name (an open
-    gateway), only the totals of the process count.
+    They need no lock, because only the event loop uses them. Without a quota, or for a caller without a name (on an
+    open gateway), only the limits of the whole process apply.
     """
 
     def __init__(self, quota: Quota | None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +43,7 @@ class RateLimits:
         self._serving = {False: 0, True: 0}
 
     def spend(self, caller: str | None, *, writes: bool) -> None:
-        """Count one request. Raises ``Problem`` 429 with ``Retry-After`` when the caller is over its rate."""
+        """Count one request. Raises ``Problem`` 429 with ``Retry-After`` if the caller sent too many."""
         if self._quota is None or caller is None:
             return
         rate = self._quota.writes_per_s if writes else self._quota.reads_per_s
@@ -54,7 +54,7 @@ class RateLimits:
 
     @contextlib.contextmanager
     def slot(self, caller: str | None, *, stream: bool) -> Iterator[None]:
-        """Take one of the caller's places, from the head of a request on. Raises ``Problem`` 429 when none is free."""
+        """Count an open request or stream of this caller. Raises ``Problem`` 429 if the caller has too many."""
         if self._quota is None or caller is None:
             yield
             return
@@ -74,7 +74,7 @@ class RateLimits:
 
     @contextlib.contextmanager
     def serve(self, *, stream: bool) -> Iterator[None]:
-        """Take one of the process's places, once a request is complete. Raises ``Problem`` 503 when none is free."""
+        """Count a request or stream of this process after its body is read. Raises ``Problem`` 503 for too many."""
         most = STREAMS_MAX if stream else REQUESTS_MAX
         if self._serving[stream] >= most:
             detail = f"{most} {'streams' if stream else 'requests'} are being served; try again in a moment"
@@ -87,7 +87,7 @@ class RateLimits:
 
 
 class Serving:
-    """ASGI middleware behind the bodies: an incomplete request takes no place, however slowly it arrives."""
+    """ASGI middleware that counts served requests. It runs after the body is read, so slow senders do not count."""
 
     def __init__(self, app: ASGIApp, *, limits: RateLimits) -> None:
         self._app = app
@@ -95,7 +95,7 @@ class Serving:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream = scope.get("lifecycle.stream")
-        if stream is None:  # health checks, and messages that are no requests
+        if stream is None:  # a health check, or not a request
             await self._app(scope, receive, send)
             return
         with self._limits.serve(stream=stream):

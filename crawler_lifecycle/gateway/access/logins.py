@@ -1,7 +1,7 @@
-"""Logins of browsers: a signed cookie that names a token of the file and never holds it.
+"""Logins of browsers: a signed cookie that contains the name and the hash of a token, but never the token.
 
-Nothing is stored: the signature proves the login, so several gateways with one key share it. A revoked or expired token
-ends its logins, because each request finds it in the file by its hash.
+The gateway stores no logins: the signature proves them. Several gateways with the same key accept the same logins. A
+revoked or expired token ends its logins, because each request searches the tokens file for the hash.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from crawler_lifecycle.web.tries import Tries
 from .tokens import Caller, TokenFile, digest
 
 COOKIE = "crawl_login"
-#: How long a login lasts at most.
+#: The longest time of a login.
 LASTS = timedelta(hours=12)
-#: Logins that were ended and are remembered until they would have ended by themselves.
+#: The number of ended logins above which those that have also expired are removed from memory.
 ENDED_MAX = 10_000
 _COOKIE_MAX = 1024
 _PURPOSE = b"crawler-lifecycle login 1\n"
@@ -34,7 +34,7 @@ _PURPOSE = b"crawler-lifecycle login 1\n"
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """The content of a cookie: the token's name and hash, when the login ends, and its own name."""
+    """The content of a cookie: name and hash of the token, the end of the login as a timestamp, and the login's id."""
 
     name: str
     sha256: str
@@ -43,7 +43,7 @@ class _Reference:
 
 
 class Logins:
-    """Begins, finds and ends logins by the tokens of a file. Without a ``key`` logins end with the process."""
+    """Begins, finds and ends logins with tokens of the tokens file. Without a ``key``, they end with the process."""
 
     def __init__(self, callers: TokenFile, key: bytes | None = None) -> None:
         self._callers = callers
@@ -52,7 +52,7 @@ class Logins:
         self.tries = Tries()
 
     def begin(self, token: str, now: datetime) -> tuple[Caller, str] | None:
-        """The caller of this token, and its cookie; ``None`` for a token that is unknown or has expired."""
+        """Return the caller of this token and a new cookie; ``None`` for a token that is unknown or has expired."""
         caller, expired = self._callers.find(token, now)
         if caller is None or expired:
             return None
@@ -61,7 +61,7 @@ class Logins:
         return caller, f"{_text(body)}.{_text(self._sign(body))}"
 
     def find(self, cookie: str, now: datetime) -> Caller | None:
-        """The caller of a cookie, as the file now has it."""
+        """Return the caller of a cookie, as it is now in the tokens file; ``None`` if the cookie is not valid."""
         found = self._read(cookie)
         if found is None or found.ends <= now.timestamp() or found.login in self._ended:
             return None
@@ -71,7 +71,7 @@ class Logins:
         return replace(caller, login=found.login)
 
     def end(self, cookie: str, now: datetime) -> None:
-        """End a login, and its streams: this process accepts no cookie of it any more."""
+        """End a login and its streams: this process does not accept its cookie any more."""
         found = self._read(cookie)
         if found is None:
             return
@@ -94,22 +94,24 @@ class Logins:
 
 
 def cookie_name(host: str) -> str:
-    """Return the name of the login cookie for this host. Off loopback no other host can set a cookie of that name, as a
-    neighbour below the same domain could, to make somebody work under its own login.
+    """Return the name of the login cookie for this host.
+
+    Except on loopback, it begins with ``__Host-``. Browsers do not let another host of the same domain set such a
+    cookie. Otherwise that host could make a person work with a foreign login.
     """
     return COOKIE if is_loopback(host) else f"__Host-{COOKIE}"
 
 
 def cookie_of(headers: Headers) -> str | None:
-    """The login that a browser sent."""
+    """Return the login cookie that a browser sent, if any."""
     return cookie_parser(headers.get("cookie", "")).get(cookie_name(headers.get("host", "")))
 
 
 def from_own_page(headers: Headers, *, writes: bool) -> bool:
-    """Return whether a browser says that a page of ours, or the person at its address bar, sent this request.
+    """Return whether one of our own pages sent this request. A read may also come from the browser's address bar.
 
-    ``Origin`` of another host was refused before. Without ``Sec-Fetch-Site`` (plain HTTP off loopback) the cookie's own
-    ``SameSite=Strict`` has to do.
+    A foreign ``Origin`` was refused before. If the browser sends no ``Sec-Fetch-Site`` (plain HTTP, not on loopback),
+    only the cookie's ``SameSite=Strict`` protects us.
     """
     site = headers.get("sec-fetch-site")
     if writes:

@@ -1,6 +1,6 @@
-"""One table of operations and roles, and the authentication middleware.
+"""The table of operations with the roles that they need, and the authentication middleware.
 
-Nothing is allowed that the table does not name: an app with a route that has no entry cannot be made.
+An operation without an entry in the table is not possible: the app of such a route cannot be made.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .tokens import Caller, Role, TokenFile
 
 logger = logging.getLogger(__name__)
 
-#: Bodies, in bytes. Only those that list tasks may be large.
+#: The most bytes of a body. Only bodies that list tasks may be larger.
 BODY_MAX = 1024 * 1024
 BODY_OF_TASKS_MAX = 2 * 1024 * 1024
-#: Seconds between two checks of a token during a long answer; docs promise its end within one second.
+#: Seconds between two checks of the token of a long answer. The docs promise that a revoked token ends it in a second.
 CHECK_S = 0.4
-#: At most one line in the log about refused tokens in this time, in seconds.
+#: The shortest time between two log lines about refused tokens, in seconds.
 REFUSED_EVERY_S = 10.0
 
 T = TypeVar("T", bound=BaseModel)
@@ -51,19 +51,19 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rights that an operation needs. With ``role`` ``None`` everybody may call it."""
+    """The rights that an operation needs, and its limits. Everybody may call it if ``role`` is ``None``."""
 
     role: Role | None
     body_max: int = BODY_MAX
     stream: Literal["never", "always", "when followed", "when waited"] = "never"
     own_run: bool = False
-    """True when a crawler's own token is sufficient, for its own run."""
+    """True if a crawler may call it with its own token, for its own run."""
     own_task: bool = False
-    """True when the token of a task's runner is sufficient, for its own task."""
+    """True if the runner of a task may call it with its own token, for its own task."""
     basic: bool = False
-    """True when the token may also be sent as the password of a basic authentication."""
+    """True if the token may also be sent as the password of basic authentication."""
     page: bool = False
-    """True when it is a part of the page, for people: described in docs/page.md and not in openapi.json."""
+    """True if it belongs to the web page: docs/page.md describes it, openapi.json does not."""
 
     @property
     def writes(self) -> bool:
@@ -71,11 +71,11 @@ class Access:
 
 
 _READ = Access(Role.READ)
-#: Forms that name nothing but themselves, in bytes.
+#: The most bytes of the forms for login and logout.
 _FORM_MAX = 8 * 1024
-#: What an operation needs, and all that need the same. Force, ``rerun`` and resending need no higher role than a plain
-#: stop or start: who may start crawls must be able to end them in any way. Who names an address that we then call is
-#: ``admin``, and who reads one, too: it may hold what only its receiver should know.
+#: Rights, each with the operations that need them. Force, ``rerun`` and resending need no higher role than a plain stop
+#: or start: a caller who may start crawls must also be able to end them. All operations on webhooks need ``admin``. We
+#: call the address of a webhook, and the address may contain a secret of the receiver.
 _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(None), "healthz readyz"),
     (
@@ -104,7 +104,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         """deleteRun putWebhook listWebhooks getWebhook deleteWebhook pauseWebhook resumeWebhook testWebhook
         listWebhookDeliveries""",
     ),
-    # scrapyd's dialect, where it is spoken.
+    # The API of scrapyd, if it is switched on.
     (
         Access(Role.READ, basic=True),
         """scrapydDaemonstatus scrapydListprojects scrapydListversions scrapydListspiders scrapydListjobs scrapydStatus
@@ -133,24 +133,24 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
 )
 #: By operation id.
 ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for name in names.split()}
-#: For unknown paths and methods: a caller who may read gets the true answer, others do not.
+#: The rights for unknown paths and methods: only a caller who may read gets the answer 404 or 405.
 _UNKNOWN = Access(Role.READ)
 
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """Whom a gateway lets in. Without ``callers`` it is open, and then ``check`` keeps foreign pages and hosts out."""
+    """The rules for callers of a gateway. Without ``callers`` it is open. ``check`` refuses foreign pages and hosts."""
 
     callers: TokenFile | None = None
     task_key: bytes | None = None
     quota: Quota | None = None
     check: Check = own_page_only
     login_key: bytes | None = None
-    """Signs the logins of browsers; without one they end with the process."""
+    """The key that signs the logins of browsers. Without a key, logins end with the process."""
 
 
 class Operations:
-    """Finds the operation of a request. Raises ``RuntimeError`` when a route of the app is not in ``ACCESS``."""
+    """Finds the operation of a request. Raises ``RuntimeError`` if a route of the app is not in ``ACCESS``."""
 
     def __init__(self, app: FastAPI) -> None:
         self._known: list[tuple[re.Pattern[str], set[str], str]] = []
@@ -161,7 +161,7 @@ class Operations:
             self._known.append((compile_path(route.path)[0], set(route.methods or ()), str(name)))
 
     def of(self, method: str, path: str) -> tuple[str | None, Mapping[str, str]]:
-        """The operation's id and the parameters of its path; ``None`` when there is no such operation."""
+        """Return the id of an operation and the parameters in its path; ``None`` if no operation fits."""
         for pattern, methods, name in self._known:
             found = pattern.match(path)
             if found and method in methods:
@@ -169,7 +169,7 @@ class Operations:
         return None, {}
 
     def unknown(self, path: str) -> Access:
-        """The access for a request to no operation: a wrong method, or an unknown path."""
+        """Return the rights for a request that fits no operation: an unknown path, or a wrong method."""
         basic = any(ACCESS[name].basic for pattern, _, name in self._known if pattern.match(path))
         return replace(_UNKNOWN, basic=basic)
 
@@ -178,19 +178,19 @@ _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def caller_name() -> str | None:
-    """The name of the token of the present request; ``None`` on an open gateway."""
+    """Return the name of the present caller; ``None`` on an open gateway, or for a request without a token."""
     caller = _CALLER.get()
     return None if caller is None else caller.name
 
 
 def caller_role() -> Role | None:
-    """The role of the present caller; ``None`` on an open gateway, where everybody may do everything."""
+    """Return the role of the present caller; ``None`` on an open gateway, where every caller may do everything."""
     caller = _CALLER.get()
     return None if caller is None else caller.role
 
 
 def may(operation: str) -> bool:
-    """Return whether the present caller may do this, so that a page shows nobody what would be refused."""
+    """Return whether the present caller may do this. A page uses it to show only buttons that will work."""
     caller, needed = _CALLER.get(), ACCESS[operation].role
     return caller is None or needed is None or (caller.role is not None and caller.role.covers(needed))
 
@@ -203,7 +203,7 @@ def check_own(run: RunRef) -> None:
 
 
 def signed(body: T) -> T:
-    """The body with the caller's name as ``requested_by``, where the caller left that out."""
+    """Return the body. If it has no ``requested_by``, add the name of the caller."""
     name = caller_name()
     if name is None or getattr(body, "requested_by", None) is not None:
         return body
@@ -212,9 +212,9 @@ def signed(body: T) -> T:
 
 @dataclass(eq=False)
 class AuthenticationMiddleware:
-    """ASGI middleware: checks the caller, its rights and its limits.
+    """ASGI middleware that checks the caller, its rights and its limits.
 
-    It runs before the body is read, so that unknown callers cannot make us receive one.
+    It runs before the body is read: we do not receive bodies of unknown callers.
     """
 
     app: ASGIApp
@@ -237,7 +237,7 @@ class AuthenticationMiddleware:
         scope["lifecycle.body_max"] = access.body_max
         headers = Headers(scope=scope)
         if access.page and scope["method"] == "POST" and "origin" not in headers and "authorization" not in headers:
-            # Forms come from browsers, which name the page that sent them. Programs use the API.
+            # Only browsers send forms, and they send ``Origin`` with each form. Programs use the API.
             raise Problem(403, "foreign_origin", "Origin: missing; send the form from a page of this gateway")
         address = address_of(scope.get("client"))
         if access.role is None:
@@ -249,20 +249,20 @@ class AuthenticationMiddleware:
         name = caller.name if caller else None
         self.limits.spend(name, writes=access.writes)
         scope["lifecycle.stream"] = stream = _is_stream(access, scope)
-        # Whoever logs in has places for streams of their own: people share a token, and each has several tabs.
-        place = f"login {caller.login}" if stream and caller and caller.login else name
-        with self.limits.slot(place, stream=stream), _called(scope, caller, operation):
+        # Each login has its own limit of streams: several people may share one token, and each opens several tabs.
+        holder = f"login {caller.login}" if stream and caller and caller.login else name
+        with self.limits.slot(holder, stream=stream), _called(scope, caller, operation):
             if caller is None or access.writes:
                 await self.app(scope, receive, send)
             else:
                 await self._until_revoked(headers, access, scope, receive, send)
 
     def _caller(self, headers: Headers, access: Access, address: str | None, *, writes: bool = False) -> Caller | None:
-        """The caller; ``None`` when the gateway is open. Raises ``Problem`` 401, and 429 for too many wrong tokens from
-        this address (``None``: it was counted before)."""
+        """Return the caller; ``None`` on an open gateway. Raises ``Problem`` 401, or 429 after too many wrong tokens
+        from this address. With the address ``None``, wrong tokens are not counted."""
         callers, key = self.entrance.callers, self.entrance.task_key
         if callers is None:
-            # On an open gateway a crawler's token is held to its own run too, so that both kinds behave alike.
+            # A crawler's token is limited to its own run on an open gateway too, as on a gateway with tokens.
             with contextlib.suppress(Problem):
                 return _crawler(key, _token(headers, access))
             return None
@@ -276,7 +276,7 @@ class AuthenticationMiddleware:
             self._note_refusal()
             if self.logins is not None and address is not None:
                 self.logins.tries.wrong(address)
-            detail = "Authorization: the token is unknown; get one"
+            detail = "Authorization: the token is unknown; get a valid one"
             raise unauthorised("invalid_token", detail, error="invalid_token", basic=access.basic)
         if expired:
             detail = f"Authorization: the token of {caller.name!r} has expired; get a new one"
@@ -284,14 +284,14 @@ class AuthenticationMiddleware:
         return caller
 
     def _browser(self, headers: Headers, writes: bool) -> Caller | None:
-        """The login that a browser sent, if a page of ours sent the request."""
+        """Return the caller of a browser's login, if one of our own pages sent the request."""
         cookie = cookie_of(headers)
         if self.logins is None or cookie is None or not from_own_page(headers, writes=writes):
             return None
         return self.logins.find(cookie, self.clock())
 
     def _known(self, headers: Headers, address: str) -> Caller | None:
-        """The caller of an open operation, if the request has a valid token."""
+        """Return the caller of an operation that needs no token, if the request still has a valid one."""
         try:
             return self._caller(headers, _READ, address) if {"authorization", "cookie"} & set(headers) else None
         except Problem:
@@ -307,7 +307,7 @@ class AuthenticationMiddleware:
     async def _until_revoked(
         self, headers: Headers, access: Access, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer as long as the token is valid: revoking it ends its answers at once, also silent streams."""
+        """Send the answer while the token is valid. If the token is revoked, end the answer, even a silent stream."""
         begun = ended = sized = False
 
         async def noted(message: Message) -> None:
@@ -326,12 +326,12 @@ class AuthenticationMiddleware:
                 try:
                     self._caller(headers, access, None)
                 except Problem as problem:
-                    logger.info("an open answer is ended: %s", problem.detail)
+                    logger.info("an answer was ended early: %s", problem.detail)
                     answer.cancel()
                     await asyncio.wait([answer])
                     if not begun:
                         raise
-                    if not ended and not sized:  # if its length was announced, the server closes the connection
+                    if not ended and not sized:  # after a Content-Length, the server closes the connection
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(CHECK_S):
                                 await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -342,7 +342,7 @@ class AuthenticationMiddleware:
 
 
 def _token(headers: Headers, access: Access) -> str:
-    """The token that came with a request. Raises ``Problem`` 401."""
+    """Return the token of a request. Raises ``Problem`` 401."""
     token = password(headers) if access.basic else bearer(headers)
     if token is None:
         how = "log in with the token as password" if access.basic else "send Authorization: Bearer TOKEN"
@@ -351,7 +351,7 @@ def _token(headers: Headers, access: Access) -> str:
 
 
 def _crawler(key: bytes | None, token: str) -> Caller | None:
-    """The crawler or runner that this token was signed for."""
+    """Return the crawler or runner for which this token was signed, if any."""
     if key is None:
         return None
     if (run := task_tokens.verify(key, token)) is not None:
@@ -363,7 +363,7 @@ def _crawler(key: bytes | None, token: str) -> Caller | None:
 
 
 def _check(caller: Caller | None, access: Access, operation: str, parameters: Mapping[str, str]) -> None:
-    """Raise ``Problem`` 403 when this caller may not do that."""
+    """Raise ``Problem`` 403 if this caller may not call this operation."""
     if caller is None or access.role is None:
         return
     run_id = caller.run.run_id if caller.run is not None else None
@@ -378,7 +378,7 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
             return
         detail = f"the token of task {index} of run {run_id} uploads that task's files and does nothing else"
     else:
-        # A run that does not exist is refused in the same words as a foreign one.
+        # The text does not show whether the other run exists.
         if access.own_run and parameters.get("run_id") == str(run_id):
             return
         detail = f"the token of run {run_id} adds tasks to that run, reads its stop, and does nothing else"
@@ -388,7 +388,7 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
 
 
 def _is_stream(access: Access, scope: Scope) -> bool:
-    """Return whether this takes the place of a stream, as whoever waits does."""
+    """Return whether this request counts as a stream. A request that waits for changes counts as one, too."""
     asked = parse_qs(scope["query_string"].decode("latin-1"))
     match access.stream:
         case "when followed":
@@ -400,7 +400,7 @@ def _is_stream(access: Access, scope: Scope) -> bool:
 
 @contextlib.contextmanager
 def _called(scope: Scope, caller: Caller | None, operation: str | None) -> Iterator[None]:
-    """The caller for ``caller_name``, and for every log line of the request."""
+    """Set the caller for ``caller_name``, and for every log line of the request."""
     token = _CALLER.set(caller)
     about = {"caller": caller.name if caller else None, "operation": operation}
     scope[ABOUT] = {name: value for name, value in about.items() if value is not None}

@@ -1,7 +1,7 @@
-"""Tokens: the file of callers, and the tokens of tasks.
+"""Tokens: the tokens file, its callers and their roles.
 
-The file holds hashes only. A token has 256 random bits, so its plain SHA-256 cannot be turned back, and a file that
-others can read gives nothing away; a file that others can write would let them in, and is refused.
+The file contains only hashes. A token has 256 random bits, so nobody can find it from its SHA-256, and other users may
+read the file. But other users must not write it: they could add a token of their own. Such a file is refused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from crawler_lifecycle.domain.run_ref import RunRef
 
 logger = logging.getLogger(__name__)
 
-#: What new tokens begin with, so that people and secret scanners recognise one.
+#: The beginning of new tokens. People and secret scanners recognise tokens by it.
 PREFIX = "crawl_"
-#: Seconds between two checks whether the file changed.
+#: Seconds between two checks for changes of the file.
 FRESH_S = 0.5
 FILE_MAX = 1024 * 1024
 _KEYS = ("name", "role", "sha256", "expires")
@@ -36,14 +36,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
 
 class Role(enum.StrEnum):
-    """The rights of a caller; each role may do what the ones before it may."""
+    """The rights of a caller. Each role also has the rights of the roles before it."""
 
     READ = "read"
     OPERATE = "operate"
     ADMIN = "admin"
 
     def covers(self, needed: Role) -> bool:
-        """Return whether this role is sufficient where ``needed`` is required."""
+        """Return whether this role has the rights of the role ``needed``."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
@@ -52,8 +52,8 @@ class Role(enum.StrEnum):
 class Caller:
     """The sender of a request.
 
-    ``role`` is ``None`` for a crawler, which may only add tasks to ``run`` and read its stop; with ``task`` (index
-    and attempt) it is that task's runner, which may only upload its files.
+    ``role`` is ``None`` for a crawler and for the runner of a task. A crawler may only add tasks to ``run`` and read
+    its stop. The runner of ``task`` (index and attempt) may only upload the files of that task.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Caller:
     run: RunRef | None = None
     task: tuple[int, int] | None = None
     login: str | None = None
-    """Of a browser: the name of its login."""
+    """The id of the login, if the caller is a browser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ class Entry:
 
 
 class TokenFileError(Exception):
-    """The file of tokens cannot be used; the text names the file, the line and the cure."""
+    """The tokens file cannot be used. The text names the file, the line and the cure."""
 
 
 def new_token(name: str, role: Role | str) -> tuple[str, str]:
-    """A fresh token, and the lines of TOML that let it in. The token itself is written nowhere.
+    """Return a new token, and the lines of TOML for the tokens file. The lines do not contain the token itself.
 
-    Raises ``ValueError`` for a name or role that the file would not take.
+    Raises ``ValueError`` for a name or role that the file must not contain.
     """
     _check_name(name)
     token = PREFIX + secrets.token_urlsafe(32)
@@ -89,14 +89,14 @@ def new_token(name: str, role: Role | str) -> tuple[str, str]:
 
 
 def digest(token: str) -> str:
-    """The hash that the file stores of a token."""
+    """Return the hash of a token, as the tokens file contains it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class TokenFile:
-    """The tokens of a file, read again whenever it changes.
+    """The tokens of a file, which is read again after each change.
 
-    A broken new version changes nothing: the former callers stay valid, and the log and ``problem`` name the error
+    If a new version of the file is broken, the former tokens stay valid. The log and ``problem`` then report the error
     until the file is correct. The constructor raises ``TokenFileError``.
     """
 
@@ -109,11 +109,11 @@ class TokenFile:
         self.problem: str | None = None
 
     def find(self, token: str, now: datetime) -> tuple[Caller | None, bool]:
-        """The caller of this token, and whether it has expired. Every entry is compared, in constant time."""
+        """Return the caller of this token, and whether it has expired. All entries are compared in constant time."""
         return self.find_hash(digest(token), now)
 
     def find_hash(self, shown: str, now: datetime) -> tuple[Caller | None, bool]:
-        """The same of a token whose hash is known."""
+        """Return the caller of the token with this hash, and whether the token has expired."""
         self._refresh()
         found: Entry | None = None
         for entry in self._entries:
@@ -134,8 +134,8 @@ class TokenFile:
             entries = read(self._path)
         except TokenFileError as error:
             if self.problem is None:
-                logger.error("the tokens file was not taken, the callers of before hold: %s", error)
-            self.problem = "the tokens file cannot be used; the callers of before hold, and the log says why"
+                logger.error("the tokens file cannot be used, the former tokens stay valid: %s", error)
+            self.problem = "the tokens file cannot be used; the former tokens stay valid, and the log says why"
             return
         if mark != self._mark or self.problem is not None:
             logger.info("the tokens file was read again: %s", ", ".join(sorted(e.caller.name for e in entries)))
@@ -143,7 +143,7 @@ class TokenFile:
 
 
 def _mark(path: Path) -> tuple[int, int, int]:
-    """Numbers that change when a file is edited, replaced, or swapped behind a link as mounted secrets are."""
+    """Return numbers that change if a file is edited or replaced, or if its link gets another target."""
     try:
         found = path.stat()
     except OSError as error:
@@ -155,7 +155,7 @@ def _mark(path: Path) -> tuple[int, int, int]:
 
 
 def read(path: Path) -> Sequence[Entry]:
-    """The tokens of a file. Raises ``TokenFileError`` that names file, line and cure."""
+    """Read the tokens of a file. Raises ``TokenFileError`` that names file, line and cure."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -164,7 +164,7 @@ def read(path: Path) -> Sequence[Entry]:
         raise TokenFileError(f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file") from None
     if mode & stat.S_IWOTH:
         raise TokenFileError(
-            f"{path}: everybody on this machine may write it and so let themselves in; chmod o-w {path}"
+            f"{path}: every user of this machine may write it, and could add a token; chmod o-w {path}"
         )
     if len(raw) > FILE_MAX:
         raise TokenFileError(f"{path}: more than {FILE_MAX} bytes; a token takes about 150")
@@ -172,12 +172,12 @@ def read(path: Path) -> Sequence[Entry]:
         text = raw.decode()
         document = tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise TokenFileError(f"{path}: no valid TOML: {error}") from None
+        raise TokenFileError(f"{path}: not valid TOML: {error}") from None
     return _Reader(path, text).entries(document)
 
 
 class _Reader:
-    """Turns a document into entries, with their lines, so that every refusal can name one."""
+    """Converts a TOML document to entries. It knows the lines of the file, so that every error names one."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
@@ -192,7 +192,7 @@ class _Reader:
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise self._wrong(None, "token", "token must be a list of tables; write [[token]] above each")
         if not tables:
-            raise TokenFileError(f"{self._path}: holds no [[token]], so nobody could call; add one")
+            raise TokenFileError(f"{self._path}: has no [[token]], so nobody could call; add one")
         found = [self._entry(n, table) for n, table in enumerate(tables)]
         seen: dict[str, int] = {}
         for n, entry in enumerate(found):
@@ -229,7 +229,7 @@ class _Reader:
         return TokenFileError(f"{self._path}{self._place(n, key)}: {text}")
 
     def _place(self, n: int | None, key: str) -> str:
-        """The line of a key, else of its table; tables that are written inline are only counted."""
+        """Return the line of a key, or else of its table. For an inline table, return only its number."""
         if n is not None and n >= len(self._starts):
             return f": token {n + 1}"
         first = self._starts[n] if n is not None else 0

@@ -1,7 +1,7 @@
-"""Conditional answers: validators (RFC 9110, section 8.8.3), 304, and waiting for another answer.
+"""Conditional answers: validators (RFC 9110, section 8.8.3), status 304, and long polling.
 
-The validator covers the whole answer except ages, which change all the time and follow from the times beside them. So
-every change in any table of the database changes the validator, and so does a run that becomes stale without a write.
+The validator covers the whole answer except ages: they change all the time, and the answer also has the times from
+which they follow. Every other change of the answer changes its validator.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from crawler_lifecycle.gateway.streams.feed import Feed
 
 
 def documents(kind: type[Any]) -> dict[str, Any]:
-    """The parameters of a route that answers a document of this kind by ``conditional``."""
-    same = {"description": "What If-None-Match names is still the answer"}
+    """Return the parameters for a route that answers with ``conditional`` and a document of this kind."""
+    same = {"description": "The answer is still the one that If-None-Match names"}
     return {"response_model": kind, "responses": {304: same}}
 
 
-#: What is left out of a validator, in pydantic's notation, wherever it occurs.
+#: The fields that the validator leaves out, in pydantic's notation.
 RELATIVE: Mapping[str, Any] = {
     "verified_ago_s": True,
     "waiting": True,
@@ -39,9 +39,9 @@ _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
 def conditional(request: Request, answer: BaseModel) -> Response:
-    """The answer as JSON with its validator, or 304 without a body when the client has it already.
+    """Return the answer as JSON with its validator, or 304 without a body if the client already has this answer.
 
-    The validator is weak: two answers under it differ in the times that it leaves out.
+    The validator is weak: two answers with the same validator may differ in the fields of ``RELATIVE``.
     """
     tag = validator(answer)
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
@@ -56,38 +56,39 @@ def names(known: str, tag: str) -> bool:
 
 
 def validator(answer: BaseModel) -> str:
-    """The answer's ``ETag``."""
+    """Return the validator of an answer, for its header ``ETag``."""
     content = f"{type(answer).__qualname__}:{answer.model_dump_json(exclude=RELATIVE)}"
     return f'W/"{hashlib.blake2b(content.encode(), digest_size=16).hexdigest()}"'
 
 
 #: The longest wait that a caller may ask for, in seconds: proxies end silent connections after a minute.
 WAIT_MAX_S = 60
-#: How often the connection of a waiting caller is looked at, and how often all is read anew without news.
+#: While a caller waits: seconds between two checks of its connection, and between two readings without an event.
 ROUND_S, REREAD_S = 0.5, 5.0
 
 T = TypeVar("T", bound=BaseModel)
 
 
 async def moments(request: Request, feed: Feed, subject: str, wait_s: float) -> AsyncGenerator[None, None]:
-    """The moments when there may be something new about the subject: now, and until ``wait_s`` are over.
+    """Yield at once, and again each time the subject may have changed, for ``wait_s`` seconds.
 
-    Ends early with the caller's connection and the feed. The gateway's door ends it when the token is taken back.
+    The generator ends earlier if the caller disconnects or the feed closes. The authentication middleware ends it if
+    the token is revoked.
     """
     now = asyncio.get_running_loop().time
     until = now() + wait_s
     feed.enter("waits")
     try:
-        place, read_at = await feed.place(min(wait_s, ROUND_S)), now()
+        position, read_at = await feed.position(min(wait_s, ROUND_S)), now()
         yield
         while now() < until and not feed.closed and not await request.is_disconnected():
             news = feed.news
-            place, changed = feed.news_of(subject, place)
+            position, changed = feed.news_of(subject, position)
             if changed or now() - read_at >= REREAD_S:
                 read_at = now()
                 yield
             else:
-                await feed.heard(news, min(until - now(), ROUND_S))
+                await feed.wait_for_news(news, min(until - now(), ROUND_S))
     finally:
         feed.leave("waits")
 
@@ -100,10 +101,10 @@ async def next_answer(
     read: Callable[[], Awaitable[T]],
     ended: Callable[[T], bool],
 ) -> Response:
-    """The document as soon as it differs from the caller's version, at the latest after ``wait_s``.
+    """Return the document as soon as it differs from the caller's version, or after ``wait_s`` seconds.
 
-    The caller's version is the one in ``If-None-Match``; without that header, the present one, unless it is about
-    something that has ``ended``.
+    ``If-None-Match`` names the caller's version. Without that header, it is the present version. But a document about
+    something that has ``ended`` is then returned at once.
     """
     known = request.headers.get("if-none-match")
     async with aclosing(moments(request, feed, subject, wait_s)) as news:

@@ -13,24 +13,24 @@ from crawler_lifecycle.web.problems import MEDIA_TYPE
 _ABOUT = """\
 Start, stop, resume and watch crawls.
 
-Every operation but `healthz` and `readyz` asks for `Authorization: Bearer TOKEN`; the name beside the scheme in an
-operation's `security` is the role it needs (`read` < `operate` < `admin`). A gateway that was started as open, which
-works on loopback only, asks for none. Errors are problem documents (RFC 9457) with stable codes.
+Every operation except `healthz` and `readyz` needs `Authorization: Bearer TOKEN`. The `security` of an operation names
+the role that it needs (`read` < `operate` < `admin`). An open gateway needs no token; it listens on loopback only.
+Errors are problem documents (RFC 9457) with stable codes.
 """
 
 _SECURITY = """\
-A token of the gateway's tokens file. A crawler's own token (`CRAWL_TOKEN`) is enough for `addTasks` and `getStop` on
-its own run, that of its runner (`CRAWL_UPLOAD_TOKEN`) for `uploadFiles` of its own task.
+A token of the gateway's tokens file. A crawler may call `addTasks` and `getStop` for its own run with its own token
+(`CRAWL_TOKEN`). The runner of a task may call `uploadFiles` for its own task with its token (`CRAWL_UPLOAD_TOKEN`).
 """
 
 _CRAWL = {"path": "shops", "kind": "crawl", "job": {"crawler": "plain"}}
 
-#: Example bodies that work on `crawlctl dev` with its crawlers: a name -> a description, and the body.
+#: Example bodies for each operation, by name: a description and the body. `crawlctl dev` accepts all of them.
 EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "startRun": {
-        "plain": ("One process, everything by default", {"crawler": "plain"}),
+        "plain": ("One process, with all defaults", {"crawler": "plain"}),
         "arguments": (
-            "With arguments, tags, and who asked",
+            "With arguments, tags, and the name of the person",
             {"crawler": "plain", "args": {"max_pages": "10"}, "tags": ["nightly"], "requested_by": "ada@example.com"},
         ),
         "tasks": (
@@ -43,12 +43,12 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         ),
     },
     "stopRun": {
-        "graceful": ("Let it finish what it has begun", {"reason": "wrong site"}),
+        "graceful": ("The crawler finishes the requests it has begun", {"reason": "wrong site"}),
         "force": ("At once", {"force": True, "reason": "it ignores the stop"}),
     },
     "resumeRun": {
-        "rest": ("What did not succeed", {}),
-        "everything": ("All of a COMPLETED run again", {"rerun": True}),
+        "rest": ("The tasks that did not succeed", {}),
+        "everything": ("All tasks of a COMPLETED run again", {"rerun": True}),
     },
     "addTasks": {"two": ("Two more tasks", {"tasks": [{"args": {"max_pages": "2"}}, {"args": {}}]})},
     "uploadFiles": {
@@ -57,7 +57,7 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     },
     "startManager": {
         "items": (
-            "A crawler, once for each item that is added",
+            "One run of a crawler for each job that is added",
             {"crawler": "plain", "flow_id": "shops-2026-11-20", "options": {"max_running": 20, "retries": 3}},
         ),
         "class": (
@@ -67,33 +67,33 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     },
     "addJobs": {
         "page": (
-            "The last two items",
+            "The last two jobs",
             {"jobs": [{"spider_args": {"max_pages": 2}}, {"spider_args": {"max_pages": 3}}], "seal": True},
         )
     },
     "stopManager": {
-        "graceful": ("With its runs", {"reason": "wrong list"}),
-        "leave": ("Its runs go on", {"leave": True}),
+        "graceful": ("Stop its runs too", {"reason": "wrong list"}),
+        "leave": ("Let its runs go on", {"leave": True}),
     },
-    "capManager": {"ten": ("At most ten at once", {"cap": 10})},
+    "capManager": {"ten": ("At most ten runs at once", {"cap": 10})},
     "putSchedule": {
         "nightly": (
-            "A run each night, by the clock of Berlin",
+            "A run each night at 02:30, Berlin time",
             {"run": {"crawler": "services"}, "cron": "30 2 * * *", "time_zone": "Europe/Berlin"},
         ),
         "hourly": (
-            "A run each hour; what overlaps waits",
+            "A run each hour; if one still executes, the next one waits",
             {"run": {"crawler": "services"}, "every_s": 3600, "overlap": "queue"},
         ),
     },
     "pauseSchedule": {"reason": ("With a reason", {"reason": "a migration"})},
     "triggerSchedule": {"by": ("With a name", {"requested_by": "ann"})},
     "backfillSchedule": {
-        "night": ("The due times of one night", {"after": "2026-11-21T22:00:00Z", "until": "2026-11-22T06:00:00Z"})
+        "night": ("The firings of one night", {"after": "2026-11-21T22:00:00Z", "until": "2026-11-22T06:00:00Z"})
     },
     "putWebhook": {
         "ends": (
-            "The end of each run of two crawlers that failed",
+            "The end of each failed run of two crawlers",
             {
                 "url": "https://hooks.example.com/crawls",
                 "secrets": ["env:CRAWL_HOOK"],
@@ -103,7 +103,7 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
             },
         ),
         "rotating": (
-            "Everything about runs, while the secret changes",
+            "All events of runs, while the secret is changed",
             {
                 "url": "https://hooks.example.com/crawls",
                 "secrets": ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"],
@@ -112,11 +112,11 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         ),
     },
     "pauseWebhook": {"reason": ("With a reason", {"reason": "a migration"})},
-    "resumeWebhook": {"skip": ("Without what happened meanwhile", {"skip": True})},
+    "resumeWebhook": {"skip": ("Without the events of the pause", {"skip": True})},
     "testWebhook": {"by": ("With a name", {"requested_by": "ann"})},
     "startGraph": {
         "small": (
-            "All of a small graph",
+            "A small graph with all its steps",
             {
                 "id": "nightly-2026-11-22",
                 "steps": [
@@ -126,29 +126,29 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
             },
         ),
         "large": (
-            "A draft, whose pages follow",
+            "A draft; its pages follow",
             {"id": "wide-2026-11-22", "pages": 3, "fingerprint": "9f86d081884c7d65" * 4},
         ),
     },
     "addGraphPage": {"page": ("The steps of one page", {"steps": [_CRAWL]})},
     "appendSteps": {"one": ("One more step", {"steps": [_CRAWL | {"deps": ["books"]}]})},
     "cancelSteps": {
-        "some": ("One step, and what depends on it", {"names": ["prices"], "reason": "wrong day"}),
-        "all": ("Whatever has not ended", {}),
+        "some": ("One step, and the steps that depend on it", {"names": ["prices"], "reason": "wrong day"}),
+        "all": ("All steps that have not ended", {}),
     },
     "retrySteps": {
-        "failed": ("All that failed, with their dependents", {}),
+        "failed": ("All failed steps, and the steps that depend on them", {}),
         "anew": ("One step, with a new run", {"names": ["prices"], "fresh": True}),
     },
-    "stopGraph": {"graceful": ("With its runs", {"reason": "wrong list"}), "force": ("At once", {"force": True})},
-    "audit": {"tell": ("Say what does not agree", {}), "repair": ("Put right what is due", {"repair": True})},
-    "resendExport": {"event": ("The event alone", {"event": True, "files": False})},
+    "stopGraph": {"graceful": ("Stop its runs too", {"reason": "wrong list"}), "force": ("At once", {"force": True})},
+    "audit": {"tell": ("Only report", {}), "repair": ("Report, and repair what is due", {"repair": True})},
+    "resendExport": {"event": ("Only the event", {"event": True, "files": False})},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """An expected problem, with an example in the document."""
+    """A problem that operations may answer with, and its example in the document."""
 
     status: int
     meaning: str
@@ -170,16 +170,16 @@ _PROBLEMS: Mapping[str, _Expected] = {
     ),
     "Forbidden": _Expected(
         403,
-        "The token's role is not enough, or host or origin are foreign",
+        "The token's role is not sufficient, or the host or the origin is not allowed",
         "forbidden",
         "stopRun needs the role operate; the token of 'dashboard' has read",
         "WWW-Authenticate",
     ),
     "NotFound": _Expected(
         404,
-        "There is no such run, task, manager, graph, step, log or archive",
+        "This run, task, manager, graph, step, log or archive does not exist",
         "run_not_found",
-        "run 4711 does not exist; GET /v1/runs lists what there is",
+        "run 4711 does not exist; GET /v1/runs lists all runs",
     ),
     "Conflict": _Expected(
         409,
@@ -188,18 +188,18 @@ _PROBLEMS: Mapping[str, _Expected] = {
         "run 7 is PROCESSING and its workflow works on it; stop it or wait for its end",
     ),
     "Invalid": _Expected(
-        422, "A field or parameter can never work", "invalid_request", "page_size: '0' is not allowed; give 1 to 200"
+        422, "A field or parameter is not valid", "invalid_request", "page_size: '0' is not allowed; give 1 to 200"
     ),
     "TooMany": _Expected(
         429,
-        "More than this token may ask for",
+        "Too many requests with this token",
         "rate_limited",
         "More than 20 requests that change something a second with this token; wait 1 s",
         "Retry-After",
     ),
     "Unavailable": _Expected(
         503,
-        "Something that is needed does not answer; try again",
+        "The database, Temporal or another service does not answer; try again",
         "store_unavailable",
         "the database cannot be reached",
         "Retry-After",
@@ -210,7 +210,7 @@ _IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
     "required": False,
-    "description": "The `ETag` of an earlier answer: 304 without a body when that answer still holds",
+    "description": "The `ETag` of an earlier answer. If the answer is still the same: 304 without a body",
     "schema": {"type": "string"},
 }
 
@@ -221,17 +221,17 @@ _HEADERS = {
 }
 
 
-#: The schema of each server-sent event. OpenAPI 3.2 has ``itemSchema`` for that, 3.1 does not allow the name.
+#: The key for the schema of a server-sent event. OpenAPI 3.2 calls it ``itemSchema``; 3.1 does not allow that name.
 ITEM_SCHEMA = "x-itemSchema"
 
 _STREAM_EVENT = {
     "title": "StreamEvent",
     "type": "object",
     "properties": {
-        "id": {"type": "string", "description": "The event's number; send it back as Last-Event-ID to go on after it"},
+        "id": {"type": "string", "description": "The event's number. With it as Last-Event-ID, the stream continues"},
         "event": {"type": "string", "examples": ["hello", "run.changed", "manager.changed", "graph.changed"]},
         "data": {"type": "string", "contentMediaType": "application/json"},
-        "retry": {"type": "integer", "description": "Milliseconds to wait before coming back"},
+        "retry": {"type": "integer", "description": "Milliseconds to wait before the next connection"},
     },
     "required": ["id", "event", "data"],
 }

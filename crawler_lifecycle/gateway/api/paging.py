@@ -1,4 +1,4 @@
-"""Pages: tokens, and the query parameters of lists."""
+"""Query parameters of the API, and the pages of lists with their tokens."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 
 Row = TypeVar("Row")
-#: The most characters of a file name in an archive that fit into an address; longer names exist.
+#: The most characters of a file name in an address. Names in an archive may be longer.
 NAME_MAX = 1024
 
 
 def _written(value: object) -> object:
-    """Refuse a value that pydantic would read as seconds since 1970: a bare number in a filter is a mistake."""
+    """Raise ``ValueError`` for a bare number, which is a mistake here. Pydantic would read it as seconds since 1970."""
     if isinstance(value, str) and not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]", value):
         raise ValueError("give a time with an offset, such as 2026-11-20T12:00:00Z")
     return value
@@ -33,20 +33,20 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(stor
 
 
 class Choice(BaseModel):
-    """Parameters of an address. Unknown ones are refused: a misspelt filter would answer with everything."""
+    """Query parameters. Unknown ones are refused, because a misspelt filter would select everything."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Paging(Choice):
-    """Parameters that every list takes."""
+    """Parameters of every list."""
 
     page_size: int = Field(default=50, ge=1, le=PAGE_MAX)
     page_token: str | None = None
 
 
 class RunFilters(Paging):
-    """Filters of ``GET /v1/runs``; ``status`` (any of them) and ``tag`` (all of them) may be given several times."""
+    """Filters of ``GET /v1/runs``. ``status`` and ``tag`` may be given several times: any of the statuses, all tags."""
 
     status: Annotated[list[RunStatus], Field(default_factory=list)]
     stage: Stage | None = None
@@ -61,10 +61,10 @@ class RunFilters(Paging):
     attention: bool = False
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for a span of time that holds nothing, and for filters that exclude each other."""
+        """Raise ``InvalidRequest`` for an empty span of time, and for filters that no run can fit together."""
         if self.attention and self.status and not {RunStatus.FAILED, RunStatus.COMPLETED} & set(self.status):
             raise InvalidRequest(
-                f"attention: only ended runs need it, and status asks for {', '.join(self.status)}; leave status out"
+                f"attention: only ended runs need it, but status is {', '.join(self.status)}; leave status out"
             )
         if self.created_from and self.created_until and self.created_from >= self.created_until:
             raise InvalidRequest(
@@ -93,12 +93,12 @@ class CorrectionsOfRunFilters(Paging):
 
 
 class SummaryChoice(Choice):
-    """Parameters of ``GET /v1/corrections/summary``; without ``since`` the last seven days are meant."""
+    """Parameters of ``GET /v1/corrections/summary``. The default of ``since`` is seven days ago."""
 
     since: Moment | None = None
 
 
-#: The most lines of a log in one answer, before it is followed.
+#: The most lines of a log in one answer, without the lines that follow later.
 LINES_MAX = 10_000
 
 
@@ -109,15 +109,15 @@ class FilesChoice(Choice):
 
 
 class LogChoice(FilesChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task's) and the last lines."""
+    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task), and a number of lines."""
 
     tail: int = Field(default=1000, ge=0, le=LINES_MAX)
     follow: bool = False
 
 
 class FileChoice(Choice):
-    """Parameters of ``GET /v1/runs/{run_id}/file``: the file's name in the list; or its path, and a task's id (default:
-    the main task's)."""
+    """Parameters of ``GET /v1/runs/{run_id}/file``. They are the file's name in the list of files, or its path and a
+    task's id (default: the main task)."""
 
     path: str | None = Field(default=None, min_length=1, max_length=512)
     name: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
@@ -127,19 +127,22 @@ class FileChoice(Choice):
     def check(self) -> Self:
         """Refuse a request without a file name, or with two."""
         if (self.path is None) == (self.name is None) or (self.name is not None and self.task is not None):
-            raise ValueError("name: give it alone, or in place of it path, and task where that is not the main task")
+            raise ValueError("name: give only name, or path; with path, also task unless it is the main task")
         return self
 
 
 class NameChoice(Choice):
-    """Parameters of the page of a file: its name in the list."""
+    """Parameters of the web page of a file: its name in the list of files."""
 
     name: str = Field(min_length=1, max_length=NAME_MAX)
 
 
 class ItemsChoice(Choice):
-    """Parameters of ``GET /v1/runs/{run_id}/items/stats``: a file's name in the list, or a task's id; default: all
-    items. Of these the ones with the text in the field, or in any, in any case; without a text: with that field."""
+    """Parameters of ``GET /v1/runs/{run_id}/items/stats``: a file's name or a task's id (default: all items).
+
+    ``contains`` selects items with this text in ``field`` or in any field; upper and lower case are the same.
+    ``field`` alone selects items that have this field.
+    """
 
     name: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
     task: int | None = Field(default=None, ge=1, le=ID_MAX)
@@ -149,21 +152,21 @@ class ItemsChoice(Choice):
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        """Refuse two sources. What a form leaves empty is not asked for."""
+        """Raise ``ValueError`` for a name together with a task. An empty text, as forms send it, counts as ``None``."""
         if self.name is not None and self.task is not None:
-            raise ValueError("name: give it alone, or in place of it task")
+            raise ValueError("name: not allowed with task; give one of them")
         self.field, self.contains = self.field or None, self.contains or None
         return self
 
 
 class ItemPage(ItemsChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/items``: the same, and which of them."""
+    """Parameters of ``GET /v1/runs/{run_id}/items``: the same, and the most items of a page."""
 
     limit: int = Field(default=200, ge=1, le=1_000)
 
 
 class FeedChoice(ItemsChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/items/feed``: the same, the format, and names of fields with commas."""
+    """Parameters of ``GET /v1/runs/{run_id}/items/feed``: the same, the format, and fields separated by commas."""
 
     format: Literal["jsonl", "csv"] = "jsonl"
     limit: int | None = Field(default=None, ge=1, le=ID_MAX)
@@ -171,21 +174,21 @@ class FeedChoice(ItemsChoice):
 
 
 class ArchiveChoice(Choice):
-    """Parameters of ``GET /v1/runs/{run_id}/archive``; without an attempt the newest archive is meant."""
+    """Parameters of ``GET /v1/runs/{run_id}/archive``. Without an attempt, it is the newest archive."""
 
     attempt: int | None = Field(default=None, ge=1, le=INT_MAX)
 
 
 def cut(kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]) -> tuple[list[Row], str | None]:
-    """A page of ``size`` rows, and the token of the following page; the query reads one row more."""
+    """Return a page of ``size`` rows, and the token of the next page, if ``rows`` has more than ``size`` rows."""
     page = list(rows[:size])
     return page, encode(kind, place(page[-1])) if len(rows) > size else None
 
 
 def id_before(corrections: CorrectionStore, since: datetime) -> int:
-    """The id after which corrections made at or after ``since`` begin.
+    """Return the id after which the corrections since ``since`` begin.
 
-    Ids grow with time, so the position is found by bisection instead of reading everything before it.
+    Ids grow with time. Bisection therefore finds this id without a reading of all earlier rows.
     """
 
     def first_after(after: int) -> CorrectionRow | None:

@@ -1,4 +1,4 @@
-"""Graphs as they are answered: filters of their lists, bodies of answers, and what reads them."""
+"""Answers about graphs: filters of lists, bodies of answers, and the class that reads graphs for them."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ class Graph(BaseModel):
     id: str
     graph_id: int
     graph_uid: str
-    """The graph's identity: a number comes again where a database was restored, a uid never."""
+    """The graph's identity. After a restore of the database, a number may be used again, but never a uid."""
     name: str | None
     workflow_id: str
-    """Also the ``parent`` of its runs."""
+    """The id of its workflow. Its runs have it as their ``parent``."""
     state: GraphState
     attempt: int
-    """It ended so often, and went on after a retry, and once more."""
+    """The number of its attempt: 1, and one more after each retry of an ended graph."""
     total: int
-    """Jobs: its steps without those that only hold others."""
+    """The number of its jobs: all steps except those that only contain other steps."""
     counts: dict[str, int]
-    """State -> jobs in it."""
+    """The number of jobs in each state."""
     waiting: str | None
-    """A sentence about what it waits for, when nothing of it executes."""
+    """A sentence that says why no step executes."""
     cause: str | None
     """The reason why it was discarded or cancelled."""
     stop: Stop | None
     options: GraphOptions
     pages: int
-    """In which it was sent."""
+    """The number of pages in which it was sent."""
     tags: list[str]
     requested_by: str | None
     parent: str | None
@@ -85,9 +85,7 @@ class Graph(BaseModel):
 
     @classmethod
     def of(cls, row: GraphRow, why: str | None = None, **more: Any) -> Self:
-        """The row as it is; ``why``: the reason why its workflow cannot continue; ``more``: fields that are not in the
-        row.
-        """
+        """Build it from a row. ``why``: the reason why its workflow cannot continue. ``more``: further fields."""
         same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         return cls(
             **same
@@ -105,19 +103,19 @@ class Graph(BaseModel):
 
 
 def waiting(row: GraphRow) -> str | None:
-    """Return a sentence about what a graph waits for."""
+    """Return a sentence that says for what a graph waits, if it waits."""
     if row.state not in OPEN or row.unreadable:
         return None
     if row.state is GraphState.DRAFT:
-        return f"its {row.pages} {'page' if row.pages == 1 else 'pages'}, and then its start"
+        return f"waiting for its {row.pages} {'page' if row.pages == 1 else 'pages'}, and then for its start"
     if row.owner_run_id is None:
         return f"waiting for a worker{ASK_DOCTOR}"
     if row.stop:
-        return row.waiting_for or "the end of what it executes: it is being stopped"
+        return row.waiting_for or "it is being stopped: waiting until its steps end"
     given = row.counts.get(StepState.AVAILABLE, 0)
     if row.waiting_for is None and given and not row.counts.get(StepState.EXECUTING):
         what = "1 function is" if given == 1 else f"{given:,} functions are"
-        return f"{what} given to workers, and none has begun one; a look at such a step tells which workers"
+        return f"{what} offered to workers, but no worker has begun; open such a step to see which workers"
     return row.waiting_for
 
 
@@ -136,7 +134,7 @@ class GraphPage(BaseModel):
 
 
 def as_sent(row: StepRow) -> StepRow:
-    """A step as it is answered: dependencies by their names, as they were sent."""
+    """Return a step for an answer: its dependencies have only their names, as they were sent."""
     return replace(row, deps=[dep.rpartition("/")[2] for dep in row.deps])
 
 
@@ -148,7 +146,7 @@ class StepPage(BaseModel):
 
 
 class Level(BaseModel):
-    """The progress of a graph, or of a graph within it."""
+    """The progress of a graph, or of a sub-graph."""
 
     name: str | None
     state: str
@@ -160,13 +158,13 @@ class Level(BaseModel):
 
 
 class GraphStatus(Level):
-    """The progress of a graph, with the graphs within it."""
+    """The progress of a graph and of its sub-graphs."""
 
     id: str
 
     @classmethod
     def of(cls, row: GraphRow, found: dict[str, Any]) -> Self:
-        """Built from its steps; state and rest come from its row when these were removed."""
+        """Build it from the steps. The state, and the counts and times of a pruned graph, come from the row."""
         counts = {state.value: count for state, count in row.counts.items() if count}
         left = {"total": sum(counts.values()), "counts": counts, "started_at": row.started_at}
         left["stopped_at"] = row.ended_at
@@ -182,24 +180,24 @@ class Form(StrEnum):
 
 
 class ContextAnswer(BaseModel):
-    """The values that cascades get beside results; null when nothing was ever set."""
+    """The context of a cascade: values that it gets in addition to results. Null if nothing was set."""
 
     context: dict[str, Any] | None
 
 
 def step_token(last: int | None) -> str | None:
-    """The token of the page of steps behind this one."""
+    """Return the token of the next page of steps; ``None`` without a next page."""
     return None if last is None else encode("step", last + 1)
 
 
 class GraphViews:
-    """Graphs as they are answered: a page of them, one, and its steps."""
+    """Reads graphs for answers: a page of graphs, one graph, and its steps."""
 
     def __init__(self, graphs: GraphStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
         self.graphs, self._blocked, self.clock = graphs, blocked, clock
 
     def page(self, filters: GraphFilters) -> GraphPage:
-        """Graphs, newest first, that fit. Blocks."""
+        """Return the graphs that fit the filters, newest first. Blocks."""
         before = decode("graph", filters.page_token)
         if filters.id:
             named = [row for row in map(self.graphs.find_graph, dict.fromkeys(filters.id)) if row is not None]
@@ -212,12 +210,12 @@ class GraphViews:
         return GraphPage(graphs=answers, next_page_token=token)
 
     async def one(self, key: str) -> Graph:
-        """One graph. Raises ``Problem`` 404."""
+        """Return one graph. Raises ``Problem`` 404."""
         row = await run_in_threadpool(found, self.graphs, key)
         return Graph.of(row, await self._blocked.of_workflow(graph_workflow_id(row.key), is_open=row.state in OPEN))
 
     def steps(self, graph_id: int, filters: StepFilters) -> tuple[list[StepRow], int | None]:
-        """A page of steps, and the number behind which the next one begins. Blocks."""
+        """Return a page of steps, and the number after which the next page begins. Blocks."""
         graphs = self.graphs
         place, size = decode("step", filters.page_token), filters.page_size
         after = -1 if place is None else place - 1
@@ -234,7 +232,7 @@ class GraphViews:
         return rows, inside[size - 1].number if len(inside) > size else None
 
     def step(self, row: GraphRow, path: str) -> StepRow:
-        """One step. Blocks. Raises ``Problem`` 404."""
+        """Return one step. Blocks. Raises ``Problem`` 404."""
         named = self.graphs.list_steps(row.graph_id, limit=1, paths=[path])
         if not named:
             detail = f"graph {row.key!r} has no step {path[:200]!r}; GET /v1/graphs/{{id}}/steps lists its steps"

@@ -48,8 +48,8 @@ Reason = Annotated[str, Field(max_length=TEXT_MAX)]
 
 
 class StartGraph(StrictBody):
-    """Body of ``POST /v1/graphs``: all ``steps`` of a small graph, which starts; or the number of ``pages`` and the
-    ``fingerprint`` of one that is sent in pages, which is a draft until it is started."""
+    """Body of ``POST /v1/graphs``. A small graph has all its ``steps`` here, and starts at once. A large graph has the
+    number of its ``pages`` and its ``fingerprint``; it is a draft until all pages are sent and it is started."""
 
     id: GraphName | None = None
     name: GraphName | None = None
@@ -64,25 +64,25 @@ class StartGraph(StrictBody):
     tags: Tags = Field(default_factory=list)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for an id that cannot be, and for fields that do not go together."""
+        """Raise ``InvalidRequest`` for an id that is not allowed, and for fields that exclude each other."""
         if self.id is not None:
             check_key(self.id)
         if (self.steps is None) == (self.pages is None):
-            raise InvalidRequest("steps: give either the steps, or the number of pages that will follow, and not both")
+            raise InvalidRequest("steps: give either steps, or the number of pages that will follow, but not both")
         if (self.pages is None) != (self.fingerprint is None):
-            raise InvalidRequest("fingerprint: goes with pages; give both, or the steps themselves")
+            raise InvalidRequest("fingerprint: needs pages, and pages need it; give both, or give steps")
         if self.pages is not None and self.context:
-            raise InvalidRequest("context: travels in the first page; leave it out here")
+            raise InvalidRequest("context: must be in the first page; leave it out here")
 
     def spec(self) -> GraphSpec:
-        """The whole graph, checked. Raises ``InvalidRequest``."""
+        """Return the whole graph after all checks. Raises ``InvalidRequest``."""
         spec = GraphSpec([step_from_json(one) for one in self.steps or ()], self.options, self.context)
         check(spec)
         return spec
 
 
 class CancelGraph(StrictBody):
-    """Body of ``POST /v1/graphs/{id}/cancel``: steps by their paths; without ``names`` all."""
+    """Body of ``POST /v1/graphs/{id}/cancel``: the paths of steps. Without ``names``, it cancels all steps."""
 
     names: Names | None = None
     reason: Reason | None = None
@@ -91,7 +91,7 @@ class CancelGraph(StrictBody):
 
 
 class RetryGraph(StrictBody):
-    """Body of ``POST /v1/graphs/{id}/retry``: steps by their paths; without ``names`` all that did not complete."""
+    """Body of ``POST /v1/graphs/{id}/retry``: the paths of steps. The default is all steps that did not complete."""
 
     names: Names | None = None
     cascade: bool = True
@@ -101,7 +101,7 @@ class RetryGraph(StrictBody):
 
 
 class StopGraphBody(StopBody):
-    """Body of ``POST /v1/graphs/{id}/stop``; all of it may be left out."""
+    """Body of ``POST /v1/graphs/{id}/stop``. All fields are optional."""
 
     reason: Reason | None = None
 
@@ -111,18 +111,18 @@ class ChangedSteps(BaseModel):
 
     id: str
     count: int
-    """Steps that it changed."""
+    """The number of changed steps."""
     state: str
     note: str | None
 
 
 def check_key(key: str) -> None:
-    """Raise ``InvalidRequest`` unless this may be the id of a graph, which is a part of addresses."""
+    """Raise ``InvalidRequest`` unless this may be the id of a graph. The id is a part of web addresses."""
     check_name(key, "id")
-    if key != key.strip():  # databases that ignore spaces at the end would take it for another one
-        raise refusal("id", key, "leave the white space at its beginning and end out")
+    if key != key.strip():  # some databases ignore spaces at the end, so two ids would be equal
+        raise refusal("id", key, "remove the white space at its beginning and end")
     if not travels(graph_workflow_id(key)):
-        raise refusal("id", key, "give one that is a little shorter: the workflow's id has graph/ before it")
+        raise refusal("id", key, "give a shorter id: the workflow's id has graph/ before it")
     if key in (".", ".."):
         raise InvalidRequest(f"id: {key!r} is not allowed; an address cannot end with it")
 
@@ -130,19 +130,19 @@ def check_key(key: str) -> None:
 logger = logging.getLogger(__name__)
 
 NO_WORKER = (
-    "No plans worker has registered yet: its functions are called as soon as one is there that lists their modules."
+    "No plans worker has registered yet: the functions are called as soon as a worker with their modules registers."
 )
 OPEN = (GraphState.DRAFT, GraphState.EXECUTING)
 
 
 def found(graphs: GraphStore, key: str) -> GraphRow:
-    """The graph. Blocks. Raises ``Problem`` 404."""
+    """Return the graph. Blocks. Raises ``Problem`` 404."""
     return existing("graph", key, graphs.find_graph(key))
 
 
 @dataclass(frozen=True)
 class GraphCommands:
-    """Start graphs and change them, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
+    """The commands that start and change graphs. They raise ``Problem`` or an error of the domain."""
 
     graphs: GraphStore
     plans: PlanStore
@@ -151,13 +151,13 @@ class GraphCommands:
     clock: Callable[[], datetime]
 
     async def find(self, key: str) -> GraphRow:
-        """The graph. Raises ``Problem`` 404."""
+        """Return the graph. Raises ``Problem`` 404."""
         return await run_in_threadpool(found, self.graphs, key)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
     async def start(self, body: StartGraph, request_id: str | None) -> Commanded[GraphRow]:
-        """Take a whole graph and start it, or make a draft that waits for its pages. The same id is the same graph."""
+        """Start a whole graph, or create a draft that waits for its pages. A repeat with the id finds the graph."""
         body.check()
         key = body.id or request_id or uuid.uuid4().hex
         check_key(key)
@@ -192,7 +192,7 @@ class GraphCommands:
             return self.graphs.reserve_graph(new)
 
     async def add_page(self, key: str, number: int, data: bytes) -> Commanded[GraphRow]:
-        """Keep one page of a draft. Again the same: nothing more."""
+        """Store one page of a draft. A repeat with the same page changes nothing."""
         row = await self.find(key)
         steps = await run_in_threadpool(decode_page, number, data)
         note = await self.check_steps(steps)
@@ -204,13 +204,13 @@ class GraphCommands:
             self.graphs.add_graph_page(row.graph_id, number, data)
 
     async def start_draft(self, key: str) -> Commanded[GraphRow]:
-        """Make a draft that has all its pages a graph, and start it. Again: the same."""
+        """Make a graph from a draft that has all its pages, and start it. A repeat changes nothing."""
         before = await self.find(key)
         row = await run_in_threadpool(self.graphs.make_graph, before.graph_id)
         return Commanded(row, before.state is GraphState.DRAFT, await self._notified(row))
 
     async def check_steps(self, steps: Sequence[StepSpec]) -> str | None:
-        """Refuse what nobody here could start; what the caller should know. Raises ``Problem`` 422."""
+        """Check that each step can be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
         rows = await run_in_threadpool(self.plans.list_plans)
         plans = [row for row in rows if row.kind == PLAN_MANAGER]
         modules = [row for row in rows if row.kind == PLAN_MODULE]
@@ -218,7 +218,7 @@ class GraphCommands:
         for step in steps:
             if step.kind is StepKind.FUNCTION:
                 functions = True
-                # Of a pool without workers nobody knows what it will have: any module that there is may be meant.
+                # If the pool has no workers yet, its modules are not known. Then any registered module is accepted.
                 pool = [row for row in modules if row.queue == step.queue]
                 pool = pool or [replace(row, error=None) for row in modules]
                 self._check_served(step, "call", str(step.job["call"]).partition(":")[0], pool, rows)
@@ -236,12 +236,12 @@ class GraphCommands:
     def _check_served(
         self, step: StepSpec, field: str, name: str, known: Sequence[PlanRow], rows: Sequence[PlanRow]
     ) -> None:
-        """Raise ``Problem`` 422 when workers have registered, and none this; or it cannot be used; 503 while one reads
-        its module."""
+        """Raise ``Problem`` 422 if no worker has registered this plan, although workers are alive, or if it cannot be
+        used. Raise 503 while a worker still reads the module."""
         found = next((row for row in known if row.plan == name), None)
         if found is None:
             check_read(rows, name.partition(":")[0])
-        # Workers that have nothing but our own manager are there, too; of another pool nobody knows yet.
+        # Also a worker that has only our built-in manager is alive. Without one in the step's pool, nothing is known.
         if found is None and any(row.heard(self.clock()) for row in known or (rows if step.queue is None else ())):
             listed = ", ".join(sorted({row.plan for row in known}))[:2000] or "none"
             why = f"{field}: no plans worker has registered {name!r}; known are {listed}; {NAME_MODULE}"
@@ -250,7 +250,7 @@ class GraphCommands:
             raise _refused(step, "plan_unusable", f"{field}: {name!r} cannot be used: {found.error}")
 
     async def notify(self, row: GraphRow) -> None:
-        """Wake the workflow of a graph whose rows were changed, or start one. Raises ``TemporalUnavailable``."""
+        """Wake the workflow of a graph after a change of its rows, or start it. Raises ``TemporalUnavailable``."""
         if row.state is GraphState.EXECUTING:
             await self.workflows.start_graph(row.graph_id, graph_workflow_id(row.key))
 
@@ -260,27 +260,27 @@ class GraphCommands:
     # --- commands about steps ---------------------------------------------------------------------------------------
 
     async def cancel(self, key: str, body: CancelGraph, request_id: str | None) -> ChangedSteps:
-        """Cancel steps and what depends on them; how many had not ended."""
+        """Cancel steps and the steps that depend on them. The count is of those that had not ended."""
         order = CancelSteps(requested_by=body.requested_by, names=body.names, reason=body.reason)
         return await self._command(key, "cancel", request_id, order.apply)
 
     async def retry(self, key: str, body: RetryGraph, request_id: str | None) -> ChangedSteps:
-        """Let steps begin anew; how many. A graph that has ended goes on as its next attempt."""
+        """Execute steps again, and count them. A graph that has ended continues as its next attempt."""
         order = RetrySteps(requested_by=body.requested_by, names=body.names, cascade=body.cascade, fresh=body.fresh)
         return await self._command(key, "retry", request_id, order.apply)
 
     async def append(self, key: str, data: bytes, request_id: str | None) -> ChangedSteps:
-        """Add the steps of a page; how many."""
+        """Add the steps of a page, and count them."""
         spec = await run_in_threadpool(decode_pages, [data], GraphOptions())
         if spec.context:
-            raise InvalidRequest("context: what is appended has none; add a sub-graph that has it")
+            raise InvalidRequest("context: not allowed for appended steps; append a sub-graph with a context")
         note = await self.check_steps(spec.steps)
         changed = await self._command(key, "append", request_id, lambda graph: len(graph.add(spec.steps)))
         return changed.model_copy(update={"note": " ".join(filter(None, (note, changed.note))) or None})
 
     async def _command(self, key: str, verb: str, request_id: str | None, how: Callable[[Graph], int]) -> ChangedSteps:
         row = await self.find(key)
-        # The same key under another verb is another command.
+        # The same key with another verb is another command.
         known = f"{verb}/{request_id or uuid.uuid4().hex}"
         count = await run_in_threadpool(self.graphs.command, row.graph_id, known, how)
         row = await self.find(key)
@@ -289,18 +289,18 @@ class GraphCommands:
     # --- stop -------------------------------------------------------------------------------------------------------
 
     async def stop(self, key: str, body: StopGraphBody) -> Commanded[GraphRow]:
-        """Put the stop on record, which cancels every step that has not ended, then wake the workflow."""
+        """Record the stop, which cancels all steps that have not ended. Then wake the workflow."""
         intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         try:
             before = await self.find(key)
         except RowUnreadable:
-            # The workflow stops what runs, and records it as soon as the row is mended.
+            # The workflow stops what executes. It records the stop as soon as the row is repaired.
             order = StopRequest(None, body.requested_by, body.reason, body.force)
             if await self.workflows.stop(graph_workflow_id(key), order):
-                logger.warning("graph %r was told to stop past its row, which cannot be read", key)
+                logger.warning("the row of graph %r cannot be read; the stop was sent to its workflow only", key)
             raise
         if before.state not in OPEN:
-            return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
+            return Commanded(before, fresh=False, note="The graph had already ended; nothing was stopped.")
         row = await run_in_threadpool(self.graphs.record_graph_stop, before.graph_id, intent)
         return Commanded(row, before.stop != row.stop, await self._notified(row))
 

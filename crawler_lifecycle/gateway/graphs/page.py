@@ -1,4 +1,4 @@
-"""The pages of graphs: a list, and one with its drawing, steps and buttons."""
+"""The web pages of graphs: a list, and a page for each graph with its drawing, steps and buttons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from crawler_lifecycle.subjects import GRAPH, Subject
 
 
 class GraphForm(ActionForm):
-    """The form of a graph; without steps all of it is meant."""
+    """The form of a graph. Without steps, the action is for the whole graph."""
 
     subject: ClassVar[Subject] = GRAPH
     attempt: int
@@ -28,12 +28,12 @@ class GraphForm(ActionForm):
 
 
 def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: Once) -> None:
-    """Add the pages of graphs."""
+    """Add the web pages of graphs."""
     clock = views.clock
 
     @app.get("/graphs", operation_id="showGraphs", include_in_schema=False)
     def show_graphs(request: Request) -> Response:
-        """Graphs, newest first."""
+        """List graphs, newest first."""
         filters = read(GraphFilters, request.query_params.multi_items())
         page = views.page(filters)
         values: dict[str, Any] = {"rows": [one.model_dump() for one in page.graphs], "states": list(GraphState)}
@@ -42,7 +42,7 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
 
     @app.get("/graphs/{id}", operation_id="showGraph", include_in_schema=False)
     async def show_graph(id: str, request: Request) -> Response:
-        """One graph: how far it has come, its drawing, and its steps."""
+        """Show one graph: its progress, its drawing and its steps."""
         filters = read(StepFilters, request.query_params.multi_items())
         return await run_in_threadpool(shown, request, await views.one(id), filters)
 
@@ -54,7 +54,7 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
 
     @app.post("/graphs/{id}", operation_id="pressGraph", include_in_schema=False)
     async def press_graph(id: str, request: Request) -> Response:
-        """Stop a graph, or cancel or retry steps of it."""
+        """Stop a graph, or cancel or retry some of its steps."""
         asked = read(GraphForm, await form(request))
 
         async def act() -> str:
@@ -66,7 +66,7 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
 
 
 async def _carried_out(commands: GraphCommands, key: str, asked: GraphForm) -> str:
-    """Carry out what was asked, and say in a sentence what became of it."""
+    """Carry out the action of the form. Return a sentence about the result."""
     own = asked.action.body
     if asked.action.path == "stop":
         done = await commands.stop(key, signed(StopGraphBody(**own, reason=asked.reason)))
@@ -77,4 +77,4 @@ async def _carried_out(commands: GraphCommands, key: str, asked: GraphForm) -> s
     else:
         changed = await commands.retry(key, signed(RetryGraph(**own, names=names)), request_id)
     steps = "1 step" if changed.count == 1 else f"{changed.count} steps"
-    return " ".join(filter(None, (f"It changed {steps}; the graph is {changed.state}.", changed.note)))
+    return " ".join(filter(None, (f"{steps} changed; the graph is {changed.state}.", changed.note)))

@@ -62,7 +62,7 @@ _CANCEL = JsonBody(CancelGraph, optional=True)
 _RETRY = JsonBody(RetryGraph, optional=True)
 _STOP = JsonBody(StopGraphBody, optional=True)
 
-#: A page of steps is read as it is: values may be nested more deeply than other bodies.
+#: The body of a page of steps. ``JsonBody`` does not read it, because its values may be nested more deeply.
 _PAGE: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -81,34 +81,34 @@ _PAGE: dict[str, Any] = {
         },
     }
 }
-#: What pictures show of a job.
+#: The fields of a job that pictures show.
 _DRAWN = ("label", "call", "crawler", "plan", "name")
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-#: Bytes of results, as they were before compression, after which a page of them ends; and of jobs in a page of steps.
+#: The most bytes in one page: of results before compression, and of jobs in a page of steps.
 RESULTS_BYTES, STEPS_BYTES = 8 * 1024 * 1024, 8 * 1024 * 1024
 
 Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
 
 
 def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
-    """Add start, pages of a draft, cancel, retry, append and stop."""
+    """Add the routes of commands: start, pages of a draft, cancel, retry, append and stop."""
 
     def answer(done: Commanded[GraphRow], response: Response) -> AcceptedGraph:
         response.status_code = 202 if done.fresh else 200
         return AcceptedGraph.of(done.row, note=done.note)
 
     same: dict[int | str, dict[str, Any]] = {
-        200: {"model": AcceptedGraph, "description": "It was so already; nothing was changed"}
+        200: {"model": AcceptedGraph, "description": "A repeat of an earlier request; nothing was changed"}
     }
 
     @app.post("/v1/graphs", operation_id="startGraph", status_code=202)
     async def start_graph(
         body: Annotated[StartGraph, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedGraph:
-        """Start a graph; or announce a large one as a draft, whose pages follow and which `start` makes whole.
+        """Start a graph, or create a draft of a large graph. Send the pages of a draft after that, and then `start` it.
 
-        The `id` says which graph it is: the same graph again is found, another one under the id is refused. Without
-        `id` it is the `Idempotency-Key`.
+        `id` identifies the graph. A repeat with the same id and content finds the graph; other content is refused. The
+        default of `id` is the `Idempotency-Key`.
         """
         done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
         done.mark(response, f"/v1/graphs/{quote(done.row.key, safe='')}")
@@ -116,7 +116,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
 
     @app.put("/v1/graphs/{id}/pages/{page}", operation_id="addGraphPage", status_code=202, openapi_extra=_PAGE)
     async def add_page(id: str, page: int, request: Request) -> AcceptedGraph:
-        """Send one page of a draft, at most 2 MiB: its steps, and in page 0 its context. Again the same is nothing."""
+        """Send one page of a draft, at most 2 MiB: steps, and in page 0 also the context. A repeat changes nothing."""
         if not 0 <= page < PAGES_MAX:
             raise InvalidRequest(f"page: {page} is not allowed; give 0 to {PAGES_MAX - 1}")
         done = await commands.add_page(id, page, await request.body())
@@ -124,43 +124,45 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
 
     @app.post("/v1/graphs/{id}/start", operation_id="startDraft", status_code=202, responses=same)
     async def start_draft(id: str, response: Response) -> AcceptedGraph:
-        """Make a draft that has all its pages a graph, wholly or not at all, and start it."""
+        """Start a draft that has all its pages. If a check fails, nothing starts."""
         return answer(await commands.start_draft(id), response)
 
     @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps")
     async def cancel(
         id: str, body: Annotated[CancelGraph, Depends(_CANCEL)], idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
-        """Cancel steps, what is in them and what depends on them; the others go on. Tells how many had not ended."""
+        """Cancel steps, the steps inside them and the steps that depend on them. All other steps go on. `count` is the
+        number of cancelled steps that had not ended."""
         return await commands.cancel(id, signed(body), same_id(body.request_id, idempotency_key))
 
     @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
     async def retry(
         id: str, body: Annotated[RetryGraph, Depends(_RETRY)], idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
-        """Let steps begin anew: those that were discarded or cancelled, or wait for their next try; completed ones
-        only by name. With `cascade` their cancelled dependents too. `fresh` makes new runs instead of resuming.
+        """Execute steps again that were discarded or cancelled, or that wait for their next try. Completed steps are
+        repeated only by name. `cascade` also repeats the cancelled steps that depend on them. `fresh` starts new runs
+        instead of resuming the old ones.
 
-        A graph that has ended goes on as its next attempt.
+        A graph that has ended continues as its next attempt.
         """
         return await commands.retry(id, signed(body), same_id(body.request_id, idempotency_key))
 
     @app.post("/v1/graphs/{id}/append", operation_id="appendSteps", openapi_extra=_PAGE)
     async def append(id: str, request: Request, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
-        """Add steps to a graph, also to one that has ended; a page as for a draft, without a context."""
+        """Add steps to a graph, even if it has ended. The body is a page as for a draft, but without a context."""
         return await commands.append(id, await request.body(), same_id(None, idempotency_key))
 
     @app.post("/v1/graphs/{id}/stop", operation_id="stopGraph", status_code=202, responses=same)
     async def stop_graph(id: str, body: Annotated[StopGraphBody, Depends(_STOP)], response: Response) -> AcceptedGraph:
-        """Stop a graph with all that it executes, gracefully or by force.
+        """Stop a graph and all its runs, managers and functions, gracefully or by force.
 
-        The stop is on record before this is answered, and nothing more starts.
+        The answer comes after the stop is recorded. From then on, no step starts.
         """
         return answer(await commands.stop(id, signed(body)), response)
 
 
 def add_graph_readers(app: FastAPI, views: GraphViews, feed: Feed) -> None:
-    """Add lists, details, steps, results and what is waited for."""
+    """Add the routes that read graphs, their steps and their results."""
     _add_graphs(app, views, feed)
     _add_steps(app, views)
     _add_results(app, views)
@@ -171,15 +173,15 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
 
     @app.get("/v1/graphs", operation_id="listGraphs", **documents(GraphPage))
     def list_graphs(filters: Annotated[GraphFilters, Query()], request: Request) -> Response:
-        """Graphs, newest first, that fit every given filter; drafts only when their state is asked for."""
+        """The graphs that fit all given filters, newest first. Drafts are listed only if `state` asks for them."""
         return conditional(request, views.page(filters))
 
     @app.get("/v1/graphs/{id}", operation_id="getGraph", **documents(Graph))
     async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:
-        """One graph: its state, its jobs by state, what it waits for, and why it ended as it did.
+        """One graph: its state, the number of jobs in each state, the reason why it waits, and the cause of its end.
 
-        With ``wait`` the answer comes as soon as it is another one than ``If-None-Match`` names, or after so many
-        seconds (then 304). Without that header: as soon as anything changes; at once if it has ended.
+        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after so
+        many seconds (then 304). Without that header, it comes after the next change, or at once if the graph has ended.
         """
 
         async def read() -> Graph:
@@ -191,8 +193,8 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
 
     @app.get("/v1/graphs/{id}/status", operation_id="getGraphStatus", **documents(GraphStatus))
     async def get_status(id: str, request: Request, wait: Wait = 0) -> Response:
-        """The progress of a graph, with the graphs within it. With ``wait`` the answer comes when the graph has ended,
-        or after so many seconds."""
+        """The progress of a graph and of its sub-graphs. With ``wait``, the answer comes when the graph has ended, or
+        after so many seconds."""
         async with aclosing(moments(request, feed, graph_subject(id), wait)) as news:
             async for _ in news:
                 row = await run_in_threadpool(found, graphs, id)
@@ -215,9 +217,10 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
         expand: Annotated[list[str], Query(max_length=50)] = [],  # noqa: B006 - FastAPI copies it
         form: Annotated[Form, Query(alias="format")] = Form.JSON,
     ) -> Response:
-        """The graph as nodes and edges, at most 2,000 and 10,000: a graph with more than 50 steps in it is one box with
-        their number, and so is a fan-out of more than 10 steps that do the same, unless `expand` names its path, or
-        that of the first step of the fan-out, or is `*`. `format`: `dot` for Graphviz, `mermaid`."""
+        """The graph as at most 2,000 nodes and 10,000 edges. A sub-graph of more than 50 steps becomes one box with the
+        number of its steps. A fan-out of more than 10 equal steps also becomes one box. `expand` shows the steps of a
+        box: give the path of the sub-graph, or of the first step of the fan-out, or `*` for all. `format` may be `dot`
+        (Graphviz) or `mermaid`."""
         graph = found(graphs, id)
         steps = list(_drawn(graphs, graph.graph_id))
         states, chosen = {step.path: str(step.state) for step in steps}, "*" in expand or expand
@@ -230,12 +233,12 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
 
     @app.get("/v1/graphs/{id}/logs", operation_id="getGraphLog", response_class=PlainTextResponse)
     def get_log(id: str) -> Response:
-        """The last output of the functions of a graph: 16 KiB at most, over all its processes."""
+        """The last output of the functions of a graph: at most 16 KiB for all its processes together."""
         return PlainTextResponse(graphs.graph_output(found(graphs, id).graph_id), headers=_HEADERS)
 
 
 def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
-    """All steps, with that of their jobs which is drawn: all of it may be large."""
+    """Yield all steps, with only those fields of their jobs that pictures show: a whole job may be large."""
     after = -1
     while rows := graphs.list_steps(graph_id, after):
         for row in rows:
@@ -249,8 +252,8 @@ def _add_steps(app: FastAPI, views: GraphViews) -> None:
 
     @app.get("/v1/graphs/{id}/steps", operation_id="listSteps", **documents(StepPage))
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
-        """Steps of a graph in the order in which they were added, with what they do and how they ended; of those that
-        `path` names also what they wait for."""
+        """The steps of a graph in the order in which they were added, with their job and their end. For steps that
+        `path` names, the answer also says for what they wait."""
         graph = found(graphs, id)
         rows, last = views.steps(graph.graph_id, filters)
         rows = explained(graphs, graph.graph_id, rows) if filters.path else rows
@@ -265,7 +268,7 @@ def _add_steps(app: FastAPI, views: GraphViews) -> None:
 
     @app.get("/v1/graphs/{id}/step", operation_id="getStep", **documents(StepRow))
     def get_step(id: str, path: Annotated[Path, Query()], request: Request) -> Response:
-        """One step: what it does, what it waits for, how its executions failed, how it ended."""
+        """One step: its job, the reason why it waits, the errors of its executions, and its end."""
         graph = found(graphs, id)
         [row] = explained(graphs, graph.graph_id, [views.step(graph, path)])
         return conditional(request, RootModel(as_sent(row)))
@@ -276,8 +279,8 @@ def _add_results(app: FastAPI, views: GraphViews) -> None:
 
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
     async def get_result(id: str, path: Annotated[Path, Query()]) -> Streamed:
-        """The value that a step recorded, as JSON; of a crawl, how it ended. A value that JSON has no word for is
-        tagged: `{"$date": "2026-11-22"}`."""
+        """The result of a step as JSON. The result of a crawl is the end of its run. A value of a type that JSON does
+        not have gets a tag: `{"$date": "2026-11-22"}`."""
 
         def value() -> Iterator[bytes]:
             graph = found(graphs, id)
@@ -290,8 +293,7 @@ def _add_results(app: FastAPI, views: GraphViews) -> None:
 
     @app.get("/v1/graphs/{id}/results", operation_id="listResults", response_class=Response)
     async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> Streamed:
-        """Values that steps recorded: `{"results": {path: value}, "next_page_token": …}`, in pages of some
-        megabytes each."""
+        """The results of steps: `{"results": {path: value}, "next_page_token": …}`, in pages of some megabytes each."""
 
         def recorded() -> tuple[int, list[StepRow], int | None]:
             graph = found(graphs, id)
@@ -314,7 +316,8 @@ def _add_results(app: FastAPI, views: GraphViews) -> None:
 
     @app.get("/v1/graphs/{id}/context", operation_id="getContext")
     def get_context(id: str, path: Annotated[str, Query(max_length=1000)] = "") -> ContextAnswer:
-        """Values that the cascades of a graph, or of the graph within it that ``path`` names, get beside results."""
+        """The context of a graph, or of the sub-graph that ``path`` names: values that its cascades get in addition to
+        results."""
         graph = found(graphs, id)
         number = views.step(graph, path).number if path else None
         levels = [json.loads(one) for one in graphs.context(graph.graph_id, number)]
@@ -322,7 +325,7 @@ def _add_results(app: FastAPI, views: GraphViews) -> None:
 
 
 def _values(graphs: GraphStore, graph_id: int, given: list[StepRow]) -> Iterator[tuple[StepRow, Iterator[bytes]]]:
-    """The values that these steps recorded, as JSON in chunks."""
+    """Yield the results of these steps, each as chunks of JSON."""
     recorded = {one.number: one for one in given}
     for number, parts in itertools.groupby(graphs.results(graph_id, list(recorded)), key=lambda part: part[0]):
         yield recorded[number], unpacked(data for _, data in parts)

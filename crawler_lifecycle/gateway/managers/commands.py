@@ -1,8 +1,8 @@
 """Commands on crawl managers: start, stop, pause, resume, cap, more jobs.
 
-The order is that of runs: first the row, then a signal, which only wakes. What is on record is carried out even if this
-process dies in the next moment, or Temporal is away: the sweep begins new managers and tells stops, and everything else
-is read by the next cycle, which comes by itself. So nothing is remembered here.
+The order is the same as for runs: first the row is written, then a signal wakes the workflow. A recorded command is
+carried out even if this process dies or Temporal is unavailable. The outbox retry starts new managers and sends stops.
+The next cycle of the manager reads all other changes. This process therefore remembers nothing.
 """
 
 from __future__ import annotations
@@ -39,23 +39,21 @@ from .requests import NAME_PATTERN, AddedJobs, AddJobs, StartManager, StopManage
 
 logger = logging.getLogger(__name__)
 
-NEXT_CYCLE = (
-    "It is recorded, and takes effect with the next cycle: Temporal cannot be reached, so within five minutes of that."
-)
-TAKEN_UP = "It was not paused, and no workflow carried it: a new one takes it up."
-UNKNOWN = "Temporal cannot be reached; if no workflow carries it, one takes it up by itself within a minute of that."
-NEXT_ATTEMPT = "It goes on as its next attempt."
+NEXT_CYCLE = "The change is recorded, but Temporal is down. It takes effect within five minutes after Temporal is back."
+TAKEN_UP = "The manager was not paused, but it had no workflow: a new workflow was started."
+UNKNOWN = "Temporal is down; within a minute after it is back, a manager without a workflow gets one by itself."
+NEXT_ATTEMPT = "The manager continues as its next attempt."
 NAME_MODULE = "name its module in LIFECYCLE_PLANS__MODULES of a worker, or put it into the folder of crawlctl dev"
-#: Pauses of a resume that finds the workflow of the attempt before still open, seconds.
+#: Seconds between the tries of a resume while the workflow of the former attempt is still open.
 CLOSING_S = (0.1, 0.3, 1.0)
 NO_WORKER = (
-    "No plans worker has registered yet, so nobody has looked at the class: if it cannot be used, the manager says so "
-    "in its error as soon as one is there."
+    "No plans worker has registered yet, so the class is not checked. If it cannot be used, the manager's error will "
+    "say so as soon as a worker has registered."
 )
 
 
 def found(managers: ManagerStore, manager_id: int) -> ManagerRow:
-    """The manager. Blocks. Raises ``Problem`` 404."""
+    """Return the manager. Blocks. Raises ``Problem`` 404."""
     return existing("manager", manager_id, managers.get_manager(manager_id))
 
 
@@ -65,7 +63,7 @@ def workflow_id_of(row: ManagerRow) -> str:
 
 @dataclass(frozen=True)
 class ManagerCommands:
-    """Start and steer managers, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
+    """The commands that start and change managers. They raise ``Problem`` or an error of the domain."""
 
     managers: ManagerStore
     plans: PlanStore
@@ -74,28 +72,28 @@ class ManagerCommands:
     clock: Callable[[], datetime]
 
     async def find(self, manager_id: int) -> ManagerRow:
-        """The manager. Raises ``Problem`` 404."""
+        """Return the manager. Raises ``Problem`` 404."""
         return await run_in_threadpool(found, self.managers, manager_id)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
     async def start(self, body: StartManager, key: str | None) -> Commanded[ManagerRow]:
-        """Reserve the manager, then start its workflow.
+        """Write the row of the manager, then start its workflow.
 
-        The same name and flow id are the same manager: while it is live it is found, after its end it goes on as its
-        next attempt. Where no flow id is given one is made of ``key``, and then a repeat after the end is a repeat.
+        Name and flow id identify a manager. A repeat finds it while it is live, and resumes it as its next attempt
+        after its end. Without a flow id, one is made from ``key``; then a repeat after the end does not resume it.
         """
         body.check()
         request_id = key if key is not None else uuid.uuid4().hex
         plan, note = await self._plan(body)
         name = body.name or body.crawler or (plan.name if plan else None)
         if name is None and plan is None:
-            detail = "name: missing, and no plans worker has told that of the class yet; give one, or send this again"
+            detail = "name: missing, and no plans worker has registered the class yet; give a name, or send this again"
             raise unavailable("plans_unknown", detail)
         if name is None:
-            raise InvalidRequest("name: missing, and its class has none; give one")
+            raise InvalidRequest("name: missing, and the class has none; give a name")
         if not re.fullmatch(NAME_PATTERN, name):
-            cure = f"a manager's has at most {NAME_MAX} letters, digits and _ . -; give one of your own beside the plan"
+            cure = f"give a name of at most {NAME_MAX} letters, digits and _ . - in addition to the plan"
             raise refusal("name", name, cure)
         given = body.flow(_flow_of_program(plan, body.argv))
         flow_id = given or str(uuid.UUID(hashlib.sha256(f"{name}/{request_id}".encode()).hexdigest()[:32]))
@@ -123,16 +121,16 @@ class ManagerCommands:
         return Commanded(row, fresh, note)
 
     async def check_plan(self, body: StartManager) -> str | None:
-        """Refuse what could not be started; what the caller should know. Raises ``Problem`` 422."""
+        """Check that this could be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
         return (await self._plan(body))[1]
 
     async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
-        """Find what is registered of the class, and what the caller should know. Raises ``Problem`` 422, and 503 while
-        a worker reads its module."""
+        """Return the registered class (if any) and a note for the caller. Raises ``Problem`` 422, or 503 while a worker
+        still reads the module."""
         rows = await run_in_threadpool(self.plans.list_plans)
         if body.crawler is not None:
             crawler = await self.crawlers.get(body.crawler)
-            # What is required may come with each item, so names and values alone are looked at.
+            # Each job may add required arguments later, so only the given names and values are checked.
             for given, value in texts(body.options.args).items():
                 check_argument(crawler, "options.args", given, value)
             for given in body.options.max_per_key:
@@ -140,7 +138,7 @@ class ManagerCommands:
             effective_settings(crawler, body.options.settings)
             return None, " ".join(filter(None, (self.crawlers.note(), None if rows else NO_WORKER))) or None
         module = str(body.plan).partition(":")[0]
-        # Each code of it that a worker has: whichever is asked may be the one that takes these options.
+        # Workers may have different versions of the class. The options must fit one of them.
         codes = [row for row in rows if row.kind == PLAN_MANAGER and row.plan == body.plan]
         codes = codes or [row for row in rows if row.plan == module and row.error is not None]
         found = next(iter(codes), None)
@@ -152,7 +150,7 @@ class ManagerCommands:
             detail = f"plan: {body.plan!r} is unknown; known are {listed}; {NAME_MODULE}"
             raise Problem(422, "unknown_plan", detail, errors=[error])
         if found is None and ":" not in str(body.plan):
-            detail = "no plans worker has told its classes yet; give module:Class, or send this again"
+            detail = "no plans worker has registered its classes yet; give module:Class, or send this again"
             raise unavailable("plans_unknown", f"plan: {body.plan!r}: {detail}")
         if found is not None and found.error is not None:
             raise Problem(422, "plan_unusable", f"plan: {body.plan!r} cannot be used: {found.error}")
@@ -168,10 +166,10 @@ class ManagerCommands:
         return found, None
 
     async def _resume(self, row: ManagerRow) -> None:
-        """Start the workflow of the next attempt, which is on record as soon as that claims the manager.
+        """Start the workflow of the next attempt. The workflow itself records the attempt.
 
-        Raises ``Problem`` 503 while Temporal is away: nothing would remember it. 409 while the workflow that has just
-        ended the manager is not closed yet: it goes on with nothing.
+        Raises ``Problem`` 503 while Temporal is unavailable, because nothing has recorded the resume. Raises 409 while
+        the workflow of the former attempt is still open.
         """
         for pause_s in CLOSING_S:
             with needing_temporal(f"manager {row.manager_id} has ended and was not resumed; send this again later."):
@@ -182,9 +180,9 @@ class ManagerCommands:
         raise _not_now(row, "its workflow is about to close; send this again in a moment")
 
     async def notify(self, row: ManagerRow) -> bool:
-        """Wake the workflow of a manager whose row was changed, or start one where none is open; whether it did that.
+        """Wake the workflow of a manager after a change of its row, or start one if none is open.
 
-        Raises ``TemporalUnavailable``.
+        Return whether a workflow was started. Raises ``TemporalUnavailable``.
         """
         workflow_id = workflow_id_of(row)
         if await self.workflows.wake(workflow_id) or (await self.find(row.manager_id)).status.terminal:
@@ -198,27 +196,27 @@ class ManagerCommands:
     # --- stop and steer ---------------------------------------------------------------------------------------------
 
     async def stop(self, manager_id: int, body: StopManager) -> Commanded[ManagerRow]:
-        """Put the stop on record, then wake the workflow."""
+        """Record the stop, then wake the workflow."""
         body.check()
         intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         before = await self.find(manager_id)
         if before.status.terminal:
-            return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
+            return Commanded(before, fresh=False, note="The manager had already ended; nothing was stopped.")
         row = await run_in_threadpool(self.managers.record_manager_stop, manager_id, intent, body.leave)
         if row.status.terminal:
-            return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
+            return Commanded(row, fresh=False, note="The manager had already ended; nothing was stopped.")
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
         return Commanded(row, fresh, await self._notified(row))
 
     async def pause(self, manager_id: int) -> Commanded[ManagerRow]:
-        """Pick nothing more; what runs goes on."""
+        """Start no more jobs. Runs that execute go on."""
         row = await self._live(manager_id)
         if row.paused:
             return Commanded(row, fresh=False)
         return await self._steer(manager_id, paused=True)
 
     async def resume(self, manager_id: int) -> Commanded[ManagerRow]:
-        """Let a paused manager go on, and one that no workflow carries; an ended one goes on as its next attempt."""
+        """Continue a paused manager, or one without a workflow. An ended manager continues as its next attempt."""
         row = await self.find(manager_id)
         if row.status.terminal:
             await self._resume(row)
@@ -230,11 +228,11 @@ class ManagerCommands:
         try:
             begun = await self.notify(row)
         except TemporalUnavailable:
-            return Commanded(row, fresh=False, note=f"It was not paused. {UNKNOWN}")
-        return Commanded(row, begun, TAKEN_UP if begun else "It was not paused.")
+            return Commanded(row, fresh=False, note=f"The manager was not paused. {UNKNOWN}")
+        return Commanded(row, begun, TAKEN_UP if begun else "The manager was not paused.")
 
     async def cap(self, manager_id: int, cap: int) -> Commanded[ManagerRow]:
-        """Set the most live jobs; 0: what the class says."""
+        """Set the most jobs that may be live at once. 0: the number that the class sets."""
         row = await self._live(manager_id)
         if (row.cap or 0) == cap:
             return Commanded(row, fresh=False)
@@ -243,7 +241,7 @@ class ManagerCommands:
     async def _live(self, manager_id: int) -> ManagerRow:
         row = await self.find(manager_id)
         if row.status.terminal or row.status is RunStatus.STOPPING:
-            raise _not_now(row, "that can be steered no more")
+            raise _not_now(row, "it cannot be paused or capped any more")
         return row
 
     async def _steer(
@@ -255,7 +253,7 @@ class ManagerCommands:
     # --- jobs from outside ------------------------------------------------------------------------------------------
 
     async def add_jobs(self, manager_id: int, body: AddJobs, key: str | None) -> AddedJobs:
-        """Add a page of jobs; the same key again adds nothing and answers the same."""
+        """Add a page of jobs. A repeat with the same key adds nothing."""
         body.check()
         row = await self.find(manager_id)
         built_in = row.plan == BUILT_IN
@@ -270,7 +268,7 @@ class ManagerCommands:
 
 
 def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:
-    """The flow id that the named command line says which these options choose."""
+    """Return the flow id that the plan sets for the program which ``argv`` selects, if any."""
     words = {**dict(pairwise(argv)), **options_of(argv)}
     program = words.get("--program", words.get("-g"))
     known = [option.get("flow_ids") for option in (plan.options if plan else ())]
@@ -278,28 +276,28 @@ def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:
 
 
 def check_read(rows: Sequence[PlanRow], module: str | None) -> None:
-    """Raise ``Problem`` 503 while a worker is about to tell what this module (``None``: any) has."""
+    """Raise ``Problem`` 503 while a worker still reads this module (``None``: any module)."""
     read = next((row.plan for row in rows if row.kind == PLAN_READING and module in (None, row.plan)), None)
     if read is not None:
         raise unavailable("plans_unknown", f"A plans worker reads the module {read} now; send this again in a moment")
 
 
 def check_options(plan: PlanRow, argv: Sequence[str]) -> None:
-    """Refuse an option that the class does not take. Raises ``InvalidRequest`` that names the word."""
+    """Raise ``InvalidRequest`` for an option that the class does not have. The error names the word."""
     names = [text for option in plan.options for text in (option["name"], *option.get("aliases", ()))]
     known = sorted(name for name in names if name.startswith("--"))
     for n, word in enumerate(argv):
         name = word.partition("=")[0]
         if name == "--":
             return
-        # The class takes beginnings of its options as well; who is resumed by it must be named in full.
+        # The class also accepts shortened options, except for --flow-id, which identifies the manager.
         taken = name in known or (name not in "--flow-id" and any(one.startswith(name) for one in known))
         if name.startswith("--") and not taken:
             raise refusal(f"argv[{n}]", name, f"{plan.plan} takes {', '.join(known)}")
 
 
 def check_argument(crawler: CrawlerDefinition, where: str, name: str, value: str | None = None) -> None:
-    """Refuse an argument that the crawler does not take, and a value of it. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` for an argument that the crawler does not have, or for a value that does not fit it."""
     if name not in crawler.args:
         known = ", ".join(sorted(crawler.args)) or "none"
         raise InvalidRequest(f"{where}.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}")
@@ -308,7 +306,7 @@ def check_argument(crawler: CrawlerDefinition, where: str, name: str, value: str
 
 
 def _check_jobs(crawler: CrawlerDefinition, jobs: Sequence[Job]) -> None:
-    """Refuse jobs that the crawler would refuse. Raises ``InvalidRequest`` that names the job."""
+    """Raise ``InvalidRequest`` for a job that the crawler would refuse. The error names the job."""
     for n, job in enumerate(jobs):
         try:
             check_tasks(crawler, job.spider_args, job.job_settings, None)

@@ -1,4 +1,4 @@
-"""The pages of crawl managers: a list, and one with its jobs and buttons."""
+"""The web pages of crawl managers: a list, and a page for each manager with its jobs and buttons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, carry_o
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.subjects import MANAGER, Subject
 
-#: Items that are shown as the next ones.
+#: The number of next jobs on the page.
 NEXT = 20
 _WAITING = [JobState.DELAYED, JobState.BUFFERED, JobState.QUEUED]
 
@@ -33,12 +33,12 @@ class ManagerForm(ActionForm):
 
 
 def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, once: Once) -> None:
-    """Add the pages of managers."""
+    """Add the web pages of managers."""
     managers, clock = views.managers, views.clock
 
     @app.get("/managers", operation_id="showManagers", include_in_schema=False)
     def show_managers(request: Request) -> Response:
-        """Managers, newest first."""
+        """List managers, newest first."""
         filters = read(ManagerFilters, request.query_params.multi_items())
         page = views.page(filters)
         values: dict[str, Any] = {"rows": [one.model_dump() for one in page.managers], "filters": filters}
@@ -46,7 +46,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
 
     @app.get("/managers/{manager_id}", operation_id="showManager", include_in_schema=False)
     async def show_manager(manager_id: ManagerId, request: Request) -> Response:
-        """One manager: status, place in its source, counters, its jobs, and those that come next."""
+        """Show one manager: status, position in its source, counters, jobs in a state, and the next jobs."""
         filters = read(JobFilters, request.query_params.multi_items())
         return await run_in_threadpool(shown, request, await views.detail(manager_id), filters)
 
@@ -60,7 +60,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
 
     @app.post("/managers/{manager_id}", operation_id="pressManager", include_in_schema=False)
     async def press_manager(manager_id: ManagerId, request: Request) -> Response:
-        """Stop, pause, resume a manager, or set how many jobs may be live at once."""
+        """Stop, pause or resume a manager, or set the most jobs that may be live at once."""
         asked = read(ManagerForm, await form(request))
 
         async def act() -> str:
@@ -72,7 +72,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
 
 
 async def _carried_out(commands: ManagerCommands, manager_id: int, asked: ManagerForm) -> str:
-    """Carry out what was asked, and say in a sentence what became of it."""
+    """Carry out the action of the form. Return a sentence about the result."""
     match asked.action.path:
         case "stop":
             body = StopManager(**asked.action.body, reason=asked.reason)
@@ -83,4 +83,4 @@ async def _carried_out(commands: ManagerCommands, manager_id: int, asked: Manage
             done = await commands.cap(manager_id, asked.cap or 0)
         case _:
             done = await commands.resume(manager_id)
-    return asked.sentence(done.fresh, done.note, cap=asked.cap or "what its class says")
+    return asked.sentence(done.fresh, done.note, cap=asked.cap or "the number that its class sets")

@@ -1,4 +1,4 @@
-"""Bodies of requests that do something to crawl managers."""
+"""Bodies of the requests that start or change crawl managers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from crawler_lifecycle.domain.managers.manager import (
 from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
 from crawler_lifecycle.gateway.runs.requests import Args, Person, RequestId, StopBody, StrictBody, Travels, texts
 
-#: Most retries of a job that anybody may ask for.
+#: The most retries of a job that a request may ask for.
 RETRIES_MAX = 1000
-#: Words of a command line, and characters of one.
+#: The most words of a command line, and the most characters of a word.
 ARGV_MAX, WORD_MAX = 100, 8192
 FLOW_ID_PATTERN = r"^[!-.0-~]+$"
-#: Bytes of JSON of what a manager is started with.
+#: The most bytes of JSON in a start.
 START_BYTES = 128 * 1024
 
 Tag = Annotated[str, Field(min_length=1, max_length=TAG_MAX), Travels]
@@ -42,7 +42,7 @@ FlowId = Annotated[str, Field(max_length=FLOW_ID_MAX, pattern=FLOW_ID_PATTERN, d
 
 
 class RunEachOptions(StrictBody):
-    """Options of the built-in manager: how often and with what its crawler runs."""
+    """Options of the built-in manager for the runs of its crawler."""
 
     args: Args = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)
@@ -53,7 +53,7 @@ class RunEachOptions(StrictBody):
 
 
 class StartManager(StrictBody):
-    """Body of ``POST /v1/managers``: a plan with its command line, or a crawler that runs once for each item."""
+    """Body of ``POST /v1/managers``: a plan with its command line, or a crawler that runs once for each job."""
 
     plan: str | None = Field(default=None, min_length=1, max_length=200)
     argv: list[Annotated[str, Field(max_length=WORD_MAX)]] = Field(default_factory=list, max_length=ARGV_MAX)
@@ -67,26 +67,26 @@ class StartManager(StrictBody):
     tags: Tags = Field(default_factory=list)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for fields that do not go together, and for what is too large."""
+        """Raise ``InvalidRequest`` for fields that exclude each other, and for a body that is too large."""
         if (self.plan is None) == (self.crawler is None):
-            raise InvalidRequest("plan: give either plan (a class) or crawler (one run for each item), and not both")
+            raise InvalidRequest("plan: give either plan (a class) or crawler (one run for each job), but not both")
         if self.crawler is not None and self.argv:
-            raise InvalidRequest("argv: a crawler takes none; give options, or a plan")
+            raise InvalidRequest("argv: not allowed with crawler; give options, or give a plan")
         if self.plan is not None and "options" in self.model_fields_set:
-            raise InvalidRequest("options: a plan takes argv instead, the words of its command line")
+            raise InvalidRequest("options: not allowed with plan; give argv, the words of its command line")
         for n, tag in enumerate(self.tags):
             if tag.startswith(("NAME=", "FLOW_ID=")):
-                raise refusal(f"tags[{n}]", tag, "give name and flow_id, which say the same")
+                raise refusal(f"tags[{n}]", tag, "give the fields name and flow_id instead")
         for n, word in enumerate(self.argv):
             if "\0" in word:
-                raise refusal(f"argv[{n}]", word, "leave out the NUL character, which no command line can hold")
+                raise refusal(f"argv[{n}]", word, "remove the NUL character; a command line cannot contain it")
         size = len(self.model_dump_json())
         if size > START_BYTES:
-            raise InvalidRequest(f"body: {size} bytes are too much for a start; give at most {START_BYTES}")
+            raise InvalidRequest(f"body: {size} bytes are too many for a start; give at most {START_BYTES}")
 
     def flow(self, of_program: str | None = None) -> str | None:
-        """The flow id that the request names, also among the options of the class, or by a named command line of it.
-        Raises ``InvalidRequest``."""
+        """Return the flow id of the request: from ``flow_id``, from the option ``--flow-id``, or from ``of_program``,
+        the flow id of the selected program. Raises ``InvalidRequest``."""
         found = options_of(self.argv).get("--flow-id", of_program)
         if found is None or found == self.flow_id:
             return self.flow_id
@@ -98,7 +98,7 @@ class StartManager(StrictBody):
         return found
 
     def command_line(self) -> list[str]:
-        """The options of the class as on its command line."""
+        """Return the words of the command line of the class."""
         if self.crawler is None:
             return list(self.argv)
         options = self.options
@@ -114,10 +114,10 @@ class StartManager(StrictBody):
 
 
 class NewJob(StrictBody):
-    """One job: its own parameters, laid over those that the manager was started with.
+    """One job. Its parameters replace those with which the manager was started.
 
-    Numbers, booleans, lists and objects become texts; ``null`` takes a name out. The built-in manager takes arguments,
-    settings and tags alone.
+    Numbers, booleans, lists and objects become texts. ``null`` removes a name. The built-in manager accepts only
+    arguments, settings and tags.
     """
 
     spider: str | None = Field(default=None, min_length=1, max_length=255)
@@ -129,55 +129,56 @@ class NewJob(StrictBody):
 
 
 class AddJobs(StrictBody):
-    """Body of ``POST /v1/managers/{manager_id}/jobs``: a page of jobs; ``seal`` says that it is the last one."""
+    """Body of ``POST /v1/managers/{manager_id}/jobs``: a page of jobs. ``seal`` says that it is the last page."""
 
     jobs: list[NewJob] = Field(default_factory=list, max_length=PAGE_ITEMS)
     seal: bool = False
     request_id: RequestId | None = None
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for a page with nothing in it, or too much."""
+        """Raise ``InvalidRequest`` for a page that is empty or too large."""
         if not self.jobs and not self.seal:
-            raise InvalidRequest("jobs: none are given; give some, or seal: true to say that no more will come")
+            raise InvalidRequest("jobs: empty; give jobs, or seal: true if no more jobs will come")
         size = len(self.model_dump_json(include={"jobs"}, exclude_defaults=True))
         if size > PAGE_BYTES:
-            raise InvalidRequest(f"jobs: {size} bytes are too much for a page; give at most {PAGE_BYTES}")
+            raise InvalidRequest(f"jobs: {size} bytes are too many for a page; give at most {PAGE_BYTES}")
 
 
 class StopManager(StopBody):
-    """Body of ``POST /v1/managers/{manager_id}/stop``; all of it may be left out."""
+    """Body of ``POST /v1/managers/{manager_id}/stop``. All fields are optional."""
 
     leave: bool = False
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for fields that do not go together."""
+        """Raise ``InvalidRequest`` for fields that exclude each other."""
         if self.force and self.leave:
-            raise InvalidRequest("leave: runs cannot be killed and left to go on; give force or leave")
+            raise InvalidRequest("leave: not allowed with force; give force to kill runs, or leave to keep them")
 
 
 class SetCap(StrictBody):
-    """Body of ``POST /v1/managers/{manager_id}/cap``: most live jobs; 0 is what the class says."""
+    """Body of ``POST /v1/managers/{manager_id}/cap``: the most live jobs. 0 is the number that the class sets."""
 
     cap: int = Field(ge=0, le=CAP_MAX)
 
 
 class AddedJobs(BaseModel):
-    """The outcome of a page of jobs."""
+    """The result of adding a page of jobs."""
 
     manager_id: int
     jobs: int
     new: int
-    """The number of those that no job of the manager was like before; the others were left out."""
+    """The number of added jobs. The others were left out, because the manager already has equal jobs."""
     sealed: bool
     note: str | None
 
 
 def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
-    """The job that this makes of what the manager was started with. Raises ``InvalidRequest`` that names the place."""
+    """Return the job: ``given`` over ``base``, the parameters of the manager. Raises ``InvalidRequest``, which names
+    the field."""
     where = f"jobs[{n}]"
     if built_in and not (given.spider is None and given.units is None and given.project_id is None):
-        cure = "give spider_args, job_settings and tags alone"
-        raise InvalidRequest(f"{where}: the built-in manager runs crawler {base.spider!r} and nothing else; {cure}")
+        cure = "give only spider_args, job_settings and tags"
+        raise InvalidRequest(f"{where}: the built-in manager runs only the crawler {base.spider!r}; {cure}")
     if not (given.spider or base.spider):
         raise InvalidRequest(f"{where}.spider: missing; name the spider of this job")
     own = Job(
@@ -198,7 +199,7 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
 
 def _texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str, str]:
     return {
-        # As for a run: crawlers declare booleans as JSON has them.
+        # As for a run: crawlers expect booleans as JSON writes them.
         name: as_text(value) if built_in and isinstance(value, bool) else job_text(f"{where}.{name}", value)
         for name, value in given.items()
         if value is not None
@@ -206,5 +207,5 @@ def _texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str, st
 
 
 def _left(base: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
-    """Without the names that ``null`` takes out."""
+    """Return the texts without the names that ``null`` removes."""
     return {name: value for name, value in base.items() if given.get(name, "") is not None}

@@ -32,7 +32,7 @@ from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.web.problems import JsonBody
 
-#: Workers say what they serve every few seconds; a plan that none named for so long is served by nobody.
+#: Workers report their plans every few seconds. If no worker reports a plan for so long, no worker serves it.
 SERVED = timedelta(minutes=2)
 
 
@@ -44,19 +44,19 @@ class ManagerFilters(Paging):
     flow_id: str | None = Field(default=None, max_length=120)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for a flow id without the name that makes it one manager."""
+        """Raise ``InvalidRequest`` for a flow id without a name: only both together identify a manager."""
         if self.flow_id is not None and self.name is None:
-            raise InvalidRequest("flow_id: goes with name; give name as well, or leave flow_id out")
+            raise InvalidRequest("flow_id: needs name; give name too, or leave flow_id out")
 
 
 class JobFilters(Paging):
-    """Filters of ``GET /v1/managers/{manager_id}/jobs``; ``state`` may be given several times."""
+    """Filters of ``GET /v1/managers/{manager_id}/jobs``. ``state`` may be given several times."""
 
     state: list[JobState] = Field(default_factory=list)
 
 
 class Jobs(BaseModel):
-    """The jobs of a manager by state, and what became of what it read."""
+    """The number of a manager's jobs in each state, and counters since its start."""
 
     buffered: int
     delayed: int
@@ -65,7 +65,7 @@ class Jobs(BaseModel):
     started: int
     ended: int
     yields: int
-    """The number of items that its source gave so far, over all passes."""
+    """The number of items that its source has returned, in all passes."""
     duplicates: int
     skipped: int
     scheduled: int
@@ -79,28 +79,28 @@ class Manager(BaseModel):
 
     manager_id: int
     manager_uid: str
-    """The manager's identity: a number comes again where a database was restored, a uid never."""
+    """The manager's identity. After a restore of the database, a number may be used again, but never a uid."""
     name: str
     flow_id: str
     workflow_id: str
-    """Also the ``parent`` of its runs."""
+    """The id of its workflow. Its runs have it as their ``parent``."""
     plan: str
     crawler: str | None
-    """Of the built-in manager: the crawler that it runs once for each item."""
+    """The crawler of the built-in manager, which runs once for each job; null for a class."""
     argv: list[str]
     status: RunStatus
     outcome: str | None
     cause: str | None
     attempt: int
     live: int
-    """Jobs that hold a slot; after its end, its runs that go on without it."""
+    """The number of jobs that hold a slot. After its end: the number of its runs that still go on."""
     cap: int | None
-    """Most of them, where a person set it; null: what the class says."""
+    """The most live jobs, if a person set it; null: the number that the class sets."""
     paused: bool
     waiting: str | None
-    """The reason why nothing more is picked, in a sentence; null when nothing keeps it."""
+    """A sentence that says why it starts no more jobs; null if it can start jobs."""
     error: str | None
-    """The mistake of its class, at which position, and the cure."""
+    """The error of its class, with the position and the cure."""
     stop: Stop | None
     leave: bool
     """True when its runs go on after a stop."""
@@ -108,7 +108,7 @@ class Manager(BaseModel):
     position: int
     exhausted: bool
     sealed: bool
-    """True when no more jobs come from outside."""
+    """True if no more jobs can be added."""
     close_reason: str | None
     tags: list[str]
     requested_by: str | None
@@ -117,13 +117,13 @@ class Manager(BaseModel):
     started_at: datetime | None
     ended_at: datetime | None
     updated_at: datetime
-    """The time at which anything of the above was last written: by its newest cycle, or by a command after it."""
+    """The time of the last change of this row: by its newest cycle, or by a later command."""
     jobs_pruned_at: datetime | None
-    """The time at which jobs of it were last removed, long after an end: since then the same jobs are new to it."""
+    """The time at which its jobs were last removed, long after an end. Equal jobs can be added again since then."""
 
     @classmethod
     def of(cls, row: ManagerRow, **more: Any) -> Self:
-        """The row as it is; ``more`` is what it does not tell."""
+        """Build it from a row. ``more``: fields that the row does not have."""
         argv = row.options.get("argv")
         words = [str(word) for word in argv] if isinstance(argv, list) else []
         counts = row.counts
@@ -148,13 +148,13 @@ class Manager(BaseModel):
 
 
 def waiting(row: ManagerRow) -> str | None:
-    """Say in a sentence what a manager waits for."""
+    """Return a sentence that says for what a manager waits, if it waits."""
     if row.status in ENDED:
         return None
     live = row.counts.live
     runs = f"{live} {'run' if live == 1 else 'runs'}"
     if row.status is RunStatus.STOPPING:
-        return "its runs go on without it" if row.leave else f"{runs} to be stopped" if live else "its end"
+        return f"it is being stopped{'; its runs go on' if row.leave else f': {runs} must end first' if live else ''}"
     if row.owner_run_id is None:
         return f"waiting for a worker{ASK_DOCTOR}"
     if row.paused:
@@ -163,30 +163,30 @@ def waiting(row: ManagerRow) -> str | None:
 
 
 class ManagerDetail(Manager):
-    """One manager with everything that is known about it."""
+    """One manager with all its fields."""
 
     state: Mapping[str, Any]
     stats: Mapping[str, float]
     generation: int
-    """The number of times that its class was built anew."""
+    """The number of times that its class was created again."""
     fingerprint: str | None
 
 
 class AcceptedManager(Manager):
-    """The manager after a command; ``note`` says what a person should know about what happens next."""
+    """The manager after a command. ``note`` is for people: what happens next, or why nothing changed."""
 
     note: str | None
 
 
 class ManagerPage(BaseModel):
-    """Managers, newest first."""
+    """A page of managers, newest first."""
 
     managers: list[Manager]
     next_page_token: str | None
 
 
 class JobPage(BaseModel):
-    """Jobs of a manager, oldest row first."""
+    """A page of a manager's jobs, oldest row first."""
 
     jobs: list[JobRow]
     next_page_token: str | None
@@ -194,10 +194,10 @@ class JobPage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Plan(PlanRow):
-    """A class that a manager can be started of, or a module whose functions graphs may call."""
+    """A class of which a manager can be started, or a module with functions that graphs may call."""
 
     served: bool = False
-    """True when a worker said lately that it serves this."""
+    """True if a worker reported lately that it serves this."""
 
     @classmethod
     def of(cls, row: PlanRow, now: datetime) -> Self:
@@ -205,7 +205,7 @@ class Plan(PlanRow):
 
 
 class PlanList(BaseModel):
-    """The classes that plans workers have registered."""
+    """The classes and modules that plans workers have registered."""
 
     plans: list[Plan]
     note: str | None
@@ -220,24 +220,24 @@ ManagerId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
 
 def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
-    """Add start, stop, pause, resume, cap and more jobs."""
+    """Add the routes of commands: start, stop, pause, resume, cap, and more jobs."""
 
     def answer(done: Commanded[ManagerRow], response: Response) -> AcceptedManager:
         response.status_code = 202 if done.fresh else 200
         return AcceptedManager.of(done.row, note=done.note)
 
     same: dict[int | str, dict[str, Any]] = {
-        200: {"model": AcceptedManager, "description": "It was so already; nothing was changed"}
+        200: {"model": AcceptedManager, "description": "The manager is already in this state; nothing was changed"}
     }
 
     @app.post("/v1/managers", operation_id="startManager", status_code=202)
     async def start_manager(
         body: Annotated[StartManager, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedManager:
-        """Start a manager: of a registered class, or the built-in one, which runs a crawler once for each item.
+        """Start a manager of a registered class, or the built-in manager, which runs a crawler once for each job.
 
-        Name and flow id say which manager it is: while it is live the same start finds it, after its end the same
-        start resumes it. Without `flow_id` one is made of the `Idempotency-Key`, and a repeat never resumes.
+        Name and flow id identify a manager. The same start finds it while it is live, and resumes it after its end.
+        Without `flow_id`, one is made from the `Idempotency-Key`; then a repeat never resumes it.
         """
         done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
         done.mark(response, f"/v1/managers/{done.row.manager_id}")
@@ -247,49 +247,49 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
     async def stop_manager(
         manager_id: ManagerId, body: Annotated[StopManager, Depends(_STOP)], response: Response
     ) -> AcceptedManager:
-        """Stop a manager and its runs, gracefully or by force; with `leave` its runs go on.
+        """Stop a manager and its runs, gracefully or by force. With `leave`, its runs go on.
 
-        The stop is on record before this is answered: nothing more is picked, and nothing is retried.
+        The answer comes after the stop is recorded. From then on, no job is started and none is retried.
         """
         return answer(await commands.stop(manager_id, signed(body)), response)
 
     @app.post("/v1/managers/{manager_id}/pause", operation_id="pauseManager", status_code=202, responses=same)
     async def pause_manager(manager_id: ManagerId, response: Response) -> AcceptedManager:
-        """Have a manager pick nothing more until it is resumed; what runs goes on."""
+        """Pause a manager: it starts no more jobs until it is resumed. Runs that execute go on."""
         return answer(await commands.pause(manager_id), response)
 
     @app.post("/v1/managers/{manager_id}/resume", operation_id="resumeManager", status_code=202, responses=same)
     async def resume_manager(manager_id: ManagerId, response: Response) -> AcceptedManager:
-        """Let a paused manager go on; one that has ended goes on as its next attempt."""
+        """Continue a paused manager. A manager that has ended continues as its next attempt."""
         return answer(await commands.resume(manager_id), response)
 
     @app.post("/v1/managers/{manager_id}/cap", operation_id="capManager", status_code=202, responses=same)
     async def cap_manager(
         manager_id: ManagerId, body: Annotated[SetCap, Depends(_CAP)], response: Response
     ) -> AcceptedManager:
-        """Set how many jobs may be live at once; 0 is what the class says. A smaller cap ends nothing."""
+        """Set the most jobs that may be live at once. 0 is the number that the class sets. A lower cap ends no job."""
         return answer(await commands.cap(manager_id, body.cap), response)
 
     @app.post("/v1/managers/{manager_id}/jobs", operation_id="addJobs", status_code=202)
     async def add_jobs(
         manager_id: ManagerId, body: Annotated[AddJobs, Depends(_JOBS)], idempotency_key: IdempotencyKey = None
     ) -> AddedJobs:
-        """Add a page of jobs to a live manager, at most 500; the same `Idempotency-Key` again adds nothing.
+        """Add a page of at most 500 jobs to a live manager. A repeat with the same `Idempotency-Key` adds nothing.
 
-        A job that is like an earlier one (spider and arguments) is left out. With `seal` no more will come, and the
-        built-in manager ends when all have run.
+        A job with the spider and arguments of an earlier job is left out. `seal` says that no more jobs will come: the
+        built-in manager then ends after its last job.
         """
         return await commands.add_jobs(manager_id, body, same_id(body.request_id, idempotency_key))
 
 
 class ManagerViews:
-    """Managers as they are answered: a page of them, one with everything about it, and its jobs."""
+    """Reads managers for answers: a page of managers, one manager, and its jobs."""
 
     def __init__(self, managers: ManagerStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
         self.managers, self._blocked, self.clock = managers, blocked, clock
 
     def page(self, filters: ManagerFilters) -> ManagerPage:
-        """Managers, newest first, that fit. Blocks."""
+        """Return the managers that fit the filters, newest first. Blocks."""
         filters.check()
         before = decode("manager", filters.page_token)
         if filters.flow_id is not None:
@@ -304,14 +304,14 @@ class ManagerViews:
         return ManagerPage(managers=answers, next_page_token=token)
 
     async def detail(self, manager_id: int) -> ManagerDetail:
-        """One manager. Raises ``Problem`` 404."""
+        """Return one manager. Raises ``Problem`` 404."""
         row = await run_in_threadpool(found, self.managers, manager_id)
         is_open = row.status not in ENDED
         why = await self._blocked.of_workflow(workflow_id_of(row), is_open=is_open) or waiting(row)
         return ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why)
 
     def jobs(self, manager_id: int, filters: JobFilters) -> JobPage:
-        """Jobs of one that fit, oldest row first. Blocks."""
+        """Return the jobs of a manager that fit the filters, oldest row first. Blocks."""
         after = decode("job", filters.page_token) or 0
         rows = self.managers.list_jobs(manager_id, after, filters.page_size + 1, states=filters.state)
         page, token = cut("job", rows, filters.page_size, lambda row: row.item_id)
@@ -319,29 +319,29 @@ class ManagerViews:
 
 
 def add_manager_readers(app: FastAPI, plans: PlanStore, views: ManagerViews) -> None:
-    """Add lists and details of managers, and the list of plans."""
+    """Add the routes that read managers, and the list of plans."""
     managers = views.managers
 
     @app.get("/v1/managers", operation_id="listManagers", **documents(ManagerPage))
     def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
-        """Managers, newest first, that fit every given filter; `flow_id` goes with `name`."""
+        """The managers that fit all given filters, newest first. `flow_id` needs `name`."""
         return conditional(request, views.page(filters))
 
     @app.get("/v1/managers/{manager_id}", operation_id="getManager", **documents(ManagerDetail))
     async def get_manager(manager_id: ManagerId, request: Request) -> Response:
-        """One manager: its state, its window, its jobs by state, what it waits for, and what its class did wrong."""
+        """One manager: its status, live jobs, jobs in each state, the reason why it waits, and the class's error."""
         return conditional(request, await views.detail(manager_id))
 
     @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", **documents(JobPage))
     def list_jobs(manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request) -> Response:
-        """Jobs of a manager, oldest row first, with their runs; `state=skipped` lists what was left out, and why."""
+        """The jobs of a manager with their runs, oldest row first. `state=skipped` lists skipped jobs with a reason."""
         if filters.page_token is None:
             found(managers, manager_id)
         return conditional(request, views.jobs(manager_id, filters))
 
     @app.get("/v1/managers/{manager_id}/logs", operation_id="getManagerLog", response_class=PlainTextResponse)
     def get_manager_log(manager_id: ManagerId) -> Response:
-        """The last output of the class of a manager: 16 KiB at most, over all its processes, as of its newest cycle."""
+        """The last output of a manager's class, up to its newest cycle: at most 16 KiB for all its processes."""
         found(managers, manager_id)
         return PlainTextResponse(managers.manager_output(manager_id))
 

@@ -1,4 +1,4 @@
-"""The pages of the catalogue, of corrections and of audits."""
+"""The web pages of the catalogue, of corrections and of audits."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class AuditForm(KeyedForm):
 
 
 def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows, once: Once) -> None:
-    """Add corrections and audits."""
+    """Add the web pages of corrections and audits."""
 
     @app.get("/corrections", operation_id="showCorrections", include_in_schema=False)
     def show_corrections(request: Request) -> Response:
-        """Corrections of all runs since a time, newest first, and how many of each kind there were; of the last week by
-        default."""
+        """List the corrections of all runs since a time (default: the last week), newest first, with their number of
+        each kind."""
         filters = read(CorrectionFilters, request.query_params.multi_items())
         now = views.clock()
         since = filters.since or now - WEEK
@@ -68,7 +68,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
 
     @app.get("/audit", operation_id="showAudit", include_in_schema=False)
     async def show_audit(request: Request, audit_id: Annotated[str | None, Query(max_length=200)] = None) -> Response:
-        """The newest report, and what is still open."""
+        """Show the newest report or the given one, and all open findings."""
         report = await run_in_threadpool(store.findings.last_audit, audit_id)
         findings = await run_in_threadpool(store.findings.audit_findings, "open", FINDINGS_MAX)
         due = {} if report is None else {one.detail: one.due_at for one in report.findings}
@@ -84,7 +84,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
 
     @app.post("/audit", operation_id="pressAudit", include_in_schema=False)
     async def press_audit(request: Request) -> Response:
-        """Compare database, cluster and Temporal now, and put right what is due."""
+        """Make an audit now. With ``repair``, also repair the findings that are due."""
         asked = read(AuditForm, await form(request))
 
         async def act() -> Outcome:
@@ -92,7 +92,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
                 audit_id, report = await workflows.audit(asked.repair, WAIT_S, asked.unknown)
             href = "/audit" + query({"audit_id": audit_id})
             if report is None:
-                return Outcome(audit_id, href, True, "It is going on; its report comes here when a worker has made it.")
+                return Outcome(audit_id, href, True, "The audit executes; its report is shown here after its end.")
             found, repaired = sum(report.found.values()), sum(report.repaired.values())
             return Outcome(audit_id, href, True, f"Found {found}, repaired {repaired}, left {report.left}.")
 
@@ -100,7 +100,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
         return outcomes_page(request, word, [await once(asked.key, act)], views.clock())
 
 
-#: Height of a chart, and width of one run in it, in the units of its drawing.
+#: The height of a chart, and the width of one run in it, in units of the SVG.
 HEIGHT, WIDTH = 40, 10
 
 
@@ -111,18 +111,18 @@ class Bar:
     run: RecentRun
     x: int
     items: float
-    """Height of what it brought, beside the most that one of these runs did."""
+    """The height of the bar of items. The run with the most items has the full height."""
     errors: float
     duration: float
     title: str
 
 
 def add_crawlers(app: FastAPI, recent: RecentRuns, crawlers: Crawlers) -> None:
-    """Add the page of the catalogue."""
+    """Add the web page of the catalogue."""
 
     @app.get("/crawlers", operation_id="showCrawlers", include_in_schema=False)
     async def show_crawlers(request: Request) -> Response:
-        """The crawlers that can be started, and how their last runs went."""
+        """Show the crawlers that can be started, with charts of their last runs."""
         try:
             found, known = await recent.read(), await crawlers.all()
         except LifecycleError as error:
@@ -133,7 +133,7 @@ def add_crawlers(app: FastAPI, recent: RecentRuns, crawlers: Crawlers) -> None:
 
 
 def bars(found: CrawlerRuns) -> list[Bar]:
-    """The runs from left to right, the newest on the right."""
+    """Return the bars of a chart. The newest run is on the right."""
     runs = list(reversed(found.runs))
     items, errors = (max((getattr(run, name) or 0 for run in runs), default=0) for name in ("items", "errors"))
     longest = max((_seconds(run) or 0.0 for run in runs), default=0.0)

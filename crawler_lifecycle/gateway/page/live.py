@@ -1,8 +1,8 @@
-"""Screens of the page: each is rendered once for all who look, and sent again in those parts that changed.
+"""Live screens: each screen is rendered once for all its readers, and only its changed parts are sent.
 
-A screen is an address of the page and the role of its readers. It is rendered by the route of that address: every two
-seconds, because a quiet look at the cluster writes no event, and sooner when an event tells of what it shows. Readers
-have no queues: each keeps the number of the version that it was given, and gets what changed after it.
+A screen is a web address together with the role of its readers. The route of that address renders it: every few
+seconds, because a look without changes writes no event, and sooner after an event about its subject. Readers have no
+queues: each keeps the number of the last version that it received, and gets only later changes.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two renderings of a screen of runs, and of others, whose events tell nearly everything.
+#: Seconds between two renderings of a screen of runs, and of other screens, which change nearly only with an event.
 EVERY_S, OTHERS_S = 2.0, 5.0
-#: Seconds between two words about how old a screen is.
+#: Seconds between two messages with the age of a screen.
 TICK_S = 5.0
-#: A screen rests for so many times as long as it took to render, so that a large one cannot keep us busy.
+#: The pause after a rendering, as a multiple of its duration. It limits the work for large screens.
 REST = 4.0
-#: Screens that are rendered at the same moment.
+#: The most screens that are rendered at the same moment.
 AT_ONCE = 2
 Render = Callable[[], Coroutine[Any, Any, str]]
 
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would collect the events
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # without the second, nginx buffers the events
 
 
 class Wanted(BaseModel):
-    """The parameters of a stream: the screen, and marks of the parts that its reader has already."""
+    """The parameters of a stream: the screen, and the marks of the parts that the reader already has."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,27 +57,27 @@ class Wanted(BaseModel):
 
 
 class Screen:
-    """One screen, for all its readers. ``render`` gives its main part, with marks around the parts that move alone."""
+    """One screen for all its readers. ``render`` returns its main part, in which marks enclose the separate parts."""
 
-    def __init__(self, path: str, render: Render, feed: Feed, places: asyncio.Semaphore) -> None:
+    def __init__(self, path: str, render: Render, feed: Feed, limit: asyncio.Semaphore) -> None:
         self.about = path.strip("/") or "runs"
         self.every_s = EVERY_S if self.about.partition("/")[0] == "runs" else OTHERS_S
         self.readers, self.version = 0, 0
         self.as_of: datetime | None = None
         self.gone = False
-        """True when what it shows is not there any more, or not for its readers."""
-        self._render, self._feed, self._places = render, feed, places
-        self._place, self._moved = 0, False
+        """True if the subject of the screen does not exist any more, or if its readers may not see it."""
+        self._render, self._feed, self._limit = render, feed, limit
+        self._position, self._moved = 0, False
         self._due_at = self._rests_until = 0.0
         self._rendering: asyncio.Task[None] | None = None
         self._whole = ""
-        #: By name; that without a name is the frame, which holds the others: version, mark and text.
+        #: Version, mark and text of each part, by its name. The frame, which contains the other parts, has the name "".
         self._parts: dict[str, tuple[int, str, str]] = {}
         self._failed = False
 
     async def refresh(self, clock: Callable[[], datetime]) -> None:
-        """Render it where that is due; who comes meanwhile waits for the same rendering."""
-        self._place, subjects = self._feed.changed(self._place)
+        """Render the screen if that is due. Readers at the same moment wait for the same rendering."""
+        self._position, subjects = self._feed.changed(self._position)
         within = self.about + "/"
         self._moved |= subjects is None or any(one == self.about or one.startswith(within) for one in subjects)
         if self._rendering is None and self.due_in() <= 0:
@@ -86,7 +86,7 @@ class Screen:
             await asyncio.shield(self._rendering)
 
     def due_in(self) -> float:
-        """Seconds until it is to be rendered again."""
+        """Return the seconds until the next rendering."""
         due_at = min(self._due_at, self._rests_until) if self._moved else self._due_at
         return due_at - asyncio.get_running_loop().time()
 
@@ -94,7 +94,7 @@ class Screen:
         now = asyncio.get_running_loop().time
         began = now()
         try:
-            async with self._places:
+            async with self._limit:
                 began, as_of, self._moved = now(), clock(), False
                 self._keep(await self._render())
                 self.as_of, self._failed, self.gone = as_of, False, False
@@ -118,8 +118,8 @@ class Screen:
         }
 
     def since(self, version: int, seen: set[str], *, fixed: bool) -> str:
-        """The parts that changed after a version and that have none of the marks ``seen``. Of a ``fixed`` screen the
-        frame stays: nothing that begins later comes upon it."""
+        """Return the parts that changed after a version and whose marks are not in ``seen``. A ``fixed`` screen keeps
+        its frame, so that runs which begin later do not appear on it."""
         changed = {name for name, (at, mark, _) in self._parts.items() if at > version and mark not in seen}
         if "" in changed and not fixed:
             return _partial("main", self._whole)
@@ -131,18 +131,21 @@ def _partial(name: str, text: str) -> str:
 
 
 class Live:
-    """The screens that somebody looks at."""
+    """The screens that have readers."""
 
     def __init__(self, feed: Feed, clock: Callable[[], datetime], tick_s: float = TICK_S) -> None:
         self._feed, self._clock, self._tick_s = feed, clock, tick_s
         self._screens: dict[tuple[str, str, str | None], Screen] = {}
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._limit = asyncio.Semaphore(AT_ONCE)
 
     async def stream(self, wanted: Wanted, render: Render) -> AsyncGenerator[bytes, None]:
-        """The wire: ``hello``, what its reader lacks, and then what changes, until the feed closes. ``gone`` tells that
-        what it shows is not there any more; it stays on the screen, as somebody may just have deleted it."""
+        """Yield the bytes of the stream: ``hello``, the missing parts, and then each change, until the feed closes.
+
+        The event ``gone`` says that the subject does not exist any more, for example after its deletion. The reader
+        keeps the last version on the screen.
+        """
         key = (wanted.path, wanted.query, caller_role())
-        screen = self._screens.setdefault(key, Screen(wanted.path, render, self._feed, self._places))
+        screen = self._screens.setdefault(key, Screen(wanted.path, render, self._feed, self._limit))
         self._feed.enter("page")
         screen.readers += 1
         now, version = asyncio.get_running_loop().time, 0
@@ -150,20 +153,20 @@ class Live:
         fixed = "all=true" in wanted.query.split("&")
         try:
             yield self._event("hello", screen)
-            told_at, told_gone = now(), False
+            sent_at, sent_gone = now(), False
             while not self._feed.closed:
                 news = self._feed.news
                 await screen.refresh(self._clock)
-                if screen.gone and not told_gone:
+                if screen.gone and not sent_gone:
                     yield self._event("gone", screen)
-                told_gone = screen.gone
+                sent_gone = screen.gone
                 text, version, seen = screen.since(version, seen, fixed=fixed), screen.version, set()
                 if text:
                     yield format_sse_event(data_str=text.replace(NO_KEY, uuid.uuid4().hex))
-                elif now() - told_at >= self._tick_s:
+                elif now() - sent_at >= self._tick_s:
                     yield self._event("tick", screen)
-                    told_at = now()
-                await self._feed.heard(news, min(screen.due_in(), told_at + self._tick_s - now()))
+                    sent_at = now()
+                await self._feed.wait_for_news(news, min(screen.due_in(), sent_at + self._tick_s - now()))
         finally:
             self._feed.leave("page")
             screen.readers -= 1
@@ -171,7 +174,7 @@ class Live:
                 self._screens.pop(key, None)
 
     def _event(self, name: str, screen: Screen) -> bytes:
-        """The time here, and the time of what was sent."""
+        """Return an event with the present time, the time of the screen, and the build."""
         data = {"now": self._clock(), "as_of": screen.as_of, "build": release()}
         return format_sse_event(data_str=to_json(data).decode(), event=name, retry=1000 if name == "hello" else None)
 
@@ -182,15 +185,15 @@ def add_stream(app: FastAPI, feed: Feed, clock: Callable[[], datetime]) -> None:
 
     @functools.cache
     def operations() -> Operations:
-        return Operations(app)  # when all routes are there
+        return Operations(app)  # at the first call, when all routes are added
 
     @app.get("/page/events", operation_id="streamPage", include_in_schema=False, response_class=Response)
     async def stream_page(request: Request) -> Streamed:
-        """Send what is on one screen, part by part, as soon as it is another one."""
+        """Send the parts of one screen as soon as they change."""
         wanted = read(Wanted, request.query_params.multi_items())
         operation, _ = operations().of("GET", wanted.path)
         if operation not in MOVES:
-            raise Problem(422, "invalid_request", "path: no page that moves; load the page again")
+            raise Problem(422, "invalid_request", "path: this page has no live stream; load the page again")
         if not may(operation):
             raise Problem(403, "forbidden", f"{operation} needs another role")
         chunks = live.stream(wanted, lambda: _asked(app, request, wanted))
@@ -198,7 +201,7 @@ def add_stream(app: FastAPI, feed: Feed, clock: Callable[[], datetime]) -> None:
 
 
 async def _asked(app: FastAPI, request: Request, wanted: Wanted) -> str:
-    """The main part of a page, as its own route makes it for the present caller."""
+    """Return the main part of a page, as its own route renders it for the present caller."""
     raw = {"raw_path": quote(wanted.path).encode(), "query_string": wanted.query.encode()}
     scope = {**request.scope, **raw, "path": wanted.path, "headers": [], ALONE: True}
     sent: list[Message] = []

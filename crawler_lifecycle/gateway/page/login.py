@@ -1,4 +1,4 @@
-"""Routes of the login: a token goes in once, and a signed reference to it comes back as a cookie."""
+"""Routes of the login: a person sends a token once, and gets a cookie with a signed reference to the token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WRONG = "This token is unknown or has expired. Copy it again, or ask for a new 
 
 
 class LoginForm(BaseModel):
-    """The form that the login sends."""
+    """The fields of the login form."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,16 +33,16 @@ class LoginForm(BaseModel):
 
 
 def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]) -> None:
-    """Add login and logout. Without ``logins`` the gateway is open, and there is nothing to log in to."""
+    """Add login and logout. Without ``logins``, the gateway is open and needs no login."""
 
     @app.get("/login", operation_id="showLogin", include_in_schema=False)
     async def show_login(request: Request, next: str = "/") -> Response:
-        """The form that asks for a token."""
+        """Show the form that asks for a token."""
         return answer(request, "login.html", is_open=logins is None, problem=None, next=_ours(next))
 
     @app.post("/login", operation_id="logIn", include_in_schema=False)
     async def log_in(request: Request) -> Response:
-        """Begin a login, and lead to where the browser came from."""
+        """Begin a login, and redirect to the page from which the browser came."""
         given = read(LoginForm, await form(request))
         if logins is None:
             return RedirectResponse(_ours(given.next), 303)
@@ -64,13 +64,13 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]
 
     @app.post("/logout", operation_id="logOut", include_in_schema=False)
     async def log_out(request: Request) -> Response:
-        """End a login, and the streams that it opened."""
+        """End a login and its streams."""
         cookie = cookie_of(request.headers)
         if logins is not None and cookie is not None:
             logins.end(cookie, clock())
         done = RedirectResponse("/login", 303)
         done.delete_cookie(cookie_name(request.headers.get("host", "")), **_attributes(request))
-        done.headers["Clear-Site-Data"] = '"cache"'  # nobody reads by Back what this login saw
+        done.headers["Clear-Site-Data"] = '"cache"'  # so that Back shows no page of this login
         return done
 
 
@@ -80,5 +80,5 @@ def _attributes(request: Request) -> dict[str, Any]:
 
 
 def _ours(address: str) -> str:
-    """The address if it is one of ours, else the first page: nobody is led elsewhere."""
+    """Return the address if it is on this gateway, else the first page. A login never leads to another host."""
     return address if re.fullmatch(r"/(?![/\\])[\x21-\x7e]*", address) else "/"

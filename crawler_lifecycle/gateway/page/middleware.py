@@ -1,7 +1,7 @@
-"""Treatment of every answer to a browser: headers, and problems as pages.
+"""Middleware for answers to browsers: it adds security headers, and shows problems as HTML pages.
 
-It stands in front of everything else, so that whatever refuses a request is told in HTML to those who read HTML.
-Programs ask for no HTML and get problem documents as ever.
+It is the outermost middleware: browsers get an HTML page for every refused request. Programs do not ask for HTML, and
+get problem documents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEADERS = {
 
 
 class Pages:
-    """ASGI middleware around all others."""
+    """ASGI middleware around all others, for headers and HTML pages of problems."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -40,7 +40,7 @@ class Pages:
             return
         headers = Headers(scope=scope)
         accepts = headers.get("accept", "").lower()
-        reads_html = "text/html" in accepts and "text/event-stream" not in accepts  # a stream is no page
+        reads_html = "text/html" in accepts and "text/event-stream" not in accepts  # a stream is not a page
         held: list[Message] = []
 
         async def marked(message: Message) -> None:
@@ -63,7 +63,7 @@ class Pages:
 
 
 def _as_page(scope: Scope, headers: Headers, held: list[Message]) -> list[Message]:
-    """The same problem for a person: a page, or the way to the login."""
+    """Convert a problem document to an HTML page, or to a redirect to the login."""
     start, *parts = held
     problem: dict[str, Any] = json.loads(b"".join(part.get("body", b"") for part in parts))
     answer = MutableHeaders(scope=start)
@@ -71,7 +71,7 @@ def _as_page(scope: Scope, headers: Headers, held: list[Message]) -> list[Messag
     body = b""
     if status == 401 and scope["method"] == "GET":
         if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-            # A link on another page led here, and then browsers keep the login back. Led by us, they send it.
+            # After a link on another site, browsers do not send the login cookie. After a link on our page, they do.
             status, body = 200, html("go_on.html", path=scope["path"], target=path).encode()
             del answer["www-authenticate"]
         else:
@@ -87,7 +87,7 @@ def _as_page(scope: Scope, headers: Headers, held: list[Message]) -> list[Messag
 
 
 def _path(scope: Scope) -> str:
-    """The path and query of the request, as an address of ours that cannot be one of another host."""
+    """Return path and query of the request. The result can never be the address of another host."""
     path = "/" + quote(scope["path"].lstrip("/\\"), safe="/")
     asked = scope["query_string"].decode("latin-1")
     return f"{path}?{asked}" if asked else path

@@ -1,1 +1,1 @@
-"""Commands on runs, and what they need of Temporal."""
+"""Routes, commands and answers about runs."""

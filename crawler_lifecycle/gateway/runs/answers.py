@@ -1,4 +1,4 @@
-"""Bodies of answers about runs and the ledger. Their words are those of docs/lifecycle.md and of the columns."""
+"""Bodies of answers about runs and the ledger. They use the words of docs/lifecycle.md and of the database columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
 def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
-    """The situation of the run at ``now``; ``more`` is what its row does not tell."""
+    """Return the situation of the run at ``now``. ``more``: facts that its row does not have."""
     most = row.request.get("max_parallel_tasks")
     stop = row.stop
     return Standing(
@@ -50,7 +50,7 @@ def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
 
 
 def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
-    """The facts that the tasks of a live run add to their numbers: which of them are waited for, or why they wait."""
+    """Return the facts that the tasks of a live run add: the tasks for which a stop waits, or why a task waits."""
     if str(row.status) in ("COMPLETED", "FAILED"):
         return {}
     try:
@@ -58,14 +58,14 @@ def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
             return {"unproved": [task.index for task in tasks.task_page(row.run_id, ACTIVE, limit=NAMED_MAX)]}
         page = tasks.task_page(row.run_id, [TaskStatus.PENDING], limit=NAMED_MAX)
     except RowUnreadable:
-        return {}  # the sentence says less, and the task's own row says what is wrong with it
+        return {}  # the sentence then says less; the answer about the task names the error in its row
     return {"reason": next((task.reason for task in page if task.reason), None)}
 
 
 def undelivered(
     attempt: int, exports: Sequence[Mapping[str, Any]], deliveries: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """The events and exports of an ended attempt that have not got through, each in words."""
+    """Return a sentence for each event and each export of an ended attempt that is not delivered."""
     words = []
     for delivery in deliveries:
         if delivery.get("attempt") != attempt or delivery.get("status") == "delivered":
@@ -80,12 +80,12 @@ def undelivered(
 
 
 ENDED = (RunStatus.COMPLETED, RunStatus.FAILED)
-#: Days whose corrections the summary tells when nothing else is asked for.
+#: The default period of the summary of corrections.
 WEEK = timedelta(days=7)
 
 
 class UploadPart(StrictBody):
-    """Body of ``POST …/files``: one part of a task's bundle, or with ``part`` null its end."""
+    """Body of ``POST …/files``: one part of a task's bundle. With ``part`` null, it is the end of the bundle."""
 
     part: int | None = Field(ge=0, le=99_999)
     bytes: int = Field(ge=1, le=INT_MAX)
@@ -93,7 +93,7 @@ class UploadPart(StrictBody):
 
 
 class UploadTicket(BaseModel):
-    """The place where exactly these bytes may be put, by a ``PUT`` with these headers and before ``expires_at``."""
+    """The address for these bytes. They must be sent by ``PUT``, with these headers and before ``expires_at``."""
 
     url: str
     headers: dict[str, str]
@@ -101,7 +101,7 @@ class UploadTicket(BaseModel):
 
 
 class Stop(BaseModel):
-    """The recorded wish that a run ends."""
+    """The recorded request to stop."""
 
     requested_at: datetime
     force: bool
@@ -116,7 +116,7 @@ class Stop(BaseModel):
 
 
 class StopOfRun(BaseModel):
-    """The answer to whether a run is to end. Its crawler may ask too, so it does not say who wants it and why."""
+    """The answer that says if a run must stop. Its crawler may read it, so it names no person and no reason."""
 
     run_id: int
     asked: bool
@@ -124,22 +124,22 @@ class StopOfRun(BaseModel):
 
 
 class Deletion(BaseModel):
-    """The report of the deletion of what a run brought."""
+    """The report of the deletion of a run's data."""
 
     requested_at: datetime
     requested_by: str | None
     ended_at: datetime | None
-    """Null while it goes on."""
+    """The time of its end; null while it executes."""
     gone: dict[str, int | None]
-    """What is gone, and how many; null: all there was."""
+    """The kinds of deleted data, each with a number; null: all data of this kind."""
     left: dict[str, str]
-    """What is left, and why."""
+    """The kinds of data that are left, each with the reason."""
 
     @classmethod
     def of(cls, row: RunRow) -> Self | None:
-        told = row.deletion or {}
+        report = row.deletion or {}
         at = row.deleted_at
-        return None if at is None else cls(requested_at=at, ended_at=row.deletion_ended_at, **told)
+        return None if at is None else cls(requested_at=at, ended_at=row.deletion_ended_at, **report)
 
 
 class Run(BaseModel):
@@ -147,7 +147,7 @@ class Run(BaseModel):
 
     run_id: int
     run_uid: str
-    """The run's identity: a number comes again where a database was restored, a uid never."""
+    """The run's identity. After a restore of the database, a number may be used again, but never a uid."""
     request_id: str
     workflow_id: str
     crawler: str
@@ -164,7 +164,7 @@ class Run(BaseModel):
     parent: str | None
     stop: Stop | None
     waiting: str | None
-    """A sentence about what the run waits for at this moment; null when it waits for nothing but its next look."""
+    """A sentence that says for what the run waits now; null if it waits only for its next look."""
     waiting_for: str | None
     waiting_since: datetime | None
     look_error: str | None
@@ -173,15 +173,15 @@ class Run(BaseModel):
     verified_ago_s: float | None
     next_look_at: datetime | None
     stale: bool
-    """True when the look that was due is overdue: nobody vouches for the status any more."""
+    """True if the next look is overdue: the status may be out of date."""
     blocked: str | None = None
     last_progress_at: datetime | None
-    """The time at which counters were last seen to move, by a look or by the observer between two: they are of then."""
+    """The time at which a look or the observer last saw the counters change. The counters have this age."""
     pages: int | None
     items: int | None
     errors: int | None
     pages_per_minute: float | None
-    """On average since the start; null where it is unknown, as of a resumed run, whose tasks tell theirs."""
+    """The average since the start; null if it is not known. A resumed run has none, but its tasks have their own."""
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -191,12 +191,12 @@ class Run(BaseModel):
 
     @property
     def waits(self) -> str | None:
-        """``waiting`` with moments in place of ages: another one only when something else than the time has changed."""
+        """``waiting`` with times instead of ages. It does not change while only time passes."""
         return self._waits
 
     @classmethod
     def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
-        """The row as it is at ``now``; ``known`` is what its tasks and deliveries add to what it waits for."""
+        """Build it from a row at ``now``. ``known``: facts of its tasks and deliveries about its waiting."""
         overdue = row.next_look_at is not None and row.next_look_at < overdue_before(now)
         same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         requested_by, tags = row.request.get("requested_by"), row.request.get("tags")
@@ -222,7 +222,7 @@ class Run(BaseModel):
 
 
 class ExportEntry(BaseModel):
-    """The archive of one attempt: how far it is, and where it lies."""
+    """The archive of one attempt: its state, and its address."""
 
     attempt: int
     status: str
@@ -235,7 +235,7 @@ class ExportEntry(BaseModel):
 
 
 class CancellationEntry(BaseModel):
-    """One wish of a person that the run ends."""
+    """One request of a person to stop the run."""
 
     attempt: int
     request_id: str
@@ -244,11 +244,11 @@ class CancellationEntry(BaseModel):
     force: bool
     requested_at: datetime
     acted_at: datetime | None
-    """The time at which the run's workflow had heard of it; null: not yet."""
+    """The time at which the run's workflow received it; null: not yet."""
 
 
 class DeliveryEntry(BaseModel):
-    """One event that must be delivered, to one receiver; ``pending`` without a receiver: nobody tried yet."""
+    """The delivery of one event to one receiver. ``pending`` without a receiver: it was not tried yet."""
 
     seq: int
     type: str
@@ -261,7 +261,7 @@ class DeliveryEntry(BaseModel):
 
 
 class RunDetail(Run):
-    """One run with everything that is known about it."""
+    """One run with all its fields."""
 
     request: Mapping[str, Any]
     tasks: dict[str, int]
@@ -269,41 +269,41 @@ class RunDetail(Run):
     cancellations: list[CancellationEntry]
     deliveries: list[DeliveryEntry]
     fields: Coverage | None
-    """The share of its items that fill each field, at most 30 fields, from its verdict on; null where nobody told."""
+    """For at most 30 fields, the share of items that fill the field. Known after the verdict; null if not reported."""
     resumption: list[Resumption]
-    """Of a resumed run: how many tasks went on with saved state, and why others could not."""
+    """For a resumed run: how many tasks continued with saved state, and why others could not."""
 
     @classmethod
     def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
-        """As for a list, with what tasks and deliveries tell about the run's waiting."""
-        told = {"tasks": more["tasks"], "undelivered": undelivered(row.attempt, more["exports"], more["deliveries"])}
-        return super().of(row, now, known={**told, **(known or {})}, **more)
+        """Build it as for a list, with facts of tasks and deliveries about the run's waiting."""
+        facts = {"tasks": more["tasks"], "undelivered": undelivered(row.attempt, more["exports"], more["deliveries"])}
+        return super().of(row, now, known={**facts, **(known or {})}, **more)
 
 
 class Accepted(Run):
-    """The run after a command; ``note`` says what a person should know about what happens next."""
+    """The run after a command. ``note`` is for people: what happens next, or why nothing changed."""
 
     note: str | None
 
 
 class Overdue(BaseModel):
-    """Looks that are overdue, over all runs: what they would have found is not on record yet."""
+    """The overdue looks of all runs. Changes that these looks would find are not recorded yet."""
 
     count: int
     since: datetime | None
-    """The time at which the oldest of them was due."""
+    """The time at which the oldest overdue look was due."""
     run_id: int | None
-    """The run whose look that is."""
+    """The run of the oldest overdue look."""
     verified_at: datetime | None
-    """The time at which that run was last verified; null also when it never was."""
+    """The time at which that run was last verified; null if it never was."""
     lost: int
-    """Managers, graphs, due times and webhooks that no workflow carries at present."""
+    """The number of managers, graphs, firings and webhooks without their workflow."""
     lost_since: datetime | None
-    """The time at which the first of them was found."""
+    """The time at which the first of these was found."""
     lost_what: str | None
-    """The text of that finding."""
+    """The text of the first such finding."""
     text: str | None
-    """All of it in one sentence; null when no look is overdue and nothing is lost."""
+    """A sentence about all of this; null if no look is overdue and no workflow is missing."""
 
     @classmethod
     def of(cls, looks: OverdueLooks, now: datetime) -> Self:
@@ -311,7 +311,7 @@ class Overdue(BaseModel):
 
 
 class RunPage(BaseModel):
-    """Runs, newest first. ``overdue`` is about all runs, whatever the filters."""
+    """A page of runs, newest first. ``overdue`` is about all runs, also those that do not fit the filters."""
 
     runs: list[Run]
     next_page_token: str | None
@@ -319,42 +319,42 @@ class RunPage(BaseModel):
 
 
 class TaskPage(BaseModel):
-    """Tasks of a run, oldest row first."""
+    """A page of a run's tasks, oldest row first."""
 
     tasks: list[TaskRow]
     next_page_token: str | None
 
 
 class TaskFilePage(BaseModel):
-    """Supporting files that can be read now, at most 2,000."""
+    """The supporting files that can be read now, at most 2,000."""
 
     run_id: int
     readable: bool
-    """True when files of this run can be read here at all."""
+    """True if this gateway can read files of this run."""
     files: list[RunFile]
     left_out: int
-    """Links, pipes, names that are no text, and files beyond the limits."""
+    """The number of files that are not listed: links, pipes, names that are not text, and files above the limits."""
     note: str | None
     archive: int | None
-    """The attempt whose archive they are in; null: the tasks have them."""
+    """The attempt in whose archive the files are; null: they are still in the folders of the tasks."""
 
 
 class CorrectionPage(BaseModel):
-    """Recorded statuses that turned out to be untrue, oldest first."""
+    """A page of corrections: recorded statuses that were untrue, oldest first."""
 
     corrections: list[CorrectionRow]
     next_page_token: str | None
 
 
 class AuditBody(StrictBody):
-    """Body of ``POST /v1/audit``; all of it may be left out."""
+    """Body of ``POST /v1/audit``. All fields are optional."""
 
     repair: bool = False
     unknown: Unknown = Unknown.LEAVE
 
 
 class Audit(BaseModel):
-    """The report of what one audit looked at, found and did. ``left`` is how many findings were not repaired."""
+    """The report of one audit: what it checked, found and repaired. ``left`` counts findings that are not repaired."""
 
     audit_id: str
     started_at: datetime
@@ -373,7 +373,7 @@ class Audit(BaseModel):
 
 
 class AuditAnswer(BaseModel):
-    """The audit that was asked for; without a report it is still going on."""
+    """The requested audit. Without a report, it still executes."""
 
     audit_id: str
     report: Audit | None
@@ -381,44 +381,44 @@ class AuditAnswer(BaseModel):
 
 
 class AuditState(BaseModel):
-    """The newest report, or the one that was asked for, and everything that audits found and nobody has repaired."""
+    """The newest report or the requested one, and all findings of audits that are not repaired."""
 
     report: Audit | None
     findings: list[FindingRow]
 
 
 class CorrectionTotals(BaseModel):
-    """Corrections of one kind: how many, and for how long at most a recorded status was untrue."""
+    """The corrections of one kind: their number, and the longest time of an untrue status."""
 
     count: int
     worst_s: float | None
     meaning: str | None
-    """One sentence about the kind; null for one that this build does not know."""
+    """A sentence about the kind; null if this build does not know the kind."""
 
 
 class LedgerSummary(BaseModel):
-    """For how long recorded statuses were untrue, over all runs, by the corrections of the ledger. Lag is not among
-    them: changes that the look in its turn found; each change of status tells its own in the timeline."""
+    """The corrections of all runs: how long recorded statuses were untrue. Lag is not included: a change that the next
+    due look finds is no correction. The timeline of a run has the lag of each change."""
 
     since: datetime
     until: datetime
     count: int
     worst_s: float | None
-    """Seconds; null when there is no correction, or nobody can say for how long."""
+    """The longest time of an untrue status in seconds; null without a correction, or if no time is known."""
     kinds: dict[str, CorrectionTotals]
     overdue: Overdue
     text: str
-    """The same in one sentence."""
+    """The summary in one sentence."""
 
 
 class CrawlerList(BaseModel):
-    """The crawlers that can be started, as docs/crawlers.md describes them; values of ``env`` are not told."""
+    """The crawlers that can be started, as docs/crawlers.md describes them. Values of ``env`` are left out."""
 
     crawlers: list[CrawlerDefinition]
 
 
 class Readiness(BaseModel):
-    """The answer to whether the gateway can work; each check is ``ok`` or says what is wrong."""
+    """The answer that says if the gateway can work. Each check is ``ok`` or an error."""
 
     ready: bool
     checks: dict[str, str]

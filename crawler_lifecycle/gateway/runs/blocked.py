@@ -1,11 +1,11 @@
-"""Runs, managers and graphs whose workflow is blocked: found by one query for all, explained for one.
+"""Runs, managers and graphs whose workflow is blocked. One query finds all of them; a second call explains one.
 
-What no workflow carries is told as searches found it (``worker/overdue_looks.py``), also of due times and webhooks.
+Managers, graphs, firings and webhooks without a workflow are also reported, as ``worker/overdue_looks.py`` found them.
 
-Those whose look is overdue are asked about as well: no list of the server's tells that no worker takes a step up.
+Runs with an overdue look are explained too: the server has no list of workflows whose next step no worker takes.
 
-A bug in workflow code fails no run: its next step is tried again until a build is deployed that can take it. Until then
-the run shows nothing new, which must not look like "all is well".
+A bug in workflow code does not fail a run. Its next step is tried again until a build is deployed that can execute it.
+Until then the run shows nothing new, and people must see the reason.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
-#: Seconds for which an explanation holds, and how long a reader waits for one; reading a run must not hang on Temporal.
+#: Seconds for which an explanation is reused, and seconds that a reader waits for one: Temporal may not answer.
 FRESH_S, ANSWER_S = 3.0, 1.0
-#: Explanations asked for in one round of the background, and kept in all.
+#: The most explanations of one background round, and the most that are kept.
 EXPLAINED_MAX, KEPT_MAX = 20, 2000
-#: Open findings that are read for what no workflow carries.
+#: The most open findings about missing workflows that are read.
 LOST_MAX = 1000
-#: The due time in the id of its workflow, and the stroke before it.
+#: The length of the end of a firing's workflow id: a hyphen and the due time.
 _DUE_LETTERS = len("-2026-03-01T12:00:00Z")
 WORDS_MAX = 300
-#: How the SDK begins to tell that a step did not end in its time.
+#: The beginning of the SDK's message about a step that took too long.
 _TOO_LONG = "[TMPRL1101]"
 
 
@@ -58,7 +58,7 @@ class _Kept:
 
 @dataclass(eq=False)
 class Blocked:
-    """Knowledge about runs that cannot go on. ``listed`` asks nobody, ``of`` asks Temporal about one run."""
+    """The reasons of runs that cannot go on. ``listed`` reads memory only; ``of`` asks Temporal about one run."""
 
     store: Store
     workflows: Workflows
@@ -76,24 +76,24 @@ class Blocked:
         self._loop = Loop("the search for runs that cannot go on", self.every_s)
 
     async def run(self) -> None:
-        """Keep the list until it is cancelled. Raises nothing."""
+        """Update the list until this is cancelled. Raises nothing."""
         await self._loop.run(self.once)
 
     async def once(self) -> None:
-        """One query, and an explanation of what it found. Raises ``TemporalUnavailable``."""
-        with suppress(LifecycleError):  # the database is away: readiness tells
+        """Make one query, and explain what it found. Raises ``TemporalUnavailable``."""
+        with suppress(LifecycleError):  # the database is unavailable, as ``/readyz`` says
             self._lost = lost_words(await run_in_threadpool(self.store.findings.audit_findings, limit=LOST_MAX))
         try:
             self._known = await self.workflows.problems()
         except Exception:
-            # Neither "none" nor the number of before would be true.
+            # The number is not known: neither 0 nor the last number would be true.
             self.metrics.blocked.set(math.nan)
             raise
         self.metrics.blocked.set(len(self._known))
         try:
             due_before = overdue_before(self.clock())
             runs = await run_in_threadpool(self.store.overdue.overdue_runs, due_before, limit=EXPLAINED_MAX)
-        except LifecycleError:  # the database is away: readiness tells
+        except LifecycleError:  # the database is unavailable, as ``/readyz`` says
             runs = []
         late = {run.owner_workflow_id or workflow_id(run.crawler, run.request_id): run.run_id for run in runs}
         self._late = set(late)
@@ -102,44 +102,44 @@ class Blocked:
             await self._report(name, late.get(name))
 
     async def _report(self, name: str, run_id: int | None) -> None:
-        """Report once that this one cannot go on."""
+        """Record once that this workflow cannot go on."""
         kept = self._kept.get(name)
         if kept is None or kept.text is None or kept.since is None or self._noted.get(name) == kept.since:
             return
         try:
             await run_in_threadpool(self.store.troubles.note_blocked, name, run_id, kept.text, kept.since)
         except LifecycleError:
-            return  # the database is away: the next round does it
+            return  # the database is unavailable: the next round tries again
         if len(self._noted) >= KEPT_MAX:
             self._noted.clear()
         self._noted[name] = kept.since
 
     def listed(self, row: RunRow) -> str | None:
-        """The reason why this run does not go on, as far as the last query told."""
+        """Return the reason why this run does not go on, if the last query found one."""
         return self.listed_workflow(*_names(row))
 
     async def of_workflow(self, name: str, *, is_open: bool) -> str | None:
-        """As ``of``, for the workflow of a manager or a graph that has not ended."""
+        """Return the reason why the workflow of a manager or graph does not go on, if there is one."""
         return (await self._explain(name) if is_open else None) or self.listed_workflow(name)
 
     def webhook(self, row: WebhookRow) -> WebhookRow:
-        """The same row, which fails where no workflow carries it."""
+        """Return the row. If its workflow is missing, the row has this as its error."""
         why = self._lost.get(webhook_workflow_id(row.name))
         return row if why is None else replace(row, error=why, failing_since=row.failing_since or row.updated_at)
 
     def due(self, row: DueRow) -> DueRow:
-        """The same row, whose reason says where no workflow carries it."""
+        """Return the row. If its workflow is missing, its reason says so."""
         why = self._lost.get(due_workflow_id(row.name, row.due_at))
         return row if why is None else replace(row, reason=f"{row.reason}; {why}" if row.reason else why)
 
     def schedule(self, row: ScheduleRow) -> ScheduleRow:
-        """The same row, in trouble where no workflow carries a due time of it."""
+        """Return the row. If the workflow of one of its firings is missing, ``trouble`` says so."""
         mine = due_workflow_id(row.name)
         lost = (why for name, why in self._lost.items() if name[:-_DUE_LETTERS] == mine)
         return replace(row, trouble=next(lost, row.trouble))
 
     def listed_workflow(self, *names: str) -> str | None:
-        """The same for the first of these workflows that does not go on."""
+        """Return the reason of the first of these workflows that does not go on."""
         for name in names:
             if name in self._lost:
                 return self._lost[name]
@@ -151,8 +151,8 @@ class Blocked:
         return None
 
     async def of(self, row: RunRow) -> str | None:
-        """The reason why this run does not go on. Sees it before the server lists it; waits a second for the answer
-        at most."""
+        """Return the reason why this run does not go on, even if the server does not list it yet. Waits at most a
+        second for the server's answer."""
         main = _names(row)[0]
         if row.status.terminal and main not in self._known:
             return self.listed(row)
@@ -168,7 +168,7 @@ class Blocked:
             async with asyncio.timeout(ANSWER_S):
                 found = await self.workflows.problem(name)
         except (TimeoutError, TemporalUnavailable):
-            self._silent_until = time.monotonic() + self.every_s  # one reader waits in vain, not each of them
+            self._silent_until = time.monotonic() + self.every_s  # so not every reader waits
             return None
         text = None if found is None else in_words(found)
         if len(self._kept) >= KEPT_MAX:
@@ -178,7 +178,7 @@ class Blocked:
 
 
 def in_words(problem: WorkflowProblem) -> str:
-    """One sentence: what fails since when, and the cure."""
+    """Return a sentence: what fails since when, and the cure."""
     since = f"since {problem.since:%Y-%m-%d %H:%M:%S} UTC"
     if problem.what is None:
         return (
@@ -188,35 +188,35 @@ def in_words(problem: WorkflowProblem) -> str:
     what = " ".join(problem.what.split())[:WORDS_MAX]
     if problem.misfit:
         return (
-            f"its workflow cannot go on {since}: this build does not continue what an earlier one began ({what}); "
-            "deploy the earlier build again, or one that replays its histories; its crawl goes on meanwhile, stops wait"
+            f"its workflow cannot go on {since}: this build cannot continue the work of an earlier build ({what}); "
+            "deploy the earlier build again, or one that replays histories; its crawl goes on, but a stop has to wait"
         )
     if _TOO_LONG in what:
         return (
-            f"its workflow cannot go on {since}: its next step takes longer than the two seconds that it may; its "
-            "worker has too much to do, or somebody sends it very many signals (temporal workflow show lists them): "
-            "give the role workflows more processors, and end that; its crawl goes on meanwhile, stops wait"
+            f"its workflow cannot go on {since}: its next step takes longer than the allowed two seconds; its worker "
+            "has too much to do, or it gets very many signals (temporal workflow show lists them); give the role "
+            "workflows more processors, and end the signals; its crawl goes on, but a stop has to wait"
         )
     return (
-        f"its workflow cannot go on {since}: {what}; deploy a build that mends this, then it goes on by itself; "
-        "its crawl goes on meanwhile, stops wait"
+        f"its workflow cannot go on {since}: {what}; deploy a build that corrects this, and it goes on by itself; "
+        "its crawl goes on, but a stop has to wait"
     )
 
 
 def lost_words(found: Sequence[FindingRow]) -> dict[str, str]:
-    """Workflow id -> one sentence, of what no workflow carries. Of runs their looks tell."""
+    """Return a sentence for each missing workflow, by its id. Runs are left out: their overdue looks show it."""
     return {
-        str(one.workflow_id): f"no workflow carries it: {one.detail}" + (f"; so far: {one.repair}" if one.tries else "")
+        str(one.workflow_id): f"it has no workflow: {one.detail}" + (f"; so far: {one.repair}" if one.tries else "")
         for one in found
         if one.kind in LOST and one.run_id is None
     }
 
 
 def _unexplained(cause: str) -> str:
-    return f"its workflow cannot go on ({cause or 'its next step fails'}); deploy a build that mends this"
+    return f"its workflow cannot go on ({cause or 'its next step fails'}); deploy a build that corrects this"
 
 
 def _names(row: RunRow) -> tuple[str, str]:
-    """The workflows that may act for a run: its own, and the one that delivers again."""
+    """Return the ids of the workflows of a run: its own, and the one that repeats its deliveries."""
     own = row.owner_workflow_id or workflow_id(row.crawler, row.request_id)
     return own, export_workflow_id(row.ref, row.attempt)

@@ -1,7 +1,7 @@
 """Commands on runs: start, stop, resume, look.
 
-The order is always the same: first the database, then Temporal. What is in the database has been accepted and is
-carried out even if this process dies in the next moment, because the sweep (``sweep.py``) finds it.
+A command always writes to the database first, and calls Temporal after that. A recorded command is carried out even if
+this process dies, because the outbox retry (``sweep.py``) finds it.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
-LATER = "It is recorded, and takes effect as soon as Temporal can be reached, without another request."
+LATER = "The command is recorded, and takes effect as soon as Temporal can be reached, without another request."
 BY_AUDIT = (
-    "It is recorded, and takes effect as soon as Temporal can be reached, by a worker of the role audit, without "
+    "The command is recorded. A worker of the role audit carries it out as soon as Temporal can be reached, without "
     "another request."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Commanded(Generic[Row]):
-    """The subject of a command, afterwards. ``fresh`` is false when it had been accepted before, or changes nothing."""
+    """The result of a command: the changed row. ``fresh`` is false for a repeat, or if nothing changed."""
 
     row: Row
     fresh: bool = True
     note: str | None = None
 
     def mark(self, response: Response, location: str | None = None) -> None:
-        """Say in the head of the answer to a start where it is, and that it is a repeat."""
+        """Add headers to the answer to a start: the location, and for a repeat ``Idempotency-Replayed``."""
         if location is not None:
             response.headers["Location"] = location
         if not self.fresh:
@@ -72,17 +72,17 @@ class Commanded(Generic[Row]):
 
 
 def existing(noun: str, key: int | str, row: Row | None) -> Row:
-    """The row of this subject. Raises ``Problem`` 404 where there is none."""
+    """Return the row. Raises ``Problem`` 404 if it is ``None``."""
     if row is None:
         shown = repr(key[:200]) if isinstance(key, str) else key
-        cure = f"GET /v1/{noun}s lists what there is"
+        cure = f"GET /v1/{noun}s lists all {noun}s"
         raise Problem(404, f"{noun}_not_found", f"{noun} {shown} does not exist; {cure}")
     return row
 
 
 @contextlib.contextmanager
 def mismatch(field: str, **more: Any) -> Iterator[None]:
-    """Raise ``Problem`` 422 for something else under an id that is taken."""
+    """Raise ``Problem`` 422 if the id already belongs to another request."""
     try:
         yield
     except DuplicateRequest as error:
@@ -91,7 +91,7 @@ def mismatch(field: str, **more: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def needing_temporal(detail: str, run_id: int | None = None) -> Iterator[None]:
-    """Raise ``Problem`` 503 with this detail while Temporal is away."""
+    """Raise ``Problem`` 503 with this detail if Temporal is unavailable."""
     try:
         yield
     except TemporalUnavailable as error:
@@ -99,17 +99,17 @@ def needing_temporal(detail: str, run_id: int | None = None) -> Iterator[None]:
 
 
 async def notify(call: Awaitable[Any], what: str, later: str = LATER) -> str | None:
-    """Notify Temporal of what is on record; the note for the caller when that has to wait."""
+    """Notify Temporal of a recorded command. If Temporal is unavailable, return the note for the caller."""
     try:
         await call
     except TemporalUnavailable as error:
-        logger.warning("%s is on record, and its workflow is not told yet: %s", what, error)
+        logger.warning("%s is recorded, but Temporal is not notified yet: %s", what, error)
         return later
     return None
 
 
 def found(runs: RunReader, run_id: int) -> RunRow:
-    """The run. Blocks. Raises ``RunNotFound``."""
+    """Return the run. Blocks. Raises ``RunNotFound``."""
     row = runs.get_run(run_id)
     if row is None:
         raise _not_found(run_id)
@@ -117,24 +117,24 @@ def found(runs: RunReader, run_id: int) -> RunRow:
 
 
 def undeleted(runs: RunReader, run_id: int) -> RunRow:
-    """The run, to read what it brought. Blocks. Raises ``RunNotFound`` and ``RunDeleted``."""
+    """Return a run whose data can still be read. Blocks. Raises ``RunNotFound`` and ``RunDeleted``."""
     return check_kept(found(runs, run_id))
 
 
 def check_kept(row: RunRow) -> RunRow:
-    """The same run. Raises ``RunDeleted``."""
+    """Return the same run. Raises ``RunDeleted`` if its data is deleted."""
     if row.deleted_at is not None:
-        when, cure = row.deleted_at.isoformat(), f"GET /v1/runs/{row.run_id} tells what is left"
+        when, cure = row.deleted_at.isoformat(), f"GET /v1/runs/{row.run_id} says what is left"
         raise RunDeleted(f"run {row.run_id} was deleted at {when}; {cure}")
     return row
 
 
 def _not_found(run_id: int) -> RunNotFound:
-    return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
+    return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists all runs")
 
 
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
-    """The run as a list shows it, whatever a manual edit made of its row. Raises ``RunNotFound``."""
+    """Return the run as a list shows it, even if a manual edit broke its row. Raises ``RunNotFound``."""
     rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
     if not rows or rows[0].run_id != run_id:
         raise _not_found(run_id)
@@ -143,7 +143,7 @@ def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
 
 @dataclass(frozen=True)
 class Commands:
-    """Start, stop, resume and look, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
+    """The commands start, stop, resume, delete and look. They raise ``Problem`` or an error of the domain."""
 
     acceptance: InitiationStore
     additions: AdditionStore
@@ -155,15 +155,15 @@ class Commands:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def find(self, run_id: int) -> RunRow:
-        """The run. Raises ``RunNotFound``."""
+        """Return the run. Raises ``RunNotFound``."""
         return await run_in_threadpool(found, self.runs, run_id)
 
     # --- start ------------------------------------------------------------------------------------------------------
 
     async def start(self, body: StartRun, key: str | None) -> Commanded[RunRow]:
-        """Reserve the run, then start its workflow; the same key and body again find that run."""
+        """Write the row of the run, then start its workflow. A repeat with the same key and body finds this run."""
         request_id = _own_id(same_id(body.request_id, key))
-        # Also what makes a caller's request_id valid: RunRequest knows the rule.
+        # The inner replace checks the request_id: RunRequest has the rule.
         request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
         args = [texts(task.args) for task in body.tasks] if body.tasks is not None else None
         with mismatch("Idempotency-Key"):
@@ -175,7 +175,7 @@ class Commands:
     async def _reserve(
         self, request: RunRequest, request_id: str, body: StartRun, args: list[dict[str, str]] | None
     ) -> tuple[RunRow, bool]:
-        """The stored run, and whether this request made it. Raises ``DuplicateRequest``."""
+        """Return the stored run, and whether this request created it. Raises ``DuplicateRequest``."""
         while True:
             known = await run_in_threadpool(self.runs.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
@@ -184,16 +184,16 @@ class Commands:
             except DuplicateRequest:
                 if known is not None:
                     raise
-            # While the catalogue was asked, the same request came through another gateway, which may know another
-            # catalogue: then this one is the repeat.
+            # Meanwhile another gateway stored the same request, perhaps with another catalogue. Try again: this
+            # request is then the repeat.
 
     async def _completed(
         self, request: RunRequest, body: StartRun, args: list[dict[str, str]] | None, known: RunRow | None
     ) -> RunRequest:
-        """The request with the limits of its crawler, checked; a repeat with what was stored then.
+        """Check the request and add the limits of its crawler. For a repeat, add the limits that were stored.
 
-        The catalogue may have changed since. So may the token: its name stands for a missing requested_by, and another
-        token makes no other request of it.
+        The catalogue may have changed since the first request. The token may have changed, too: its name replaces a
+        missing ``requested_by``. A repeat with another token is still the same request.
         """
         if known is None:
             crawler = await self.crawlers.get(body.crawler)
@@ -211,7 +211,7 @@ class Commands:
             "sending this one again (a start: under the same Idempotency-Key) is safe."
         )
         with needing_temporal(detail, row.run_id):
-            # Another gateway may do the same, and the run may have ended before this start comes to the server.
+            # Another gateway may start it too, or the run may end before this start reaches the server.
             await self.workflows.start(begin_request(row), next_workflow_id(row), row.run_uid, repair=True)
 
     # --- stop -------------------------------------------------------------------------------------------------------
@@ -219,42 +219,42 @@ class Commands:
     async def stop(self, run_id: int, body: StopRun) -> Commanded[RunRow]:
         """Record the stop, then notify the workflow, or start one that carries it out.
 
-        A request that cannot be read keeps no stop back.
+        A run can be stopped even if its row cannot be read.
         """
         try:
             before = await self.find(run_id)
         except RowUnreadable:
             before = None
         if before is not None and before.status.terminal:
-            return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
+            return Commanded(before, fresh=False, note="The run had already ended; nothing was stopped.")
         request_id = body.request_id or uuid.uuid4().hex
         stop = StopRequest(request_id, body.requested_by, body.reason, body.force)
         intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         row = await run_in_threadpool(self.stops.record_stop, run_id, intent, request_id)
         if row.status.terminal:
-            return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
+            return Commanded(row, fresh=False, note="The run had already ended; nothing was stopped.")
         fresh = before is None or before.stop is None or row.stop != before.stop
         later = "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
         return Commanded(row, fresh, await notify(self.notify_stop(row, stop), f"the stop of run {run_id}", later))
 
     async def notify_stop(self, row: RunRow, stop: StopRequest) -> None:
-        """Signal the workflow of a run whose stop is recorded; where none is open, start one, which sees the record."""
+        """Send a recorded stop to the workflow of the run. If none is open, start one, which reads the stop."""
         for candidate in workflow_ids(row):
             if await self.workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):
                 return
         await self.take_over(row)
 
     async def take_over(self, row: RunRow) -> None:
-        """Start a workflow for a live run that has none, unless the run ended meanwhile."""
+        """Start a workflow for a live run without one, unless the run has ended meanwhile."""
         now = await self.find(row.run_id)
-        # What ends after this is asked is seen by the workflow itself: it repairs, and executes nothing again.
+        # If the run ends after this check, the workflow notices it: with ``repair``, it executes nothing again.
         if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
             await self.workflows.start(begin_request(now), next_workflow_id(now), now.run_uid, repair=True)
 
     # --- child tasks ------------------------------------------------------------------------------------------------
 
     async def add_tasks(self, run_id: int, body: AddTasksBody, key: str | None) -> AddedTasks:
-        """Append child tasks to a live run, then have its workflow look, so that free slots get them at once."""
+        """Add child tasks to a live run. Then let its workflow look now, so that free slots get the tasks at once."""
         row = await self.find(run_id)
         check_own(row.ref)
         request_id = _own_id(same_id(body.request_id, key))
@@ -269,25 +269,25 @@ class Commands:
         return AddedTasks(run_id=run_id, tasks=added, note=" ".join(filter(None, notes)) or None)
 
     async def _wake(self, row: RunRow) -> str | None:
-        """Have the run's workflow look now; otherwise the sentence about when the tasks are seen."""
+        """Let the run's workflow look now. If that fails, return a sentence that says when the tasks are deployed."""
         try:
             for candidate in workflow_ids(row):
                 if await self.workflows.look_now(candidate):
                     return None
         except TemporalUnavailable as error:
-            logger.warning("the tasks added to run %d are not told yet: %s", row.run_id, error)
+            logger.warning("the workflow of run %d is not notified of added tasks yet: %s", row.run_id, error)
         return "The tasks are recorded and are deployed after the next look of the run's workflow."
 
     # --- resume and look --------------------------------------------------------------------------------------------
 
     async def resume(self, run_id: int, body: ResumeRun, attempt: int | None = None) -> Commanded[RunRow]:
-        """Record the next attempt of a run that has ended, or whose workflow is gone, then start its workflow.
+        """Record the next attempt of a run that has ended or has lost its workflow, then start its workflow.
 
-        Raises ``NotInThisState`` when it is in another ``attempt`` than the caller saw.
+        Raises ``NotInThisState`` if the run is in another ``attempt`` than the caller saw.
         """
         row = await run_in_threadpool(undeleted, self.runs, run_id)
         if attempt not in (None, row.attempt):
-            raise NotInThisState(f"run {run_id} is in attempt {row.attempt} by now; look at it again first")
+            raise NotInThisState(f"run {run_id} is now in attempt {row.attempt}; read it again first")
         if row.status is RunStatus.COMPLETED and not body.rerun:
             detail = f"run {run_id} is COMPLETED; send rerun: true to execute all of it again"
             raise Problem(409, "already_completed", detail, run_id=run_id)
@@ -300,7 +300,7 @@ class Commands:
         return Commanded(row, fresh)
 
     async def _resume_id(self, row: RunRow) -> str:
-        """The id for the next attempt's workflow. Raises ``Problem`` 409 when the run is live."""
+        """Return the id for the workflow of the next attempt. Raises ``Problem`` 409 if the run is live."""
         wanted = next_workflow_id(row)
         if row.owner_run_id is None:
             return wanted
@@ -312,12 +312,12 @@ class Commands:
             return wanted
         former = row.owner_run_id if row.owner_workflow_id == wanted else None
         if former is not None and await self.workflows.is_open(wanted, former):
-            # The verdict stands but the former workflow still exports.
+            # The run has its verdict, but the former workflow still exports.
             return attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
         return wanted
 
     async def delete(self, run_id: int, requested_by: str | None) -> Commanded[RunRow]:
-        """Record that all goes that an ended run brought, then have a workflow do it. Again: how far that is."""
+        """Record the deletion of an ended run's data, then start a workflow for it. A repeat returns its progress."""
         row, fresh = await run_in_threadpool(self.deletion.ask_deletion, run_id, requested_by)
         note = None
         if row.deletion_ended_at is None:
@@ -325,10 +325,10 @@ class Commands:
         return Commanded(row, fresh, note)
 
     async def look(self, run_id: int) -> Commanded[RunRow]:
-        """Have the workflow look at the cluster now."""
+        """Let the workflow look at the cluster now."""
         row = await self.find(run_id)
         if row.status.terminal:
-            raise Problem(409, "not_in_this_state", f"run {run_id} is {row.status}; that is final", run_id=run_id)
+            raise Problem(409, "not_in_this_state", f"run {run_id} has ended as {row.status}", run_id=run_id)
         with needing_temporal("", run_id):
             for candidate in workflow_ids(row):
                 if await self.workflows.look_now(candidate):
@@ -338,19 +338,19 @@ class Commands:
 
 
 def check_json_types(crawler: CrawlerDefinition, body: StartRun | AddTasksBody) -> None:
-    """Refuse JSON's numbers and booleans where the crawler declares none. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` for a number or boolean in an argument that the crawler declares as a text."""
     check_texts(crawler.args, body.args if isinstance(body, StartRun) else {})
     for n, task in enumerate(body.tasks or ()):
         check_texts(crawler.args, task.args, f"tasks[{n}].")
 
 
 def _own_id(given: str | None) -> str:
-    """An id of ours where none was given. An empty one was given, and is refused like every unusable one."""
+    """Return the given id, or a new one for ``None``. An empty id stays empty, and is refused later."""
     return uuid.uuid4().hex if given is None else given
 
 
 def mapping_of(value: object) -> Mapping[str, Any]:
-    """The object that a stored request has here; an empty one for anything else."""
+    """Return the value if it is an object, or else an empty object."""
     return value if isinstance(value, dict) else {}
 
 

@@ -16,14 +16,14 @@ from crawler_lifecycle.ports.protocols import SchedulerClient
 from crawler_lifecycle.web.problems import FieldError, Problem
 
 FRESH_S = 5.0
-#: For so long a failure is the answer to those who waited for the same call, too.
+#: Seconds for which a failure is reused, for callers that waited for the same call.
 FAILED_S = 1.0
 
 
 class Crawlers:
-    """A short memory of ``GET /v1/crawlers``; many callers at once cause one call.
+    """A cache of the scheduler service's ``GET /v1/crawlers``. Many callers at once cause only one call.
 
-    While the service is away, what was read last holds: a run is accepted by it, and deployed when the service is back.
+    While the service is unavailable, the last catalogue is used: runs are accepted with it, and deployed later.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class Crawlers:
         self._known: Mapping[str, CrawlerDefinition] = {}
         self._read_at: float | None = None
         self._failure: tuple[float, SchedulerUnavailable] | None = None
-        self._failures = Failures("reading the catalogue", "what was read last holds", clock=clock)
-        # Waiting happens here, in coroutines: a scheduler service that hangs must not use up the threads.
+        self._failures = Failures("reading the catalogue", "the last catalogue stays in use", clock=clock)
+        # Callers wait in coroutines: if the scheduler service hangs, it must not use up the threads.
         self._reading = asyncio.Lock()
 
     async def all(self) -> Mapping[str, CrawlerDefinition]:
-        """The crawlers by name, as last read. Raises ``SchedulerUnavailable`` when they never were."""
+        """Return the crawlers by name, as last read. Raises ``SchedulerUnavailable`` if they were never read."""
         async with self._reading:
             if self._read_at is None or self._clock() - self._read_at > self._fresh_s:
                 await self._read()
@@ -65,33 +65,33 @@ class Crawlers:
 
     @property
     def age_s(self) -> float | None:
-        """Seconds since the crawlers were read, while they cannot be read again; otherwise ``None``."""
+        """Seconds since the last reading, while the scheduler service does not answer; otherwise ``None``."""
         return None if self._failure is None or self._read_at is None else self._clock() - self._read_at
 
     def note(self) -> str | None:
-        """The note for a caller about a catalogue that could not be read again."""
+        """Return a note for the caller if the catalogue could not be read again."""
         age = self.age_s
         if age is None:
             return None
         return (
-            f"The scheduler service does not answer; this was accepted by its catalogue of {age:.0f} s ago, and is "
-            "deployed when the service is back."
+            f"The scheduler service does not answer. This was accepted with its catalogue of {age:.0f} s ago, and is "
+            "deployed when the service answers again."
         )
 
     async def keep_reading(self, every_s: float) -> None:
-        """Read now and then, for as long as this is not cancelled, so that there is something to go by."""
+        """Read the catalogue regularly until this is cancelled, so that the last one is not too old."""
 
         async def read() -> None:
             with contextlib.suppress(SchedulerUnavailable):  # logged where it is read
                 await self.all()
 
-        await Loop("reading the catalogue now and then", every_s).run(read)
+        await Loop("the regular reading of the catalogue", every_s).run(read)
 
     async def get(self, name: str) -> CrawlerDefinition:
-        """The crawler of this name. Raises ``Problem`` 422 with the known ones, or ``SchedulerUnavailable``."""
+        """Return the crawler with this name. Raises ``Problem`` 422 with known names, or ``SchedulerUnavailable``."""
         known = await self.all()
         if name not in known and self._failure is not None:
-            # It may have been declared since.
+            # It may have been declared after the last reading.
             raise SchedulerUnavailable(str(self._failure[1]))
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"

@@ -26,7 +26,7 @@ from .requests import ResendExport
 
 @contextlib.contextmanager
 def reading(run_id: int) -> Iterator[None]:
-    """Raise ``Problem`` 503 for an archive that cannot be read."""
+    """Raise ``Problem`` 503 if the archive cannot be read."""
     try:
         yield
     except NotDelivered as error:
@@ -35,7 +35,7 @@ def reading(run_id: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Deliveries:
-    """Sends again and reads back what completion delivered. Errors are ``Problem`` or errors of the domain."""
+    """Repeats the deliveries of ended runs, and reads their archives. Raises ``Problem`` or an error of the domain."""
 
     runs: RunReader
     events: EventStore
@@ -44,16 +44,16 @@ class Deliveries:
     archive: FileArchive | None
 
     async def resend(self, run_id: int, body: ResendExport) -> Commanded[RunRow]:
-        """Have the deliveries of an attempt made again, by a workflow of their own, under the same ids and keys."""
+        """Start a workflow that repeats the deliveries of an attempt, with the same ids and keys."""
         row, attempt = await run_in_threadpool(self._judged, run_id, body.attempt)
-        # The owner is looked at for the present attempt only; an earlier one is named by its number alone.
+        # The owner is checked only for the present attempt. The number is enough for an earlier attempt.
         fence = Fence(run_id, attempt, row.owner_run_id or "", row.run_uid)
-        with needing_temporal(f"the deliveries of run {run_id} were not asked for again; send this later.", run_id):
+        with needing_temporal(f"the deliveries of run {run_id} are not repeated; send this again later.", run_id):
             workflow_id = await self.workflows.export_again(fence, event=body.event, files=body.files)
-        return Commanded(row, note=f"Attempt {attempt} is delivered again by the workflow {workflow_id}.")
+        return Commanded(row, note=f"The workflow {workflow_id} delivers attempt {attempt} again.")
 
     def _judged(self, run_id: int, wanted: int | None) -> tuple[RunRow, int]:
-        """The run and an attempt of it that has its verdict. Raises ``Problem`` 409."""
+        """Return the run, and the wanted or the present attempt. Raises ``Problem`` 409 if it has no verdict."""
         row = undeleted(self.runs, run_id)
         attempt = wanted or row.attempt
         if self.events.find_event(event_key(row.ref, attempt, EVENT_RUN_ENDED)) is None:
@@ -62,18 +62,18 @@ class Deliveries:
         return row, attempt
 
     def download(self, run_id: int, wanted: int | None) -> tuple[Iterator[bytes], dict[str, str]]:
-        """The archive of an attempt, or of the newest, and headers that describe it. Raises ``Problem`` 404 or 503."""
+        """Return the archive of an attempt (default: the newest) and its headers. Raises ``Problem`` 404 or 503."""
         undeleted(self.runs, run_id)
         stored = [e for e in self.exports.list_exports(run_id) if e["status"] == "exported"]
         fitting = [e for e in stored if wanted in (None, e["attempt"])]
         if not fitting or self.archive is None:
             which = f"attempt {wanted} of run {run_id}" if wanted else f"run {run_id}"
-            detail = f"{which} has no archive; GET /v1/runs/{run_id} tells how its exports stand"
+            detail = f"{which} has no archive; GET /v1/runs/{run_id} has the state of its exports"
             raise Problem(404, "archive_not_found", detail, run_id=run_id)
         record = max(fitting, key=lambda entry: int(str(entry["attempt"])))
         with reading(run_id):
             chunks = self.archive.open(str(record["url"]))
-            # The first read shows whether there is anything; after that the answer's head has gone out.
+            # The first read shows errors. After that, the head of the answer is sent, and an error cannot be answered.
             first = next(chunks, b"")
         digest = str(record["sha256"])
         return itertools.chain([first], chunks), {

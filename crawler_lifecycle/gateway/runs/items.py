@@ -1,4 +1,4 @@
-"""Routes of the items that runs leave: a page of them, all of them, and statistics of their fields."""
+"""Routes of the items of runs: a page of items, all items, and statistics of their fields."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
-#: Tables and statistics that are made at the same moment, and seconds for which one of them reads.
+#: The most tables and statistics that are made at the same moment, and the most seconds that one of them reads.
 TABLES, READ_S = 2, 20.0
 _TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 _CONTENT: dict[str, Any] = {
-    "application/jsonl": {"schema": {"type": "string", "description": "An item a line"}},
+    "application/jsonl": {"schema": {"type": "string", "description": "One item in each line"}},
     "text/csv": {"schema": {"type": "string", "description": "A line with names of fields, and one for each item"}},
 }
 
 
 class _Late(Exception):
-    """The time for reading is over."""
+    """The reading took longer than ``READ_S``."""
 
 
 @dataclass(frozen=True)
 class RunItems:
-    """Reads the items of runs. Methods block; they raise ``Problem``."""
+    """Reads the items of runs. Its methods block, and raise ``Problem``."""
 
     files: RunFiles
     runs: RunReader
     tasks: TaskReader
 
     def table(self, run_id: int, choice: ItemsChoice, limit: int) -> ItemTable:
-        """A page of items. After ``READ_S`` it ends, and says so."""
+        """Return a page of items. The reading ends after ``READ_S`` seconds; a note then says so."""
         with reading(run_id):
             read = _Reading(self, run_id, choice)
             table = item_table(read.in_time(decoder=DIGITS), choice.offset, limit)
-        return replace(table, total=None if read.late else table.total, notes=[*table.notes, *read.told()])
+        return replace(table, total=None if read.late else table.total, notes=[*table.notes, *read.all_notes()])
 
     def stats(self, run_id: int, choice: ItemsChoice) -> ItemStats:
-        """The statistics of items. After ``READ_S`` it ends, and says so."""
+        """Return the statistics of items. The reading ends after ``READ_S`` seconds; a note then says so."""
         with reading(run_id):
             read = _Reading(self, run_id, choice)
             stats = item_stats(read.in_time(), lambda: read.bytes)
-        return replace(stats, notes=read.told())
+        return replace(stats, notes=read.all_notes())
 
     def feed(self, run_id: int, choice: FeedChoice) -> Iterator[bytes]:
-        """Items in this format, in pieces."""
+        """Yield the items in the chosen format, in pieces."""
         with reading(run_id):
             read = _Reading(self, run_id, choice)
             if not read.names:
@@ -77,7 +77,7 @@ class RunItems:
 
 
 class _Reading:
-    """One reading of the items of a run, and what is to be told about it."""
+    """One reading of the items of a run, with notes about it for people."""
 
     def __init__(self, of: RunItems, run_id: int, choice: ItemsChoice) -> None:
         self._files, self._run, self._choice = of.files, undeleted(of.runs, run_id), choice
@@ -91,23 +91,23 @@ class _Reading:
         listed = of.files.list(self._run, task)
         self.names = feeds(file.name for file in listed.files)
         if listed.left_out:
-            self.notes.append(f"{listed.left_out:,} files are not looked at: links, pipes, or one too many")
+            self.notes.append(f"{listed.left_out:,} files were not read: links, pipes, or more files than the limit")
         self.notes += filter(None, [listed.note, NO_FEEDS if not self.names and listed.readable else None])
 
     def items(self, **decoder: Any) -> Iterator[Any]:
-        """The items of its feeds, one feed after the other. Raises ``NotDelivered``, ``Problem`` and ``_Late``."""
+        """Yield the items of all feeds, one feed after the other. Raises ``NotDelivered``, ``Problem`` or ``_Late``."""
         for name in self.names:
             yield from read_items(name, self._pieces(name), self._skipped, self.notes, **decoder)
 
     def in_time(self, **decoder: Any) -> Iterator[Any]:
-        """The items that fit, until there is no more time."""
+        """Yield the items that fit the filter, until the time for reading is over."""
         try:
             yield from filter(matching(self._choice.field, self._choice.contains), self.items(**decoder))
         except _Late:
             self.late = True
-            self.notes.append(f"reading was ended after {READ_S:g} s: these are not all; …/items/feed gives all")
+            self.notes.append(f"reading ended after {READ_S:g} s, so items are missing; …/items/feed has all items")
 
-    def told(self) -> list[str]:
+    def all_notes(self) -> list[str]:
         return [visible(note) for note in (*self.notes, *sentences(self._skipped))]
 
     def _pieces(self, name: str) -> Iterator[bytes]:
@@ -127,25 +127,27 @@ def add_items(app: FastAPI, items: RunItems) -> None:
 
     @app.get("/v1/runs/{run_id}/items", operation_id="getItems")
     async def get_items(run_id: RunId, choice: Annotated[ItemPage, Query()]) -> ItemTable:
-        """A page of the items of a run (JSON Lines, JSON, CSV) as a table of texts: the columns that most of them
-        fill. `offset` counts the items that fit the filter."""
+        """A page of the items of a run (from JSON Lines, JSON or CSV) as a table of texts. Its columns are the fields
+        that most items have. `offset` counts only items that fit the filter."""
         return await to_thread.run_sync(items.table, run_id, choice, choice.limit, limiter=tables)
 
     @app.get("/v1/runs/{run_id}/items/stats", operation_id="getItemStats")
     async def get_item_stats(run_id: RunId, choice: Annotated[ItemsChoice, Query()]) -> ItemStats:
-        """For each field of the items of a run: how many have it, different values, shortest and longest."""
+        """For each field of the items of a run: the number of items that have it, the number of different values, and
+        the shortest and longest value."""
         return await to_thread.run_sync(items.stats, run_id, choice, limiter=tables)
 
     @app.get(
         "/v1/runs/{run_id}/items/feed",
         operation_id="getFeed",
         response_class=Response,
-        responses={200: {"content": _CONTENT, "description": "All items that fit, in the format asked for"}},
+        responses={200: {"content": _CONTENT, "description": "All items that fit the filter, in the requested format"}},
     )
     async def get_feed(run_id: RunId, choice: Annotated[FeedChoice, Query()]) -> Streamed:
-        """All items of a run, or those that fit a filter, as JSON Lines or CSV. An answer that is cut is not whole."""
+        """All items of a run, or those that fit a filter, as JSON Lines or CSV. If the connection ends early, items are
+        missing."""
         pieces = items.feed(run_id, choice)
-        # After the first piece the answer's head has gone out, and an error can only cut it.
+        # After the first piece, the head of the answer is sent, and an error can only end the connection.
         first = await to_thread.run_sync(next, pieces, limiter=threads)
         chunks = in_threads(chain([first], pieces), threads)
         headers = {**UNTRUSTED, "Content-Disposition": f'attachment; filename="items-{run_id}.{choice.format}"'}

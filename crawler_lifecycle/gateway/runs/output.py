@@ -1,4 +1,4 @@
-"""Routes of what runs leave: supporting files and logs."""
+"""Routes of the supporting files and logs of runs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, ProblemDocument
 
-#: Files that are read at the same moment, whatever the number of readers.
+#: The most files that are read at the same moment, for any number of readers.
 THREADS = 4
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})", re.ASCII)
-#: A crawler's files are not ours: no browser may take one for a page.
+#: We do not trust the files of crawlers: no browser may show one as a page of this gateway.
 UNTRUSTED = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
 _BYTES: dict[str, Any] = {"application/octet-stream": {}}
 
@@ -38,8 +38,8 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
 
     @app.get("/v1/runs/{run_id}/files", operation_id="listFiles")
     async def list_files(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:
-        """Supporting files of a run: as they lie in the folders of its tasks now, also while they are written, without
-        those of attempts that were replaced. Where this gateway cannot read these, as the newest archive has them."""
+        """The supporting files of a run, from the folders of its tasks, even while they are written. Files of replaced
+        attempts are left out. If this gateway cannot read the folders, the list comes from the newest archive."""
 
         def read() -> FileList:
             run = undeleted(runs, run_id)
@@ -56,8 +56,8 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         response_class=Response,
         responses={
             200: {"content": _BYTES, "description": "The bytes of the file"},
-            206: {"content": _BYTES, "description": "The part of them that `Range` asks for, as `Content-Range` says"},
-            416: {"model": ProblemDocument, "description": "The file has no byte at which `Range` begins"},
+            206: {"content": _BYTES, "description": "The part that `Range` asks for; `Content-Range` names it"},
+            416: {"model": ProblemDocument, "description": "`Range` begins after the end of the file"},
         },
     )
     async def get_file(
@@ -66,9 +66,9 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         range: Annotated[str | None, Header(description="A part of the file: `bytes=a-b` or `bytes=a-`")] = None,
         if_range: Annotated[str | None, Header(include_in_schema=False)] = None,
     ) -> Streamed:
-        """One supporting file, byte by byte, as far as it is written now: by its ``name`` in the list, or by the path
-        that it has in the folder of a task. With ``Range`` a part of it, so that a download that was cut goes on."""
-        # Other ranges are not understood, and no version of a file is known: then all of it is the answer.
+        """The bytes of one supporting file, as far as it is written now. Give its ``name`` in the list, or its path in
+        the folder of a task. ``Range`` gives a part of it, for example to continue an interrupted download."""
+        # Other ranges are not supported, and ``If-Range`` cannot be checked. Then the answer is the whole file.
         asked = _RANGE.fullmatch(range or "") if if_range is None else None
         first, end = (int(asked[1]), int(asked[2] or 10**18) + 1) if asked else (0, 10**18)
         if first >= end:
@@ -90,9 +90,9 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         opened = await to_thread.run_sync(begin, limiter=threads)
         size = opened.size
         if asked and first >= size:
-            told = f"Range: byte {first:,} is behind the end; the file has {size:,}"
+            detail = f"Range: byte {first:,} is after the end; the file has {size:,} bytes"
             headers = {"Content-Range": f"bytes */{size}"}
-            raise Problem(416, "range_not_satisfiable", told, headers=headers, run_id=run_id)
+            raise Problem(416, "range_not_satisfiable", detail, headers=headers, run_id=run_id)
         stop = min(end, size)
 
         def part() -> Iterator[bytes]:
@@ -110,18 +110,18 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
 
 
 async def in_threads(pieces: Iterator[bytes], threads: CapacityLimiter) -> AsyncGenerator[bytes, None]:
-    """The same pieces; each is read by one of these threads."""
+    """Yield the same pieces. A thread of ``threads`` reads each of them."""
     while (piece := await to_thread.run_sync(next, pieces, None, limiter=threads)) is not None:
         yield piece
 
 
 def missing(run_id: int, what: str) -> Problem:
-    """The answer for a file that is not there."""
-    told = f"{what} is no file that can be read here; GET /v1/runs/{run_id}/files lists what can"
-    return Problem(404, "file_not_found", told, run_id=run_id)
+    """Return the problem 404 for a file that does not exist here."""
+    detail = f"{what} is not a file that can be read here; GET /v1/runs/{run_id}/files lists the files that can"
+    return Problem(404, "file_not_found", detail, run_id=run_id)
 
 
-#: A crawler's output is not ours: no browser may take it for a page.
+#: We do not trust the output of crawlers: no browser may show it as a page of this gateway.
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 TEXT = "text/plain; charset=utf-8"
 
@@ -131,9 +131,9 @@ def add_logs(app: FastAPI, reader: LogReader, runs: RunReader, tasks: TaskReader
 
     @app.get("/v1/runs/{run_id}/logs", operation_id="getLog", response_class=PlainTextResponse)
     async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> Streamed:
-        """The output of a task, as it was printed: its last lines and, with ``follow``, what comes until it has ended.
+        """The last lines of a task's output. With ``follow``, new output is added until the task has ended.
 
-        Where the cluster is out of this gateway's reach there is the end of the log that was kept, once the task has
+        If this gateway cannot read logs from the cluster, only the kept end of the log is available, after the task has
         ended.
         """
 

@@ -1,4 +1,4 @@
-"""Runs beside the runs before them: of one run its crawler's last good one, of each crawler its last runs."""
+"""Comparisons with earlier runs: one run with the last good run of its crawler, and the last runs of each crawler."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from crawler_lifecycle.store.runs.reads import RunReader
 
 from .crawlers import Crawlers
 
-#: Runs of each crawler, and seconds for which they are good enough for everybody who asks.
+#: The number of last runs of each crawler, and seconds for which the answer is reused.
 EACH, FRESH_S = 20, 5.0
-#: With fewer items than this part of what its runs before brought, a run brought strikingly few; of fewer runs before
-#: nothing is said.
+#: A run has unusually few items if it has fewer than this part of the median of the runs before. With fewer runs before
+#: than the second number, nothing is reported.
 LESS, RUNS_MIN = 0.7, 3
 _COUNTERS = ("pages", "items", "errors")
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A counter of a run beside that of the run before."""
+    """A counter of a run, and the same counter of the run before."""
 
     name: str
     now: int | None
     before: int | None
     per_minute: float | None
-    """On average, from the start to the end, or to now; null where that is unknown."""
+    """The average from the start to the end (or to now); null if it is not known."""
     before_per_minute: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A run beside its crawler's last run before it that completed; ``run_id`` is null where there is none."""
+    """A run compared with the last earlier run of its crawler that completed. ``run_id`` is null without one."""
 
     run_id: int | None
     started_at: datetime | None
     duration_s: float | None
-    """Of the run itself, so far."""
+    """The duration of the run itself so far."""
     before_duration_s: float | None
     counters: list[Compared]
 
 
 def compared(runs: RunReader, row: RunRow, now: datetime) -> Comparison:
-    """The run beside the one before. Blocks."""
+    """Compare the run with the one before. Blocks."""
     found = runs.list_runs(crawler=row.crawler, status=[RunStatus.COMPLETED.value], before_run_id=row.run_id, limit=1)
     before = found[0] if found else None
     mine, theirs = _seconds(row, now), None if before is None else _seconds(before, now)
@@ -67,7 +67,7 @@ def compared(runs: RunReader, row: RunRow, now: datetime) -> Comparison:
 
 
 def _seconds(row: RunRow | RecentRun, now: datetime) -> float | None:
-    """From the start to the end or, before that, to now. Clocks differ: never negative."""
+    """Return the seconds from the start to the end (or to now). Clocks differ, so a negative value becomes 0."""
     if row.started_at is None:
         return None
     return max(0.0, ((row.ended_at or now) - row.started_at).total_seconds())
@@ -84,21 +84,21 @@ class CrawlerRuns:
     crawler: str
     runs: list[RecentRun]
     less: str | None
-    """A sentence where its last good run brought strikingly few items."""
+    """A sentence if its last good run brought unusually few items."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllCrawlerRuns:
-    """The same of every crawler of the catalogue."""
+    """The last runs of all crawlers of the catalogue."""
 
     crawlers: list[CrawlerRuns]
     left_out: int
-    """Crawlers beyond ``CRAWLERS_MAX``."""
+    """The number of crawlers above ``CRAWLERS_MAX``, which are left out."""
     at: datetime
 
 
 class RecentRuns:
-    """The last runs of all crawlers, by one statement for everybody who asks within ``FRESH_S`` seconds."""
+    """Reads the last runs of all crawlers with one statement. The answer is reused for ``fresh_s`` seconds."""
 
     def __init__(
         self, runs: RunReader, crawlers: Crawlers, clock: Callable[[], datetime], fresh_s: float = FRESH_S
@@ -107,7 +107,7 @@ class RecentRuns:
         self._kept = Kept(self._ask, fresh_s)
 
     async def read(self) -> AllCrawlerRuns:
-        """Raises what the scheduler service and the database raise when they do not answer."""
+        """Return the last runs. Raises ``SchedulerUnavailable`` or ``StoreUnavailable``."""
         return await self._kept.read()
 
     async def _ask(self) -> AllCrawlerRuns:
@@ -121,8 +121,7 @@ class RecentRuns:
 
 
 def brought_less(runs: Sequence[RecentRun]) -> str | None:
-    """Say in a sentence that the newest good run brought strikingly fewer items than those before; ``None``: it did
-    not. ``runs`` are newest first."""
+    """Return a sentence if the newest good run brought unusually few items. ``runs`` have the newest one first."""
     good = [run for run in runs if run.status == RunStatus.COMPLETED and run.items is not None]
     if len(good) <= RUNS_MIN:
         return None

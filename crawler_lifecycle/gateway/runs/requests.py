@@ -1,4 +1,4 @@
-"""Bodies of requests that do something to runs."""
+"""Bodies of the requests that start or change runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.run import AddedTask, Limits, Resources, RunRequest, Trigger
 from crawler_lifecycle.web.problems import Problem
 
-#: Tasks of one run that the gateway takes; it stores them, so that none of them has to travel through Temporal.
+#: The most tasks of one run that the gateway accepts. It stores them itself, so Temporal does not receive them.
 TASKS_MAX = 10_000
 
 
@@ -36,7 +36,7 @@ def _travels(value: str, info: ValidationInfo) -> str:
 
 
 Travels = AfterValidator(_travels)
-"""A text of a body that goes to Temporal and into columns; its field says how many characters it has."""
+"""The check of a text that is stored in Temporal and in the database. The field itself limits its length."""
 Person = Annotated[str, Field(min_length=1, max_length=SAID_MAX), Travels]
 RequestId = Annotated[str, Field(max_length=REQUEST_ID_MAX, pattern=ID_PATTERN), Travels]
 
@@ -51,26 +51,26 @@ class StrictBody(BaseModel):
 def _scalar(value: object) -> Scalar:
     if isinstance(value, str | int | float):  # and bool, which is an int
         return value
-    raise ValueError("give a text, or a number or true or false where the crawler declares that type")
+    raise ValueError("give a text; give a number, true or false only if the crawler declares that type")
 
 
 Args = dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]]
-"""Arguments of a request: texts, or what JSON has for a declared type."""
+"""Arguments of a request: texts, or JSON values of the declared type."""
 
 
 def texts(args: Mapping[str, Scalar]) -> dict[str, str]:
-    """The same as a process receives it."""
+    """Return the arguments as texts, as a process receives them."""
     return {name: as_text(value) for name, value in args.items()}
 
 
 class NewTask(StrictBody):
-    """One task of a run: its arguments, laid over those of the run."""
+    """One task of a run. Its arguments replace those of the run."""
 
     args: Args = Field(default_factory=dict)
 
 
 class StartRun(StrictBody):
-    """Body of ``POST /v1/runs``: a ``RunRequest`` without ``run_id`` and ``rerun``, with room for more tasks."""
+    """Body of ``POST /v1/runs``: a ``RunRequest`` without ``run_id`` and ``rerun``, but with more tasks allowed."""
 
     crawler: str
     trigger: Trigger = Trigger.MANUAL
@@ -90,13 +90,13 @@ class StartRun(StrictBody):
     poll_minutes: list[float] | None = None
 
     def request(self) -> RunRequest:
-        """The request without its tasks. Raises ``InvalidRequest``."""
+        """Return the request without its tasks. Raises ``InvalidRequest``."""
         names = set(type(self).model_fields) - {"tasks", "request_id", "args"}
         return RunRequest(args=texts(self.args), **{name: getattr(self, name) for name in names})
 
 
 class StopBody(StrictBody):
-    """Body of a stop; all of it may be left out."""
+    """Body of a stop. All fields are optional."""
 
     force: bool = False
     reason: str | None = Field(default=None, max_length=2000)
@@ -104,25 +104,25 @@ class StopBody(StrictBody):
 
 
 class PauseBody(StrictBody):
-    """Body of a pause; all of it may be left out."""
+    """Body of a pause. All fields are optional."""
 
     reason: Annotated[str, Field(min_length=1, max_length=2000)] | None = None
     requested_by: Person | None = None
 
     def words(self) -> str:
-        """The reason as it is kept: who paused it, and why."""
+        """Return the text that is stored as the reason: the person, and the given reason."""
         by = f"by {self.requested_by}" if self.requested_by else "over HTTP"
         return f"paused {by}" + (f": {self.reason}" if self.reason else "")
 
 
 class StopRun(StopBody):
-    """Body of ``POST /v1/runs/{run_id}/stop``; all of it may be left out."""
+    """Body of ``POST /v1/runs/{run_id}/stop``. All fields are optional."""
 
     request_id: RequestId | None = None
 
 
 class ResumeRun(StrictBody):
-    """Body of ``POST /v1/runs/{run_id}/resume``; all of it may be left out."""
+    """Body of ``POST /v1/runs/{run_id}/resume``. All fields are optional."""
 
     rerun: bool = False
     requested_by: Person | None = None
@@ -130,14 +130,14 @@ class ResumeRun(StrictBody):
 
 
 class AddTasksBody(StrictBody):
-    """Body of ``POST /v1/runs/{run_id}/tasks``: child tasks of a live run. ``request_id`` makes a repeat harmless."""
+    """Body of ``POST /v1/runs/{run_id}/tasks``: child tasks of a live run. A repeated ``request_id`` adds nothing."""
 
     tasks: list[NewTask] = Field(min_length=1, max_length=TASKS_MAX)
     request_id: RequestId | None = None
 
 
 class ResendExport(StrictBody):
-    """Body of ``POST /v1/runs/{run_id}/export``; all of it may be left out."""
+    """Body of ``POST /v1/runs/{run_id}/export``. All fields are optional."""
 
     attempt: int | None = Field(default=None, ge=1, le=INT_MAX)
     event: bool = True
@@ -146,12 +146,12 @@ class ResendExport(StrictBody):
     @model_validator(mode="after")
     def _something(self) -> Self:
         if not (self.event or self.files):
-            raise ValueError("event and files are both false, so nothing would be sent; leave one of them out")
+            raise ValueError("event: event and files are both false, so nothing would be sent; leave one of them out")
         return self
 
 
 class AddedTasks(BaseModel):
-    """The tasks that were added, in the order in which they were sent."""
+    """The added tasks, in the order in which they were sent."""
 
     run_id: int
     tasks: list[AddedTask]
@@ -159,10 +159,11 @@ class AddedTasks(BaseModel):
 
 
 def same_id(given: str | None, key: str | None) -> str | None:
-    """The id of a request that may carry it in its body, in the header ``Idempotency-Key``, or in both."""
+    """Return the id of a request, from its body or from the header ``Idempotency-Key``. If both are given, they must
+    be equal. Raises ``Problem`` 422."""
     if key is None:
         return given
-    # The draft standard writes the header as a quoted string; most clients send it bare.
+    # The draft standard writes the header as a quoted string, but most clients send it without quotes.
     key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
     if given not in (None, key):
         raise Problem(422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one")

@@ -73,14 +73,14 @@ _EXPORT = JsonBody(ResendExport, optional=True)
 
 _PART = JsonBody(UploadPart)
 
-#: An archive, and the same for clients that are made from the document and know no zip.
+#: The media types of an archive. The second is for clients, generated from the OpenAPI document, that know no zip.
 _ZIP, _BYTES = "application/zip", "application/octet-stream"
 
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
 
 def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
-    """Add start, stop, resume, look and child tasks."""
+    """Add the routes of commands: start, stop, resume, delete, look and child tasks."""
 
     def answer(outcome: Commanded[RunRow]) -> Accepted:
         return Accepted.of(outcome.row, clock(), note=outcome.note)
@@ -89,7 +89,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
     async def start_run(
         body: Annotated[StartRun, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
     ) -> Accepted:
-        """Start a run. The same ``Idempotency-Key`` and body again answer the same run, whenever they come."""
+        """Start a run. A repeat with the same ``Idempotency-Key`` and body answers with the same run, at any time."""
         outcome = await commands.start(signed(body), idempotency_key)
         outcome.mark(response, f"/v1/runs/{outcome.row.run_id}")
         return answer(outcome)
@@ -98,42 +98,43 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         "/v1/runs/{run_id}/stop",
         operation_id="stopRun",
         status_code=202,
-        responses={200: {"model": Accepted, "description": "It has ended, or this stop was recorded before"}},
+        responses={200: {"model": Accepted, "description": "The run has ended, or this stop was recorded before"}},
     )
     async def stop_run(run_id: RunId, body: Annotated[StopRun, Depends(_STOP)], response: Response) -> Accepted:
-        """Stop a run, gracefully or by force. The stop is on record before this is answered."""
+        """Stop a run, gracefully or by force. The answer comes after the stop is recorded."""
         outcome = await commands.stop(run_id, signed(body))
         response.status_code = 202 if outcome.fresh else 200
         return answer(outcome)
 
     @app.post("/v1/runs/{run_id}/resume", operation_id="resumeRun", status_code=202)
     async def resume_run(run_id: RunId, body: Annotated[ResumeRun, Depends(_RESUME)]) -> Accepted:
-        """Go on with a run that has ended, as its next attempt."""
+        """Resume a run that has ended, as its next attempt."""
         return answer(await commands.resume(run_id, signed(body)))
 
     @app.delete("/v1/runs/{run_id}", operation_id="deleteRun", status_code=202)
     async def delete_run(
         run_id: RunId, requested_by: Annotated[str | None, Query(min_length=1, max_length=255)] = None
     ) -> Accepted:
-        """Delete all that an ended run brought: files, archives, logs, arguments, texts of events, and the histories of
-        Temporal. A stub stays, and `deleted` tells what is gone, and what is left and why. Again: how far that is."""
+        """Delete the data of an ended run: files, archives, logs, arguments, texts of events, and Temporal's histories.
+        A short row stays. Its `deleted` says what is deleted, and what is left and why. A repeat answers with the
+        progress."""
         return answer(await commands.delete(run_id, requested_by or caller_name()))
 
     @app.post("/v1/runs/{run_id}/look", operation_id="lookAtRun", status_code=202)
     async def look_at_run(run_id: RunId) -> Accepted:
-        """Have the cluster asked about a run now, instead of at the next planned look."""
+        """Look at the tasks of a run now, before the next planned look."""
         return answer(await commands.look(run_id))
 
     @app.post("/v1/runs/{run_id}/tasks", operation_id="addTasks", status_code=202)
     async def add_tasks(
         run_id: RunId, body: Annotated[AddTasksBody, Depends(_TASKS)], idempotency_key: IdempotencyKey = None
     ) -> AddedTasks:
-        """Add child tasks to a live run. A crawler may call this for its own run with the token it was given."""
+        """Add child tasks to a live run. A crawler may call this for its own run, with its own token."""
         return await commands.add_tasks(run_id, body, idempotency_key)
 
 
 def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) -> None:
-    """Add the tickets for supporting files of tasks in pods."""
+    """Add the route that gives addresses for the supporting files of tasks in pods."""
 
     @app.post("/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files", operation_id="uploadFiles")
     async def upload_files(
@@ -142,17 +143,17 @@ def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) ->
         attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
         body: Annotated[UploadPart, Depends(_PART)],
     ) -> UploadTicket:
-        """A place in object storage for one part of a task's supporting files. The task's runner asks for it."""
+        """An address in object storage for one part of a task's supporting files. The task's runner calls this."""
         ticket = await run_in_threadpool(_ticket, tasks, bundles, (run_id, index, attempt), body)
         return UploadTicket(url=ticket.url, headers=dict(ticket.headers), expires_at=ticket.expires_at)
 
 
 def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], datetime]) -> None:
-    """Add resending and the download of archives."""
+    """Add the routes that repeat deliveries and download archives."""
 
     @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202)
     async def resend_export(run_id: RunId, body: Annotated[ResendExport, Depends(_EXPORT)]) -> Accepted:
-        """Deliver again what an ended run delivers: the event ``run.ended``, failed pushes, the supporting files."""
+        """Repeat the deliveries of an ended run: the event ``run.ended``, failed pushes, and the supporting files."""
         outcome = await deliveries.resend(run_id, body)
         return Accepted.of(outcome.row, clock(), note=outcome.note)
 
@@ -170,7 +171,7 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], dat
     def download_archive(
         run_id: RunId, choice: Annotated[ArchiveChoice, Query()], request: Request
     ) -> StreamingResponse:
-        """The supporting files of a run's newest archived attempt, or of the one that is named."""
+        """The supporting files of a run's newest archived attempt, or of the given attempt."""
         chunks, headers = deliveries.download(run_id, choice.attempt)
         accept = request.headers.get("accept", "")
         kind = _BYTES if _BYTES in accept and _ZIP not in accept else _ZIP
@@ -181,15 +182,15 @@ _ALIVE = {status.value for status in TaskStatus if not status.terminal}
 
 
 def _ticket(tasks: TaskReader, bundles: TaskBundles | None, key: tuple[int, int, int], body: UploadPart) -> Ticket:
-    """An address for one part of the files of a task that has not ended, whose bytes never pass through the gateway.
+    """Return an address for one part of the files of a live task. The bytes do not pass through the gateway.
 
     Raises ``Problem`` 404, 409 or 503, and ``InvalidRequest``.
     """
     run_id, index, attempt = key
     if bundles is None:
         detail = (
-            "this gateway hands out no locations for files; set LIFECYCLE_CLUSTER__FILES_URL for it, the same as for "
-            "the scheduler service"
+            "this gateway has no storage for files; set its LIFECYCLE_CLUSTER__FILES_URL to the value that the "
+            "scheduler service has"
         )
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
     found = tasks.recorded_tasks([key])
@@ -198,40 +199,42 @@ def _ticket(tasks: TaskReader, bundles: TaskBundles | None, key: tuple[int, int,
         raise Problem(404, "task_not_found", detail, run_id=run_id)
     check_own(found[0].run)
     if found[0].status not in _ALIVE:
-        # What was handed out earlier expires by itself; from here on the files of an ended task stay as they are.
-        detail = f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; nothing is added to it"
+        # Earlier addresses expire by themselves. After that, nobody can change the files of an ended task.
+        detail = f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; it takes no more files"
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
     with reading(run_id):
         return bundles.ticket(found[0].run, index, attempt, body.part, body.bytes, body.md5)
 
 
-#: Runs that have ended whose tasks are remembered, so that lists do not count them again.
+#: The most ended runs whose task counts are kept in memory, so that lists do not count them again.
 ENDED_MAX = 5_000
 _NO_TASKS = RunTasks(TaskCounts({}))
-#: Filters that have another name in the store.
+#: Filters that the store does not have under the same name.
 _OWN = {"page_size", "page_token", "tag"}
 
 
 def add_readers(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
-    """Add lists, details, timelines and corrections."""
+    """Add the routes of lists, details, timelines and corrections."""
     _add_runs(app, store, views, feed)
     timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
     _add_histories(app, store.runs, store.corrections, timeline)
 
 
 class RunViews:
-    """Runs as they are answered: a page of them, and one with everything about it."""
+    """Reads runs for answers: a page of runs, and one run with all its fields."""
 
     def __init__(self, store: Store, blocked: Blocked, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._blocked = blocked
         self.clock = clock
-        #: Tasks of attempts that have ended: nothing changes them any more.
+        #: Facts about the tasks of ended attempts, which do not change any more.
         self._ended: dict[tuple[str, int] | None, RunTasks] = {}
 
     def listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-        """Runs, newest first, that fit, and what there is to say about the tasks of each. Blocks. Raises
-        ``InvalidRequest`` and ``Problem`` 422."""
+        """Return the runs that fit the filters, newest first, and facts about the tasks of each. Blocks.
+
+        Raises ``InvalidRequest`` and ``Problem`` 422.
+        """
         filters.check()
         rows = self._store.runs.list_runs(
             before_run_id=decode("run", filters.page_token),
@@ -247,12 +250,12 @@ class RunViews:
         return RunPage(runs=runs, next_page_token=token, overdue=overdue), tasks
 
     def of(self, row: RunRow, now: datetime, tasks: RunTasks | None = None) -> Run:
-        """One run as a list has it; what it waits for tells of its tasks where they are given."""
+        """Return one run as in a list. With ``tasks``, its ``waiting`` also uses facts about its tasks."""
         known = {} if tasks is None else {"tasks": tasks.counts.positive(), "reason": tasks.reason}
         return Run.of(row, now, blocked=self._blocked.listed(row), known=known)
 
     def tasks_of(self, rows: Sequence[RunRow]) -> dict[int, RunTasks]:
-        """The facts to tell about the tasks of each of these runs. Blocks."""
+        """Return facts about the tasks of each of these runs. Blocks."""
         keys = {row.run_id: (row.run_uid, row.attempt) if row.status.terminal else None for row in rows}
         known = {run_id: self._ended[key] for run_id, key in keys.items() if key in self._ended}
         asked = [run_id for run_id in keys if run_id not in known]
@@ -266,11 +269,11 @@ class RunViews:
         return known
 
     async def detail(self, run_id: int) -> RunDetail:
-        """One run with everything that is known about it. Raises ``RunNotFound``."""
+        """Return one run with all its fields. Raises ``RunNotFound``."""
         return await self.detail_of(await run_in_threadpool(found, self._store.runs, run_id))
 
     async def detail_of(self, row: RunRow) -> RunDetail:
-        """The same of a row that was read."""
+        """Return one run with all its fields, for a row that was already read."""
         return await run_in_threadpool(self._detail, row, await self._blocked.of(row))
 
     def _detail(self, row: RunRow, why_blocked: str | None) -> RunDetail:
@@ -292,11 +295,12 @@ class RunViews:
 def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     @app.get("/v1/runs", operation_id="listRuns", **documents(RunPage))
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
-        """Runs, newest first, that fit every given filter; ``status`` and ``tag`` may be given several times.
+        """The runs that fit all given filters, newest first. ``status`` and ``tag`` may be given several times.
 
-        ``attention=true``: those of the last 30 days, or from ``created_from`` on, that failed and that no person
-        ended, or whose items lack fields that the catalogue expects (outcome ``coverage``), and that no later good run
-        followed, of the same work (crawler, arguments, settings, tasks) or of the same schedule.
+        ``attention=true`` selects runs of the last 30 days (or since ``created_from``) that need a person. Such a run
+        failed and was not ended by a person, or its items lack fields that the catalogue expects (outcome
+        ``coverage``). And no later good run did the same work (crawler, arguments, settings, tasks) or came from the
+        same schedule.
         """
         return conditional(request, views.listed(filters)[0])
 
@@ -304,10 +308,10 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     async def get_run(
         run_id: RunId, request: Request, wait: Annotated[int, Query(ge=0, le=WAIT_MAX_S)] = 0
     ) -> Response:
-        """One run: its state, when that was last verified, its tasks by status, its stops, exports and deliveries.
+        """One run: its status, the time of its last verification, its tasks by status, stops, exports and deliveries.
 
-        With ``wait`` the answer comes as soon as it is another one than ``If-None-Match`` names, or after so many
-        seconds (then 304). Without that header: as soon as anything about the run changes; at once if it has ended.
+        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after so
+        many seconds (then 304). Without that header, it comes after the next change, or at once if the run has ended.
         """
 
         async def read() -> RunDetail:
@@ -319,16 +323,16 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
 
     @app.get("/v1/runs/{run_id}/comparison", operation_id="compareRun")
     def compare_run(run_id: RunId) -> Comparison:
-        """The counters of a run and their rates beside those of its crawler's last run before it that completed."""
+        """The counters and rates of a run, compared with the last earlier run of its crawler that completed."""
         return compared(store.runs, found(store.runs, run_id), views.clock())
 
     @app.get("/v1/runs/{run_id}/stop", operation_id="getStop")
     def get_stop(run_id: RunId) -> StopOfRun:
-        """Return whether a run is to end, and whether by force. A crawler may ask this of its own run with the
-        token it was given."""
+        """Return whether a run must stop, and whether by force. A crawler may call this for its own run, with its own
+        token."""
         try:
             row = found(store.runs, run_id)
-        except RowUnreadable:  # a crawler that is to be killed hears of it all the same
+        except RowUnreadable:  # a crawler must see a stop even then
             row = as_it_stands(store.runs, run_id)
             check_own(row.ref)
             wishes = [one["force"] for one in store.runs.cancellations(run_id) if one["attempt"] == row.attempt]
@@ -343,7 +347,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
 
     @app.get("/v1/runs/{run_id}/tasks", operation_id="listTasks", **documents(TaskPage))
     def list_tasks(run_id: RunId, filters: Annotated[TaskFilters, Query()], request: Request) -> Response:
-        """Tasks of a run; those that a later attempt replaced only with ``superseded=true``."""
+        """The tasks of a run. Tasks that a later attempt replaced are listed only with ``superseded=true``."""
         after = decode("task", filters.page_token)
         if after is None:
             found(store.runs, run_id)
@@ -357,15 +361,15 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
 def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, timeline: Timeline) -> None:
     @app.get("/v1/runs/{run_id}/timeline", operation_id="getTimeline", **documents(TimelinePage))
     def get_timeline(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
-        """Everything that happened to a run: changes of status with the cluster's time, ours and the lag between,
-        corrections, stops, exports and deliveries, each with a sentence for people."""
+        """The timeline of a run: changes of status, corrections, stops, exports and deliveries, each with a sentence
+        for people. Changes of status have the time of the cluster, the time of our record, and the lag between them."""
         return conditional(request, timeline.page(found(runs, run_id), paging.page_token, paging.page_size))
 
     @app.get("/v1/runs/{run_id}/corrections", operation_id="listCorrectionsOfRun", **documents(CorrectionPage))
     def list_corrections_of_run(
         run_id: RunId, filters: Annotated[CorrectionsOfRunFilters, Query()], request: Request
     ) -> Response:
-        """Records about a run that turned out to be untrue."""
+        """The corrections of a run: recorded statuses that were untrue, oldest first."""
         after = decode("correction", filters.page_token)
         if after is None:
             found(runs, run_id)
@@ -373,7 +377,7 @@ def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, 
 
     @app.get("/v1/corrections", operation_id="listCorrections", **documents(CorrectionPage))
     def list_corrections(filters: Annotated[CorrectionFilters, Query()], request: Request) -> Response:
-        """Corrections of all runs, oldest first, from ``since`` on."""
+        """The corrections of all runs since ``since``, oldest first."""
         after = decode("correction", filters.page_token)
         if after is None:
             after = id_before(corrections, filters.since) if filters.since else 0

@@ -1,7 +1,7 @@
 """Schedules: bodies of requests, and the commands put, pause, resume, trigger, backfill and delete.
 
-The order is that of managers: first the row, then Temporal. What is on record is carried out even if this process dies
-in the next moment, or Temporal is away: workers of the role audit keep both alike, and begin what was asked for.
+A command first writes the row, and then calls Temporal, as for managers. A recorded command is carried out even if this
+process dies or Temporal is unavailable: workers of the role audit update Temporal, and start the requested firings.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _REQUEST = TypeAdapter(RunRequest)
 
 
 class PutSchedule(StrictBody):
-    """Body of ``PUT /v1/schedules/{name}``: what begins (one of ``run``, ``manager``, ``graph``), and when (``cron`` or
+    """Body of ``PUT /v1/schedules/{name}``: the target (``run``, ``manager`` or ``graph``), and its times (``cron`` or
     ``every_s``)."""
 
     run: StartRun | None = None
     manager: StartManager | None = None
     graph: StartGraph | None = None
     cron: str | None = None
-    """Five fields: minute, hour, day, month, weekday, by the clock of ``time_zone``."""
+    """Five fields: minute, hour, day, month and weekday, in the local time of ``time_zone``."""
     every_s: int | None = None
     offset_s: int = 0
     time_zone: str = "UTC"
@@ -67,7 +67,7 @@ class PutSchedule(StrictBody):
     requested_by: Person | None = None
 
     def spec(self) -> ScheduleSpec:
-        """The definition, with its target as due times begin it. Raises ``InvalidRequest``."""
+        """Return the definition, with its target as each firing starts it. Raises ``InvalidRequest``."""
         for kind in TargetKind:
             target: StrictBody | None = getattr(self, kind)
             check_own(kind, () if target is None else target.model_fields_set)
@@ -85,18 +85,18 @@ _BUILT = ("run", "manager", "graph", "excluded", "requested_by")
 
 
 class PauseSchedule(PauseBody):
-    """Body of ``POST /v1/schedules/{name}/pause``; all of it may be left out."""
+    """Body of ``POST /v1/schedules/{name}/pause``. All fields are optional."""
 
 
 class AskSchedule(StrictBody):
-    """Body of ``POST /v1/schedules/{name}/trigger``; all of it may be left out."""
+    """Body of ``POST /v1/schedules/{name}/trigger``. All fields are optional."""
 
     request_id: RequestId | None = None
     requested_by: Person | None = None
 
 
 class Backfill(StrictBody):
-    """Body of ``POST /v1/schedules/{name}/backfill``: the due times behind ``after``, up to ``until``, or to now."""
+    """Body of ``POST /v1/schedules/{name}/backfill``: the due times after ``after``, up to ``until`` (default: now)."""
 
     after: AwareDatetime
     until: AwareDatetime | None = None
@@ -115,10 +115,10 @@ def _run(body: StartRun) -> dict[str, Any]:
 def _manager(body: StartManager) -> dict[str, Any]:
     body.check()
     if body.flow() is not None:
-        raise InvalidRequest("manager.argv: leave --flow-id out; each due time has a flow of its own")
+        raise InvalidRequest("manager.argv: leave --flow-id out; each firing gets its own flow id")
     name = body.name or body.crawler
     if name is None:
-        raise InvalidRequest("manager.name: missing; name the manager, as its flows are known by it")
+        raise InvalidRequest("manager.name: missing; give a name, which identifies its flows")
     if not re.fullmatch(NAME_PATTERN, name):
         raise refusal("manager.name", name, f"give at most {NAME_MAX} letters, digits and _ . -")
     plan = body.plan or BUILT_IN
@@ -133,13 +133,13 @@ def _graph(body: StartGraph) -> dict[str, Any]:
     return {**found, **({} if body.name is None else {"name": body.name})}
 
 
-#: Due times of one backfill.
+#: The most due times of one backfill.
 BACKFILL_MAX = 500
 
 
 @dataclass(frozen=True)
 class ScheduleCommands:
-    """Change schedules, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
+    """The commands that change schedules. They raise ``Problem`` or an error of the domain."""
 
     schedules: ScheduleStore
     workflows: Workflows
@@ -149,16 +149,16 @@ class ScheduleCommands:
     clock: Callable[[], datetime]
 
     async def find(self, name: str) -> ScheduleRow:
-        """The schedule. Raises ``Problem`` 404."""
+        """Return the schedule. Raises ``Problem`` 404."""
         return existing("schedule", name, await self.seen(name))
 
     async def seen(self, name: str) -> ScheduleRow | None:
-        """The schedule of this name, if there is one."""
+        """Return the schedule with this name, or ``None``."""
         row = await run_in_threadpool(self.schedules.get_schedule, name)
         return None if row is None or row.deleted_at is not None else row
 
     async def put(self, name: str, body: PutSchedule) -> Commanded[ScheduleRow]:
-        """Make a schedule, or change its definition. Again the same: nothing more."""
+        """Create a schedule, or change its definition. A repeat changes nothing."""
         check_schedule_name(name)
         spec = body.spec()
         note = await self._check_target(name, body, spec)
@@ -166,7 +166,7 @@ class ScheduleCommands:
         return await self._kept(row, fresh, note)
 
     async def _check_target(self, name: str, body: PutSchedule, spec: ScheduleSpec) -> str | None:
-        """Refuse what no due time could begin; what the caller should know. Raises ``Problem`` 422."""
+        """Check that the target can be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
         if body.run is not None:
             crawler = await self.crawlers.get(body.run.crawler)
             checked_run(run_request(name, self.clock(), spec), [crawler])
@@ -176,31 +176,32 @@ class ScheduleCommands:
         return await self.graphs.check_steps(body.graph.spec().steps) if body.graph is not None else None
 
     async def delete(self, name: str) -> Commanded[ScheduleRow]:
-        """Have nothing be due any more; its due times stay on record, and what they began goes on."""
+        """Delete a schedule: it has no more firings. Its past firings stay recorded, and what they started goes on."""
         row = await self.find(name)
         fresh = await run_in_threadpool(self.schedules.delete_schedule, name)
         return await self._kept(row, fresh)
 
     async def pause(self, name: str, body: PauseSchedule) -> Commanded[ScheduleRow]:
-        """Have due times begin nothing until it is resumed."""
+        """Pause a schedule: firings start nothing until it is resumed."""
         row = await self.find(name)
         if row.paused_at is not None:
-            return Commanded(row, fresh=False, note="It was paused already.")
+            return Commanded(row, fresh=False, note="The schedule was already paused.")
         return await self._kept(await run_in_threadpool(self.schedules.pause_schedule, name, body.words()))
 
     async def resume(self, name: str) -> Commanded[ScheduleRow]:
-        """Let it go on. What was due meanwhile is on record, and begins by ``backfill`` alone."""
+        """Continue a schedule. Firings of the pause are recorded; only ``backfill`` starts them."""
         row = await self.find(name)
         if row.paused_at is None:
-            return await self._kept(row, False, "It was not paused.")
+            return await self._kept(row, False, "The schedule was not paused.")
         return await self._kept(await run_in_threadpool(self.schedules.pause_schedule, name, None))
 
     async def trigger(
         self, name: str, body: AskSchedule, seen: datetime | None = None, key: str | None = None
     ) -> Commanded[list[DueRow]]:
-        """Have it be due now, once a second at most; the line. The same ``key`` again finds the line it asked for.
+        """Fire the schedule now, at most once a second. Return the firing. A repeat with the same ``key`` finds it.
 
-        Raises ``NotInThisState`` when somebody asked for a due time behind ``seen``, or another key has this second.
+        Raises ``NotInThisState`` if a person asked for a firing after ``seen``, or if another key has fired it in this
+        second.
         """
         await self.find(name)
         before = None if key is None else await run_in_threadpool(self.schedules.asked_due, name, key)
@@ -209,21 +210,21 @@ class ScheduleCommands:
         return Commanded(lines, fresh=before is None, note=note)
 
     async def backfill(self, name: str, body: Backfill) -> tuple[list[DueRow], str | None]:
-        """Have all due times of a window begin that began nothing, one after the other."""
+        """Start the due times of a time window that started nothing. Return their firings, and a note if any."""
         row, now = await self.find(name), self.clock()
         until = body.until or now
         check_time("after", body.after)
         check_time("until", until)
         if not body.after < until:
-            raise refusal("until", until.isoformat(), f"give a time behind after, {body.after.isoformat()}")
+            raise refusal("until", until.isoformat(), f"give a time later than after, {body.after.isoformat()}")
         if until > now:
-            raise refusal("until", until.isoformat(), "it lies ahead, and comes by itself; give a past time")
+            raise refusal("until", until.isoformat(), "it is in the future; give a time in the past")
         found = ScheduleSpec.read(row.definition).due_times(body.after, until)
         due = await run_in_threadpool(lambda: list(itertools.islice(found, BACKFILL_MAX + 1)))
         if len(due) > BACKFILL_MAX:
             raise InvalidRequest(
-                f"until: more than {BACKFILL_MAX} due times lie in this window; "
-                f"give {due[BACKFILL_MAX - 1].isoformat()}, and the rest in a request of its own"
+                f"until: this window has more than {BACKFILL_MAX} due times; "
+                f"give {due[BACKFILL_MAX - 1].isoformat()}, and send a second request for the rest"
             )
         return await self._ask(name, due, body.requested_by, "backfilled")
 
@@ -244,7 +245,7 @@ class ScheduleCommands:
             for order in waiting:
                 await self.workflows.start_due(order)
 
-        return lines, await notify(begin(), f"what is due of schedule {name}", BY_AUDIT)
+        return lines, await notify(begin(), f"the firings of schedule {name}", BY_AUDIT)
 
     async def _kept(self, row: ScheduleRow, fresh: bool = True, note: str | None = None) -> Commanded[ScheduleRow]:
         keeper = ScheduleKeeper(self.schedules, self.workflows, self.clock)

@@ -1,4 +1,4 @@
-"""The pages of schedules: a list, one with its due times and buttons, and the form that makes or changes one."""
+"""The web pages of schedules: a list, a page for each schedule with its firings and buttons, and a form."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TEXTS = ("cron", "time_zone", "start_at", "end_at", "overlap")
 _TARGET = ("crawler", "args", "plan", "argv", "target_name", "tags", "request")
 _KNOWN = ("name", "revision", "kind", *_TARGET, *_NUMBERS, *_TEXTS, "excluded", "paused", "was_paused", "reason")
 _NEW = {"kind": "run", "time_zone": "UTC"}
-#: What an error of the API names -> the field of the form. The rest of a target stands in ``request``.
+#: For each field that an error of the API names, the field of the form. ``request`` has the other fields of a target.
 _PLACES = {
     **{name: name for name in ("name", "excluded", "args", "crawler", "plan", "argv", "tags", *_NUMBERS, *_TEXTS)},
     **{f"run.{name}": name for name in ("crawler", "args", "tags")},
@@ -51,24 +51,24 @@ _PLACES = {
     **{"run": "kind", "reason": "reason", "request": "request"},
 }
 OVERLAPS = {
-    Overlap.SKIP: "leave it out",
-    Overlap.QUEUE: "begin when the other has its verdict",
-    Overlap.STOP_PREVIOUS: "stop the other, then begin",
-    Overlap.ALLOW: "begin beside it",
+    Overlap.SKIP: "skip the new one",
+    Overlap.QUEUE: "start when the other has ended",
+    Overlap.STOP_PREVIOUS: "stop the other, then start",
+    Overlap.ALLOW: "start at the same time",
 }
 
 
 def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawlers) -> None:
-    """Add the form and its sending."""
+    """Add the routes that show and receive the form."""
 
     @app.get("/schedules/new", operation_id="showPutSchedule", include_in_schema=False)
     async def show_put(request: Request, name: str = "") -> Response:
-        """The form of a new schedule, or of one that is to be changed."""
+        """Show the form for a new schedule, or for changes of an existing one."""
         return await shown(request, of_row(await commands.find(name)) if name else _NEW)
 
     @app.post("/schedules/new", operation_id="pressPutSchedule", include_in_schema=False)
     async def press_put(request: Request) -> Response:
-        """Make a schedule, or give it another definition. Sent again it changes nothing more."""
+        """Create a schedule, or change its definition. A repeat changes nothing."""
         given = fields.typed(await form(request), _KNOWN)
 
         async def kept() -> str:
@@ -83,7 +83,7 @@ def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawle
         try:
             known = sorted(await crawlers.all())
         except LifecycleError:
-            known = []  # a name may be typed all the same
+            known = []  # the person can still type a name
         wrong = problem and fields.placed(problem, _PLACES, tuple(TargetKind), "request")
         values: dict[str, Any] = {"given": given, "wrong": wrong, "crawlers": known, "overlaps": OVERLAPS}
         values["zones"] = await run_in_threadpool(_zones)
@@ -92,12 +92,12 @@ def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawle
 
 @functools.cache
 def _zones() -> list[str]:
-    """All zones that this machine knows. It looks into each one's file."""
+    """Return all time zones of this machine. The first call reads a file for each zone."""
     return sorted(available_timezones())
 
 
 def body_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """The form as the API takes it. Raises ``Problem`` 422 for what cannot be read."""
+    """Return the body of the API for the values of the form. Raises ``Problem`` 422 for a value that cannot be read."""
     body: dict[str, Any] = {name: given[name].strip() for name in _TEXTS if name in given}
     body |= {name: fields.whole(given[name]) for name in _NUMBERS if name in given}
     if "excluded" in given:
@@ -122,12 +122,12 @@ def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
     more = fields.one_object("request", given["request"]) if "request" in given else {}
     for name in own:
         if name in more:
-            raise refused("request", f"{name}: it has a field of its own above; leave it out here")
+            raise refused("request", f"{name}: the form has a field for it above; leave it out here")
     return {**more, **own}
 
 
 def of_row(row: ScheduleRow) -> dict[str, str]:
-    """The form filled in from a schedule: sent again as it is, it changes nothing."""
+    """Return the values of the form for a schedule. If they are sent unchanged, nothing changes."""
     definition = put_form(row.definition)
     kind = kind_of(definition)
     more = dict(definition[kind])
@@ -144,7 +144,7 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
     if kind is TargetKind.MANAGER:
         own |= {"plan": more.get("plan"), "argv": fields.as_words(more.get("argv"))}
     for name, text in own.items():
-        if text:  # what no field can say stands in the JSON
+        if text:  # the JSON keeps what no field can contain
             more.pop("name" if name == "target_name" else name)
     given |= own | {"request": pretty(more) if more else None}
     if row.paused_at is not None:
@@ -152,7 +152,7 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
     return {name: text for name, text in given.items() if text}
 
 
-#: Due times ahead that are shown, and past ones of which a backfill is counted.
+#: The number of future due times on the page, and the most past due times that are counted for a backfill.
 NEXT, COUNTED_MAX = 10, 500
 
 
@@ -164,18 +164,18 @@ class ScheduleForm(ActionForm):
     after: Moment | None = None
     until: Moment | None = None
     counted: int | None = None
-    """Due times of a backfill, as they were counted before."""
+    """The number of due times of a backfill that the page showed before, if any."""
     seen: int | None = Field(default=None, ge=0, le=TIME_MAX)
-    """The latest due time that had a line when the form was shown, as seconds since 1970."""
+    """The due time of the latest firing when the form was shown, as seconds since 1970."""
 
 
 def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews, once: Once) -> None:
-    """Add the pages of schedules."""
+    """Add the web pages of schedules."""
     schedules, clock = views.schedules, views.clock
 
     @app.get("/schedules", operation_id="showSchedules", include_in_schema=False)
     def show_schedules(request: Request, search: Annotated[str, Query(max_length=200)] = "") -> Response:
-        """All schedules with their next due time and what became of the last one; those whose name has the text."""
+        """List schedules with their next due time and their last firing. ``search`` selects names with this text."""
         found: list[ScheduleRow] = []
         while page := schedules.list_schedules(found[-1].schedule_id if found else 0, 200):
             found += page
@@ -190,7 +190,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
     @app.get("/schedules/{name}", operation_id="showSchedule", include_in_schema=False)
     async def show_schedule(name: ScheduleName, request: Request) -> Response:
-        """One schedule: its next due times, its last ones with what they began, and its definition."""
+        """Show one schedule: its next due times, its last firings with what they started, and its definition."""
         filters = read(DueFilters, request.query_params.multi_items())
         return await run_in_threadpool(shown, request, await commands.find(name), filters)
 
@@ -213,7 +213,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
 
 def _next(row: ScheduleRow, now: datetime, count: int) -> list[datetime]:
-    """The next due times by the schedule's own clock."""
+    """Return the next due times in the time zone of the schedule."""
     if row.deleted_at is not None:
         return []
     spec = ScheduleSpec.read(row.definition)
@@ -225,7 +225,7 @@ def _next(row: ScheduleRow, now: datetime, count: int) -> list[datetime]:
 
 
 async def _uncounted(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> int | None:
-    """The number of due times that a backfill would have; ``None`` when that number was shown and pressed on."""
+    """Return the number of due times of a backfill; ``None`` if the page has already shown this number."""
     body = _window(asked)
     row = await commands.find(name)
 
@@ -246,7 +246,7 @@ def _window(asked: ScheduleForm) -> Backfill:
 
 
 async def _carried_out(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> str:
-    """Carry out what was asked, and say in a sentence what became of it."""
+    """Carry out the action of the form. Return a sentence about the result."""
     if asked.do in ("trigger", "backfill"):
         if asked.do == "trigger":
             seen = None if asked.seen is None else datetime.fromtimestamp(asked.seen, UTC)
@@ -256,7 +256,7 @@ async def _carried_out(commands: ScheduleCommands, name: str, asked: ScheduleFor
             lines, note = await commands.backfill(name, signed(_window(asked)))
         words = ", ".join(f"{one.due_at:%Y-%m-%d %H:%M:%S} UTC {one.decision}" for one in lines[:5])
         more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
-        return " ".join(filter(None, (f"{len(lines)} due: {words}{more}." if lines else "Nothing is due there.", note)))
+        return " ".join(filter(None, (f"{len(lines)} due: {words}{more}." if lines else "Nothing was due then.", note)))
     if asked.do == "pause":
         done = await commands.pause(name, signed(PauseSchedule(reason=asked.reason)))
     else:

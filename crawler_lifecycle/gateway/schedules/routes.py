@@ -1,4 +1,4 @@
-"""Routes of schedules and their due times, and the bodies of their answers."""
+"""Routes of schedules and their firings, and the bodies of their answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PUT = JsonBody(PutSchedule)
 _PAUSE = JsonBody(PauseSchedule, optional=True)
 _ASK = JsonBody(AskSchedule, optional=True)
 _BACKFILL = JsonBody(Backfill)
-#: Due times ahead that a description names, and the year 2100 as seconds since 1970.
+#: The number of future due times in an answer, and the year 2100 as seconds since 1970.
 NEXT, TIME_MAX = 5, 4_102_444_800
 
 ScheduleName = Annotated[str, Path(max_length=NAME_MAX)]
@@ -55,19 +55,19 @@ class Schedule(BaseModel):
     name: str
     kind: TargetKind
     definition: Mapping[str, Any]
-    """As it may be put again; a manager of a crawler (no class) is told by its command line."""
+    """The definition, in the form of the body of a put. The built-in manager has its command line as ``argv``."""
     revision: int
     paused: bool
     paused_at: datetime | None
     pause_reason: str | None
     ended_at: datetime | None
-    """Since when it has no further due times."""
+    """The time since when it has no more due times."""
     in_temporal: bool
-    """True when Temporal has this definition already."""
+    """True if Temporal already has this definition."""
     trouble: str | None
-    """The thing that was found changed in Temporal, and set back; or that no workflow carries a due time."""
+    """A change in Temporal that was found and undone, or a firing without a workflow."""
     checked_until: datetime
-    """Each due time before has its line."""
+    """Each due time before this time has a recorded firing."""
     requested_by: str | None
     created_at: datetime
     updated_at: datetime
@@ -81,7 +81,7 @@ class Schedule(BaseModel):
 
 
 def put_form(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored definition as it is put: the options of a manager's class are its ``argv``."""
+    """Return a stored definition in the form of the body of a put: ``argv`` has the options of a manager."""
     manager = definition.get("manager")
     if not isinstance(manager, dict):
         return definition
@@ -90,7 +90,7 @@ def put_form(definition: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class OddDayAnswer(BaseModel):
-    """A day on which the clock is set so that a due time does not exist, or comes twice."""
+    """A day with a change of the clock, on which a due time does not exist or comes twice."""
 
     day: date
     oddity: Oddity
@@ -98,29 +98,29 @@ class OddDayAnswer(BaseModel):
 
 
 class ScheduleDetail(Schedule):
-    """One schedule with what lies ahead."""
+    """One schedule with its future due times."""
 
     next_due: list[datetime]
-    """The next five, also while it is paused."""
+    """The next five due times, also while it is paused."""
     odd_days: list[OddDayAnswer]
-    """Of the coming year: a local time that is skipped is not due, and one that comes twice is due twice."""
+    """Days of the next year with a change of the clock. A skipped local time does not fire; a double one does twice."""
 
 
 class AcceptedSchedule(ScheduleDetail):
-    """The schedule after a command; ``note`` says what a person should know about what happens next."""
+    """The schedule after a command. ``note`` is for people: what happens next, or why nothing changed."""
 
     note: str | None
 
 
 class SchedulePage(BaseModel):
-    """Schedules, in the order in which they were made."""
+    """A page of schedules, in the order in which they were created."""
 
     schedules: list[Schedule]
     next_page_token: str | None
 
 
 class Due(BaseModel):
-    """One due time, and what became of it."""
+    """One firing: a due time and its result."""
 
     due_at: datetime
     decision: Decision
@@ -129,14 +129,14 @@ class Due(BaseModel):
     lateness_ms: int
     asked_by: str | None
     kind: TargetKind | None
-    """Of what it began; null while that has not begun."""
+    """The kind of what it started; null if it started nothing yet."""
     target_id: int | None
-    """Id of the run, the manager or the graph."""
+    """The id of the started run, manager or graph."""
     begun_at: datetime | None
     status: str | None
-    """Of what it began, as it is now."""
+    """The present status of what it started."""
     request_id: str
-    """Of its run."""
+    """The request id of its run."""
 
     @classmethod
     def of(cls, row: DueRow) -> Self:
@@ -146,35 +146,35 @@ class Due(BaseModel):
 
 
 class DuePage(BaseModel):
-    """Due times of a schedule, the latest first."""
+    """A page of firings of a schedule, the latest first."""
 
     due: list[Due]
     next_page_token: str | None
 
 
 class AskedDue(BaseModel):
-    """Due times that a person asked for, the earliest first."""
+    """The firings that a person asked for, the earliest first."""
 
     due: list[Due]
     note: str | None
 
 
 class ScheduleViews:
-    """Schedules as they are answered: one, what lies ahead of it, and its due times."""
+    """Reads schedules for answers: one schedule, its future due times, and its firings."""
 
     def __init__(self, schedules: ScheduleStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
         self.schedules, self._blocked, self.clock = schedules, blocked, clock
 
     def of(self, row: ScheduleRow) -> Schedule:
-        """One as a list has it."""
+        """Return the answer about one schedule, as in a list."""
         return Schedule.of(self._blocked.schedule(row))
 
     async def detail(self, row: ScheduleRow) -> ScheduleDetail:
-        """One with what lies ahead."""
+        """Return the answer about one schedule with its future due times."""
         return ScheduleDetail.of(self._blocked.schedule(row), **await self.ahead(row))
 
     async def ahead(self, row: ScheduleRow) -> dict[str, Any]:
-        """The fields of an answer that the row does not tell."""
+        """Return the fields of an answer that the row does not have."""
         now, spec = self.clock(), ScheduleSpec.read(row.definition)
         due = [] if row.deleted_at is not None else await run_in_threadpool(_next, spec, now)
         odd = await run_in_threadpool(spec.odd_days, now)
@@ -182,7 +182,7 @@ class ScheduleViews:
         return {"next_due": due, "odd_days": days}
 
     def due(self, row: ScheduleRow, filters: DueFilters) -> tuple[list[DueRow], str | None]:
-        """A page of due times, the latest first, and the token of the next one. Blocks."""
+        """Return a page of firings, the latest first, and the token of the next page. Blocks."""
         before = decode("due", filters.page_token)
         at = None if before is None else datetime.fromtimestamp(min(before, TIME_MAX), UTC)
         rows = self.schedules.list_due(row.schedule_id, at, filters.page_size + 1, filters.decision)
@@ -195,7 +195,7 @@ def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
 
 
 def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
-    """Add everything about schedules."""
+    """Add all routes of schedules."""
     _add_commands(app, commands, views)
     _add_readers(app, commands, views)
 
@@ -206,25 +206,25 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
     @app.put("/v1/schedules/{name}", operation_id="putSchedule")
     async def put_schedule(name: ScheduleName, body: Annotated[PutSchedule, Depends(_PUT)]) -> AcceptedSchedule:
-        """Make a schedule, or give it this definition instead of its present one; again the same changes nothing.
+        """Create a schedule, or replace its definition. A repeat with the same definition changes nothing.
 
-        The answer names the days of the coming year on which a due time is skipped or comes twice.
+        The answer lists the days of the coming year on which a due time is skipped or comes twice.
         """
         return await answer(await commands.put(name, signed(body)))
 
     @app.delete("/v1/schedules/{name}", operation_id="deleteSchedule")
     async def delete_schedule(name: ScheduleName) -> AcceptedSchedule:
-        """Delete a schedule: nothing is due any more. Its due times stay on record, and what they began goes on."""
+        """Delete a schedule: it has no more firings. Its past firings stay recorded, and what they started goes on."""
         return await answer(await commands.delete(name))
 
     @app.post("/v1/schedules/{name}/pause", operation_id="pauseSchedule")
     async def pause_schedule(name: ScheduleName, body: Annotated[PauseSchedule, Depends(_PAUSE)]) -> AcceptedSchedule:
-        """Have due times begin nothing until it is resumed; each still has its line."""
+        """Pause a schedule: firings start nothing until it is resumed, but each is still recorded."""
         return await answer(await commands.pause(name, signed(body)))
 
     @app.post("/v1/schedules/{name}/resume", operation_id="resumeSchedule")
     async def resume_schedule(name: ScheduleName) -> AcceptedSchedule:
-        """Let a paused schedule go on. What was due meanwhile begins by a backfill alone."""
+        """Continue a paused schedule. Only a backfill starts the firings of the pause."""
         return await answer(await commands.resume(name))
 
     @app.post("/v1/schedules/{name}/trigger", operation_id="triggerSchedule", status_code=202)
@@ -234,9 +234,10 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         response: Response,
         idempotency_key: IdempotencyKey = None,
     ) -> AskedDue:
-        """Have it be due now, also while it is paused. What overlaps waits for the verdict of what runs.
+        """Fire a schedule now, even while it is paused. If an earlier target still executes, the new one waits for its
+        verdict.
 
-        The same `Idempotency-Key` again answers the same due time, whenever it comes.
+        A repeat with the same `Idempotency-Key` answers with the same firing, even much later.
         """
         done = await commands.trigger(name, signed(body), key=same_id(body.request_id, idempotency_key))
         done.mark(response)
@@ -244,8 +245,8 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
     @app.post("/v1/schedules/{name}/backfill", operation_id="backfillSchedule", status_code=202)
     async def backfill_schedule(name: ScheduleName, body: Annotated[Backfill, Depends(_BACKFILL)]) -> AskedDue:
-        """Have past due times begin that began nothing: missed, skipped, paused or failed ones, and those before the
-        schedule was made. At most 500, one after the other unless they may overlap."""
+        """Start past due times that started nothing: missed, skipped, paused or failed ones, and those before the
+        schedule was created. There may be at most 500. They start one after the other, unless they may overlap."""
         lines, note = await commands.backfill(name, signed(body))
         return AskedDue(due=[Due.of(line) for line in lines], note=note)
 
@@ -253,7 +254,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 def _add_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
     @app.get("/v1/schedules", operation_id="listSchedules", **documents(SchedulePage))
     def list_schedules(filters: Annotated[Paging, Query()], request: Request) -> Response:
-        """Schedules, in the order in which they were made."""
+        """All schedules, in the order in which they were created."""
         after = decode("schedule", filters.page_token) or 0
         rows = views.schedules.list_schedules(after, filters.page_size + 1)
         page, token = cut("schedule", rows, filters.page_size, lambda row: row.schedule_id)
@@ -261,11 +262,11 @@ def _add_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews)
 
     @app.get("/v1/schedules/{name}", operation_id="getSchedule", **documents(ScheduleDetail))
     async def get_schedule(name: ScheduleName, request: Request) -> Response:
-        """One schedule: its definition, its next due times, and days on which the clock makes a difference."""
+        """One schedule: its definition, its next due times, and the days with a change of the clock."""
         return conditional(request, await views.detail(await commands.find(name)))
 
     @app.get("/v1/schedules/{name}/due", operation_id="listDue", **documents(DuePage))
     async def list_due(name: ScheduleName, filters: Annotated[DueFilters, Query()], request: Request) -> Response:
-        """Due times of a schedule, the latest first, each with what became of it."""
+        """The firings of a schedule with their results, the latest first."""
         page, token = await run_in_threadpool(views.due, await commands.find(name), filters)
         return conditional(request, DuePage(due=[Due.of(one) for one in page], next_page_token=token))

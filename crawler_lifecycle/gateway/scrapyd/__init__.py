@@ -1,1 +1,1 @@
-"""scrapyd's dialect: its words for what the gateway does."""
+"""The API of scrapyd, so that clients of scrapyd can use this gateway."""

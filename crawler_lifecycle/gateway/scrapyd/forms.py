@@ -1,4 +1,4 @@
-"""Forms as scrapyd takes them: fields in the address and in the body, each with one value or several."""
+"""Forms as scrapyd accepts them: fields in the address and in the body, each with one or more values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from starlette.requests import Request
 
 from crawler_lifecycle.web.problems import Problem
 
-#: Fields of one request.
+#: The most fields of one request.
 FIELDS_MAX = 1000
-#: Bytes of the head of one part of a multipart form.
+#: The most bytes in the head of one part of a multipart form.
 _PART_HEAD_MAX = 1024
 
 _URLENCODED, _MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
@@ -22,34 +22,34 @@ _NAME = re.compile(rb"""^content-disposition:[ \t]*form-data;(?:[^\r\n]*;)?[ \t]
 
 
 def refused(text: str) -> Problem:
-    """The problem to tell of a request that can never work."""
+    """Return the problem for a request that can never work."""
     return Problem(422, "invalid_request", text)
 
 
 class Form:
-    """The fields of one request. Of a field that is given twice the first value counts, as with scrapyd."""
+    """The fields of one request. If a field is given twice, its first value counts, as with scrapyd."""
 
     def __init__(self, fields: Mapping[str, list[bytes]]) -> None:
         self._fields = dict(fields)
 
     def all(self, name: str) -> list[str]:
-        """Take every value of a field. Raises ``Problem``."""
+        """Remove a field and return all its values. Raises ``Problem``."""
         return [_text(name, value) for value in self._fields.pop(name, [])]
 
     def get(self, name: str) -> str | None:
-        """Take a field that may be missing. Raises ``Problem``."""
+        """Remove a field and return its value, or ``None`` if it is missing. Raises ``Problem``."""
         values = self._fields.pop(name, None)
         return None if values is None else _text(name, values[0])
 
     def need(self, name: str) -> str:
-        """Take a field that must be there. Raises ``Problem``."""
+        """Remove a required field and return its value. Raises ``Problem``."""
         found = self.get(name)
         if found is None:
             raise refused(f"'{name}' parameter is required; send it as a field of a form")
         return found
 
     def number(self, name: str) -> float:
-        """Take a number, 0 where it is missing. Raises ``Problem``."""
+        """Remove a field and return its number, or 0 if it is missing. Raises ``Problem``."""
         text = self.get(name)
         try:
             value = 0.0 if text is None else float(text)
@@ -60,17 +60,17 @@ class Form:
         return value
 
     def rest(self) -> dict[str, str]:
-        """Take what nobody has taken. Raises ``Problem``."""
+        """Remove all other fields and return their values. Raises ``Problem``."""
         return {name: self.get(name) or "" for name in list(self._fields)}
 
 
 def shown(text: object) -> str:
-    """A value as an answer names it."""
+    """Return a value as an answer shows it."""
     return repr(text if not isinstance(text, str) else text[:100])
 
 
 async def read_form(request: Request) -> Form:
-    """The fields of the address, and those of the body in their place. Raises ``Problem``."""
+    """Read the fields of a request. Fields of the body replace those of the address. Raises ``Problem``."""
     fields = _urlencoded(request.scope["query_string"])
     body = await request.body()
     if body and request.method == "POST":
@@ -81,12 +81,12 @@ async def read_form(request: Request) -> Form:
         elif kind == _MULTIPART:
             fields |= _multipart(body, given)
         else:
-            raise refused(f"Content-Type: {shown(given)} is not taken; send {_URLENCODED}")
+            raise refused(f"Content-Type: {shown(given)} is not accepted; send {_URLENCODED}")
     return Form(fields)
 
 
 def _urlencoded(raw: bytes) -> dict[str, list[bytes]]:
-    # Latin-1 keeps each byte: what is no UTF-8 is told with the name of its field.
+    # Latin-1 keeps each byte, so that an error about bad UTF-8 can later name the field.
     try:
         pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=FIELDS_MAX)
     except ValueError:
@@ -97,7 +97,7 @@ def _urlencoded(raw: bytes) -> dict[str, list[bytes]]:
 def _multipart(body: bytes, content_type: str) -> dict[str, list[bytes]]:
     found = _BOUNDARY.search(content_type)
     if found is None:
-        raise refused("Content-Type: no boundary in it; let a library write the form")
+        raise refused("Content-Type: has no boundary; let a library write the form")
     boundary = (found[1] or found[2]).encode("latin-1")
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, FIELDS_MAX + 1)
     if not parts or not parts[-1].startswith(b"--"):
@@ -123,7 +123,7 @@ def _text(name: str, value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise refused(f"{shown(name)[1:-1]} is invalid: {shown(value[:100])} is no UTF-8; send it as UTF-8") from None
+        raise refused(f"{shown(name)[1:-1]} is invalid: {shown(value[:100])} is not UTF-8; send it as UTF-8") from None
 
 
 def _too_many() -> Problem:

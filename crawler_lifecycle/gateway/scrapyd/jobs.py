@@ -1,4 +1,4 @@
-"""scrapyd's projects, spiders and jobs in our words: one project, the catalogue's crawlers, runs."""
+"""The calls of scrapyd's API: one project, the crawlers of the catalogue as spiders, and runs as jobs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .forms import Form, refused, shown
 
 Answer = dict[str, Any]
 
-#: Jobs that one list names: those that have not ended, and the newest that have (as scrapyd's ``finished_to_keep``).
+#: The most jobs in one list: live ones, and the newest ended ones (as scrapyd's ``finished_to_keep``).
 LIVE_MAX, FINISHED_MAX = 1000, 100
-#: How far ``daemonstatus`` counts.
+#: The highest number that ``daemonstatus`` counts.
 COUNTED_MAX = 10_000
-#: What a job is called by the status of its run.
+#: The state of a job for each status of its run.
 STATES: Mapping[RunStatus, str] = {
     RunStatus.INITIALIZING: "pending",
     RunStatus.PROCESSING: "running",
@@ -42,23 +42,23 @@ STATES: Mapping[RunStatus, str] = {
     RunStatus.FAILED: "finished",
 }
 _SIGNALS = {**dict.fromkeys(("INT", "TERM", "HUP", "2", "15", "1"), False), "KILL": True, "9": True}
-#: Our fields, as they are called here.
+#: The names that scrapyd has for our fields.
 _FIELDS = {"request_id": "jobid", "crawler": "spider"}
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """The answers to each call, without ``status`` and ``node_name``. Raises ``Problem`` and errors of the domain."""
+    """Answers each call, without ``status`` and ``node_name``. Raises ``Problem`` or an error of the domain."""
 
     project: str
     commands: Commands
     crawlers: Crawlers
     runs: RunReader
 
-    # --- what there is ----------------------------------------------------------------------------------------------
+    # --- projects, versions and spiders -----------------------------------------------------------------------------
 
     async def daemonstatus(self, form: Form) -> Answer:
-        """The number of jobs in each state; of those that have finished, as many as are listed."""
+        """Return the number of jobs in each state. Finished jobs are counted up to the number that a list shows."""
 
         def count(state: str, most: int) -> int:
             return self.runs.count_runs(_statuses(state), most)
@@ -67,41 +67,41 @@ class Jobs:
         return {state: await run_in_threadpool(count, state, most[state]) for state in most}
 
     async def listprojects(self, form: Form) -> Answer:
-        """The one project."""
+        """Return the only project."""
         return {"projects": [self.project]}
 
     async def listversions(self, form: Form) -> Answer:
-        """The one version; none of an unknown project."""
+        """Return the only version, or no version for an unknown project."""
         return {"versions": [await self._version()] if form.need("project") == self.project else []}
 
     async def listspiders(self, form: Form) -> Answer:
-        """The names of the catalogue's crawlers."""
+        """Return the names of the catalogue's crawlers."""
         self._check_project(form.need("project"))
         await self._check_version(form.get("_version"))
         return {"spiders": sorted(await self.crawlers.all())}
 
     async def _version(self) -> str:
-        """A digest of the catalogue."""
+        """Return a hash of the catalogue."""
         known = [dataclasses.asdict(crawler) for _, crawler in sorted((await self.crawlers.all()).items())]
         return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     def _check_project(self, project: str | None) -> None:
         if project not in (None, self.project):
             raise refused(
-                f"project {shown(project)} not found; this gateway has {self.project!r} alone "
+                f"project {shown(project)} not found; this gateway has only {self.project!r} "
                 "(LIFECYCLE_GATEWAY__SCRAPYD_PROJECT)"
             )
 
     async def _check_version(self, version: str | None) -> None:
         if version and version != (known := await self._version()):
             raise refused(
-                f"version {shown(version)} not found; the catalogue is {known!r} now: send that, or leave it out"
+                f"version {shown(version)} not found; the version is {known!r} now: send it, or leave _version out"
             )
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     async def schedule(self, form: Form) -> Answer:
-        """Start a run under the job's id. The same again finds it, and starts nothing."""
+        """Start a run with the id of the job. A repeat finds the run, and starts nothing."""
         self._check_project(form.need("project"))
         body = StartRun(
             crawler=form.need("spider"),
@@ -119,23 +119,23 @@ class Jobs:
             if problem.code == "unknown_crawler":
                 problem.detail = f"spider {shown(body.crawler)} not found; {problem.detail.partition('; ')[2]}"
             if problem.code == "idempotency_mismatch":
-                problem.detail = f"jobid: {shown(jobid)} is taken by another request; give another one"
-            # What is on record starts by itself, and a repeat with another id would start another one.
+                problem.detail = f"jobid: {shown(jobid)} is already used by another request; give another one"
+            # A recorded run starts by itself. A client that gets an error could repeat it with another id.
             if problem.code != "temporal_unavailable" or problem.run_id is None:
                 raise
             return {"jobid": jobid}
         if not done.fresh and done.row.status.terminal:
-            had = f"run {done.row.run_id} had it and is {done.row.status}"
-            raise refused(f"jobid: {shown(jobid)} is taken: {had}; give another one")
+            used = f"run {done.row.run_id} used it and is {done.row.status}"
+            raise refused(f"jobid: {shown(jobid)} is already used: {used}; give another one")
         return {"jobid": jobid}
 
     async def cancel(self, form: Form) -> Answer:
-        """Stop the run of a job, by force with ``KILL``; in which state it was, ``None`` when nothing is stopped."""
+        """Stop the run of a job, by force with the signal ``KILL``. Return its former state; ``None`` if it ended."""
         self._check_project(form.need("project"))
         job, signal = form.need("job"), form.get("signal") or "INT"
         force = _SIGNALS.get(signal.upper().removeprefix("SIG"))
         if force is None:
-            raise refused(f"signal: {shown(signal)} is not taken; give INT, which lets it finish, or KILL")
+            raise refused(f"signal: {shown(signal)} is not allowed; give INT for a graceful stop, or KILL")
         row = await self._find(job)
         if row is None or row.status.terminal:
             return {"prevstate": None}
@@ -143,16 +143,16 @@ class Jobs:
         return {"prevstate": None if done.row.status.terminal else STATES[row.status]}
 
     async def status(self, form: Form) -> Answer:
-        """The state of one job."""
+        """Return the state of one job."""
         job = form.need("job")
         self._check_project(form.get("project"))
         row = await self._find(job)
         return {"currstate": None if row is None else STATES[row.status]}
 
     async def listjobs(self, form: Form) -> Answer:
-        """The newest jobs, newest first."""
+        """Return the newest jobs, newest first."""
         self._check_project(form.get("project"))
-        # In this order a run that ends meanwhile is in both lists, and in no case in none.
+        # In this order, a run that ends between the calls is in both lists. In the other order, it could be in none.
         live = await run_in_threadpool(self._listed, ("pending", "running"), LIVE_MAX)
         ended = await run_in_threadpool(self._listed, ("finished",), FINISHED_MAX)
         over = {row.run_id for row in ended}
@@ -164,11 +164,11 @@ class Jobs:
         return answer
 
     async def run_of(self, project: str, spider: str, job: str) -> RunRow:
-        """The run of a job. Raises ``Problem`` 404."""
+        """Return the run of a job. Raises ``Problem`` 404."""
         row = await self._find(job)
         if row is None or (project, spider) != (self.project, row.crawler):
             what = f"project {shown(project)} has no job {shown(job)} of spider {shown(spider)}"
-            raise Problem(404, "log_not_found", f"{what}; listjobs.json has the newest, with log_url")
+            raise Problem(404, "log_not_found", f"{what}; listjobs.json lists the newest jobs with their log_url")
         return row
 
     def _listed(self, states: tuple[str, ...], most: int) -> list[RunRow]:
@@ -177,7 +177,7 @@ class Jobs:
 
     async def _find(self, job: str) -> RunRow | None:
         if not travels(job, REQUEST_ID_MAX):
-            return None  # no run has such an id, and not every database takes it
+            return None  # no run has such an id, and some databases refuse it
         return await run_in_threadpool(self.runs.find_run, job)
 
     def _job(self, row: RunRow) -> Answer:
@@ -195,7 +195,7 @@ class Jobs:
 
 
 def in_its_words(detail: str) -> str:
-    """A sentence of ours, with the field it begins with as the dialect calls it."""
+    """Replace the field at the beginning of an error text by its name in scrapyd's API."""
     field, colon, rest = detail.partition(": ")
     return f"{_FIELDS.get(field, field)}{colon}{rest}"
 
@@ -212,5 +212,5 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _time(moment: datetime) -> str:
-    """As scrapyd writes times: of no zone (here UTC), always with microseconds, which its clients read."""
+    """Return a time as scrapyd writes it: in UTC but without a zone, and with microseconds, which its clients need."""
     return moment.replace(tzinfo=None).isoformat(" ", "microseconds")

@@ -1,4 +1,4 @@
-"""Routes of scrapyd's dialect (docs/scrapyd.md). They are no part of the OpenAPI document: it is not our language."""
+"""Routes of scrapyd's API (docs/scrapyd.md). They are not in the OpenAPI document, which describes only our own API."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import MEDIA_TYPE
 
-#: The same from every gateway: names of our machines are nobody's business.
+#: The node name in answers. It is the same for every gateway, so that callers do not see names of machines.
 NODE = "crawler-lifecycle"
 READS = ("daemonstatus", "listprojects", "listversions", "listspiders", "listjobs", "status")
 WRITES = ("schedule", "cancel")
 UPLOADS = ("addversion", "delversion", "delproject")
 PATHS = frozenset(f"/{call}.json" for call in (*READS, *WRITES, *UPLOADS))
-#: Errors that scrapyd answers with HTTP 200.
+#: The statuses of errors that scrapyd answers with HTTP 200.
 _ITS_OWN = frozenset({400, 404, 405, 409, 415, 421, 422})
 _NOT_HERE = (
-    "crawlers are not uploaded to this service, and not deleted here: they are entries of the catalogue "
-    "(crawlers.yaml, LIFECYCLE_CRAWLERS) of the scheduler service; add, change or remove one there. "
-    "listspiders.json has those that there are"
+    "crawlers cannot be uploaded or deleted here: they are entries of the catalogue (crawlers.yaml, "
+    "LIFECYCLE_CRAWLERS) of the scheduler service; add, change or remove one there. "
+    "listspiders.json lists all crawlers"
 )
 
 
 def add_scrapyd(app: FastAPI, jobs: Jobs, reader: LogReader, tasks: TaskReader) -> None:
-    """Add the dialect."""
+    """Add the routes of scrapyd's API."""
 
     def add(call: str, method: str, answer: Callable[[Form], Awaitable[Answer]]) -> None:
         async def answered(request: Request) -> Response:
@@ -84,9 +84,9 @@ def _document(answer: Answer) -> bytes:
 
 
 class Dialect:
-    """ASGI middleware around all others: what goes wrong on a path of the dialect is told as scrapyd tells it.
+    """ASGI middleware around all others. On paths of scrapyd's API, it converts errors to scrapyd's form.
 
-    Clients look for ``message`` in an answer with HTTP 200; 401, 403, 429 and 5xx keep their status.
+    Clients read ``message`` in an answer with HTTP 200. The statuses 401, 403, 429 and 5xx stay as they are.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -99,7 +99,7 @@ class Dialect:
         start: Message | None = None
         body = bytearray()
 
-        async def told(message: Message) -> None:
+        async def converted(message: Message) -> None:
             nonlocal start
             if message["type"] == "http.response.start" and _is_problem(message):
                 start = message
@@ -108,19 +108,19 @@ class Dialect:
             else:
                 body.extend(message.get("body", b""))
                 if not message.get("more_body", False):
-                    content = _told(start, json.loads(bytes(body)), scope["path"])
+                    content = _converted(start, json.loads(bytes(body)), scope["path"])
                     await send(start)
                     await send({"type": "http.response.body", "body": content})
 
-        await self._app(scope, receive, told)
+        await self._app(scope, receive, converted)
 
 
 def _is_problem(message: Message) -> bool:
     return MutableHeaders(scope=message).get("content-type") == MEDIA_TYPE
 
 
-def _told(start: Message, problem: dict[str, Any], path: str) -> bytes:
-    """The body in the dialect; ``start`` is changed to fit."""
+def _converted(start: Message, problem: dict[str, Any], path: str) -> bytes:
+    """Return the body in scrapyd's form, and change the headers and status in ``start``."""
     detail = in_its_words(str(problem["detail"]))
     if start["status"] == 413 and path.removesuffix(".json")[1:] in UPLOADS:
         detail = _NOT_HERE

@@ -1,9 +1,9 @@
 """The feed: one reader of the outbox for all readers of the event stream.
 
-Readers have no queues. The feed keeps the newest events once, encoded, and each reader keeps only its place: the number
-of the last event it was given. Whoever falls behind what is kept is fed from the database until it has caught up, so
-memory does not grow with the number of readers or with their slowness, and no event is ever left out in silence: events
-of runs that ended long ago may have been removed (``crawlctl db prune``), and who would miss one of them is told so.
+Readers have no queues. The feed keeps the newest events once, encoded. Each reader keeps only its position: the number
+of the last event that it received. A reader that is too slow for the kept events reads from the database until it has
+caught up. Memory therefore does not grow with more readers or with slow readers. No event is left out silently. Events
+of runs that ended long ago may have been removed (``crawlctl db prune``); a reader that misses one is notified.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.events import EventStore
 from crawler_lifecycle.store.runs.reads import RunReader
 
-#: Pause between two readings of the outbox while somebody listens, in seconds: after news, and when there was none.
+#: Seconds between two readings of the outbox while a reader is connected: after new events, and without new events.
 BUSY_S, IDLE_S = 0.1, 0.25
 #: The longest pause while the database does not answer, in seconds.
-TROUBLE_S = 2.0
-#: Events read at once, for all readers and for one that catches up.
+RETRY_MAX_S = 2.0
+#: Events in one reading: for all readers, and for one reader that catches up.
 PAGE, CATCH_UP_PAGE = 500, 100
-#: What is kept for readers who are a little behind: at most so many events, and bytes.
+#: The most events and bytes that are kept in memory for readers that are a little behind.
 KEPT, KEPT_BYTES = 5000, 8 * 1024 * 1024
-#: Bytes given to a reader at once, and how many such pieces are kept for others at the same place.
+#: The most bytes of one piece for a reader, and the most pieces that are kept for other readers at the same position.
 CHUNK, GIVEN = 32 * 1024, 64
-#: A comment is sent after so many silent seconds, so that proxies and clients know that the stream lives.
+#: Seconds without an event after which a comment is sent. It shows proxies and clients that the stream is alive.
 PING_S = 15.0
-#: What clients should wait before they come back, in milliseconds.
+#: Milliseconds that clients should wait before they connect again.
 RETRY_MS = 2000
-#: Pause of a reader whose own question the database did not answer, in seconds.
+#: Seconds that a reader waits after the database did not answer it.
 OUTAGE_S = 1.0
 _WAITING = format_sse_event(comment="the database does not answer, waiting for it")
 
@@ -51,12 +51,12 @@ T = TypeVar("T")
 
 
 class Gone(Exception):
-    """Events after a reader's place are not on record any more."""
+    """Events after a reader's position were removed from the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One event as it goes over the wire."""
+    """One event as it is sent."""
 
     seq: int
     subject: str
@@ -64,7 +64,7 @@ class Frame:
 
 
 def encode(event: Event) -> Frame:
-    """The event as ``text/event-stream``: its number as id, its type as name, all of it as JSON."""
+    """Encode an event as ``text/event-stream``: id is its number, name is its type, and data is the whole event."""
     data = {
         "seq": event.seq,
         "subject": event.subject,
@@ -75,16 +75,16 @@ def encode(event: Event) -> Frame:
         "created_at": event.created_at,
         "body": event.body,
     }
-    # ASCII alone: Python's own idea of a line ends at U+2028 too, and so do the lines of clients written in it.
+    # Only ASCII: clients in Python may split lines with ``str.splitlines``, which also splits at U+2028.
     text = to_json(data, inf_nan_mode="null", ensure_ascii=True).decode()
     return Frame(event.seq, event.subject, format_sse_event(data_str=text, event=event.type, id=str(event.seq)))
 
 
 @dataclass(eq=False)
 class Feed:
-    """Reads the outbox while somebody listens, and gives each reader what follows its place.
+    """Reads the outbox while it has readers, and gives each reader the events after its position.
 
-    ``run`` is a background task of the app; ``close`` ends every stream at once.
+    ``run`` is a background task of the app. ``close`` ends all streams at once.
     """
 
     events: EventStore
@@ -96,30 +96,30 @@ class Feed:
 
     def __post_init__(self) -> None:
         self.readers = 0
-        """The number of those who read or wait now."""
+        """The number of clients that read or wait now."""
         self._wanted = asyncio.Event()
         self.news = asyncio.Event()
-        """It is set at the next news: take it before a look at the place, so that no news gets lost."""
+        """Set at the next new events. Get this object before you compare positions, or you may miss an event."""
         self.closed = False
-        """True when nobody is served any more."""
+        """True after ``close``: all streams end."""
         self._pause = IDLE_S
         self._heard_at: float | None = None
-        #: Number of the newest event that was read; ``None`` until the database has answered once.
+        #: The number of the newest event that was read; ``None`` until the database has answered once.
         self._head: int | None = None
-        #: The newest events, complete from ``_since`` (not included) to ``_head``.
+        #: The newest events: all events after ``_since``, up to and including ``_head``.
         self._ring: list[Frame] = []
         self._since = 0
         self._ring_bytes = 0
-        #: What readers at the same place were given since the last news.
+        #: The pieces since the last new events, by position and subject. Readers at the same position share them.
         self._given: dict[tuple[int, str | None], tuple[bytes, int]] = {}
-        # Threads of their own: the feed and those who catch up must not wait for each other, nor for requests.
+        # Own threads: the feed and the readers that catch up must not wait for each other, or for requests.
         self._thread = CapacityLimiter(1)
         self._catch_up_threads = CapacityLimiter(2)
 
     # --- readers
 
     def enter(self, kind: str = "events") -> None:
-        """A reader begins."""
+        """Count a new reader."""
         self.readers += 1
         if self.readers == 1:
             self._heard_at = self._now()
@@ -127,151 +127,154 @@ class Feed:
         self._wanted.set()
 
     def leave(self, kind: str = "events") -> None:
-        """A reader is gone."""
+        """Count a reader that left."""
         self.readers -= 1
         self.metrics.readers.labels(kind).dec()
         if not self.readers:
             self._wanted.clear()
 
     def dropped(self, kind: str = "events") -> None:
-        """A reader was cut because it did not read."""
+        """Count a reader that was disconnected because it did not read."""
         self.metrics.dropped.labels(kind).inc()
 
     @property
     def silent_s(self) -> float | None:
-        """Seconds since the outbox was last read, or since somebody began to wait for that; ``None``: nobody does."""
+        """Seconds since the last reading of the outbox, or since the first reader came. ``None`` without readers."""
         return None if self._heard_at is None or not self.readers else self._now() - self._heard_at
 
     def close(self) -> None:
-        """End every stream, now and from now on."""
+        """End all streams, also new ones."""
         self.closed = True
-        self._tell()
+        self._wake()
 
-    # --- those who wait for news of one run
+    # --- waiting for events of one subject
 
-    async def place(self, within_s: float) -> int:
-        """The place where the outbox ends; 0 where nobody knows in time, and then everything that comes is news."""
+    async def position(self, within_s: float) -> int:
+        """Return the number of the newest event, or 0 if it is not known in time: then every event counts as new."""
         if self._head is None:
-            await self.heard(self.news, within_s)
+            await self.wait_for_news(self.news, within_s)
         return self._head or 0
 
-    def news_of(self, subject: str, place: int) -> tuple[int, bool]:
-        """The place up to which is known now, and whether anything about the subject stands after ``place``."""
-        if self._head is None or self._head <= place:
-            return place, False
-        known, subjects = self.changed(place)
+    def news_of(self, subject: str, position: int) -> tuple[int, bool]:
+        """Return the number of the newest event, and whether an event after ``position`` is about the subject."""
+        if self._head is None or self._head <= position:
+            return position, False
+        known, subjects = self.changed(position)
         return known, subjects is None or subject in subjects
 
-    def changed(self, place: int) -> tuple[int, set[str] | None]:
-        """The place up to which is known now, and the subjects of the events after ``place``; ``None``: not all are."""
-        if self._head is None or place < self._since:
+    def changed(self, position: int) -> tuple[int, set[str] | None]:
+        """Return the number of the newest event, and the subjects of the events after ``position``.
+
+        The subjects are ``None`` if not all of these events are kept.
+        """
+        if self._head is None or position < self._since:
             return self._head or 0, None
-        first = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq)
+        first = bisect.bisect_right(self._ring, position, key=lambda frame: frame.seq)
         return self._head, {frame.subject for frame in self._ring[first:]}
 
     async def stream(self, after: int | None, subject: str | None) -> AsyncGenerator[bytes, None]:
-        """The wire: ``hello``, then every event with a number greater than ``after`` (default: from now on).
+        """Yield the bytes of the stream: ``hello``, then all events after the number ``after`` (default: new events).
 
-        It goes on through outages of the database, with comments, and ends only when the feed closes. Who comes back
-        to a place behind which events were removed is sent to the end, with ``reset``. 0 is nobody's place: from there
-        on everything is told that is on record.
+        If the database is down, the stream sends comments and waits. It ends only when the feed closes. If events
+        after ``after`` were removed, the stream sends ``hello`` with ``reset`` and begins at the newest event. With
+        ``after`` 0, it sends all recorded events, and removed events do not matter.
         """
-        place, reset = None, False
+        position, reset = None, False
         whole = after != 0
-        while place is None and not self.closed:
+        while position is None and not self.closed:
             try:
                 if self._head is not None:
-                    place, reset = await self._place(after, subject)
-                elif not await self.heard(self.news, self.ping_s):
+                    position, reset = await self._begin(after, subject)
+                elif not await self.wait_for_news(self.news, self.ping_s):
                     yield _WAITING
             except StoreUnavailable:
                 yield _WAITING
                 await asyncio.sleep(OUTAGE_S)
-        if place is None:
+        if position is None:
             return
-        yield self._hello(place, reset)
-        told, told_at = place, self._now()
+        yield self._hello(position, reset)
+        sent, sent_at = position, self._now()
         while not self.closed:
             news = self.news
             try:
-                chunk, place = await self._next(place, subject, whole)
+                chunk, position = await self._next(position, subject, whole)
             except Gone:
-                place = place if self._head is None else self._head
-                chunk = self._hello(place, True)
+                position = position if self._head is None else self._head
+                chunk = self._hello(position, True)
             except StoreUnavailable:
                 chunk = _WAITING
                 await asyncio.sleep(OUTAGE_S)
-            if not chunk and self._now() - told_at >= self.ping_s:
-                # An id without data moves the reader's place and shows nothing: with a filter it would stay far back.
-                chunk = KEEPALIVE_COMMENT if told == place else format_sse_event(comment="ping", id=str(place))
+            if not chunk and self._now() - sent_at >= self.ping_s:
+                # An id without data moves the client's last id. With a filter, the id would otherwise become too old.
+                chunk = KEEPALIVE_COMMENT if sent == position else format_sse_event(comment="ping", id=str(position))
             if chunk:
                 yield chunk
-                told, told_at = place, self._now()
-            elif self._head is None or place >= self._head:
-                await self.heard(news, told_at + self.ping_s - self._now())
+                sent, sent_at = position, self._now()
+            elif self._head is None or position >= self._head:
+                await self.wait_for_news(news, sent_at + self.ping_s - self._now())
 
-    async def _place(self, after: int | None, subject: str | None) -> tuple[int, bool]:
-        """The place where a reader begins, and whether that is not where it left off: what follows is gone, or never
-        was here."""
+    async def _begin(self, after: int | None, subject: str | None) -> tuple[int, bool]:
+        """Return the position at which a reader begins, and whether it must read everything again. It must, if events
+        after ``after`` were removed, or if this database never had an event ``after``."""
         assert self._head is not None, "the database has answered"
         if after is None:
             return self._head, False
         if after > self._head:
-            # It may have read elsewhere what we have not read yet; else the database is another one by now.
+            # Another gateway may have sent events that we have not read yet. Otherwise the database is another one.
             newest = await self._ask(self.events.last_event_seq, limiter=self._catch_up_threads)
             return (after, False) if after <= newest else (self._head, True)
         gone = 0 < after < self._since and await self._is_gone(after, subject)
         return (self._head, True) if gone else (after, False)
 
-    async def _is_gone(self, place: int, subject: str | None) -> bool:
-        """Return whether anything of what followed ``place`` was removed: of the run, or the very next event of all."""
+    async def _is_gone(self, position: int, subject: str | None) -> bool:
+        """Return whether an event after ``position`` was removed: one of the subject, or without one the next event."""
         limiter = self._catch_up_threads
         if subject is None:
-            # Every number was given to an event, so one that is missing was removed.
-            following = await self._ask(self.events.events_after, place, 1, None, limiter=limiter)
-            return not following or following[0].seq != place + 1
-        run_id, _ = _about(subject)
-        if run_id is None:  # events of managers stay as long as these do
+            # Numbers have no gaps: a missing event was removed.
+            following = await self._ask(self.events.events_after, position, 1, None, limiter=limiter)
+            return not following or following[0].seq != position + 1
+        run_id, _ = _filter(subject)
+        if run_id is None:  # events of a manager are kept as long as the manager
             return False
         through = pruned_through(await self._ask(self.runs.properties, run_id, limiter=limiter))
-        return through is not None and place < through
+        return through is not None and position < through
 
-    def _hello(self, place: int, reset: bool) -> bytes:
-        data = {"server_time": self.clock(), "version": release(), "seq": place, "reset": reset}
-        return format_sse_event(data_str=to_json(data).decode(), event="hello", id=str(place), retry=RETRY_MS)
+    def _hello(self, position: int, reset: bool) -> bytes:
+        data = {"server_time": self.clock(), "version": release(), "seq": position, "reset": reset}
+        return format_sse_event(data_str=to_json(data).decode(), event="hello", id=str(position), retry=RETRY_MS)
 
-    async def _next(self, place: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
-        """The bytes that follow ``place``, at most about ``CHUNK`` of them, and the place after them.
+    async def _next(self, position: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
+        """Return the events after ``position`` as bytes, about ``CHUNK`` at most, and the position after them.
 
-        Raises ``Gone`` when it has to be ``whole`` and is not.
+        Raises ``Gone`` if ``whole`` is true and some of these events were removed.
         """
         head = self._head
-        if head is None or place >= head:
-            return b"", place
-        if place < self._since:
-            return await self._catch_up(place, head, subject, whole)
-        known = self._given.get((place, subject))
+        if head is None or position >= head:
+            return b"", position
+        if position < self._since:
+            return await self._catch_up(position, head, subject, whole)
+        known = self._given.get((position, subject))
         if known is None:
             if len(self._given) >= GIVEN:
                 self._given.clear()
-            first = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq)
-            known = self._given[place, subject] = _cut(self._ring, first, subject, head)
+            first = bisect.bisect_right(self._ring, position, key=lambda frame: frame.seq)
+            known = self._given[position, subject] = _cut(self._ring, first, subject, head)
         return known
 
-    async def _catch_up(self, place: int, head: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
+    async def _catch_up(self, position: int, head: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
         limiter = self._catch_up_threads
-        found = await self._ask(self.events.events_after, place, CATCH_UP_PAGE, *_about(subject), limiter=limiter)
+        found = await self._ask(self.events.events_after, position, CATCH_UP_PAGE, *_filter(subject), limiter=limiter)
         full = len(found) == CATCH_UP_PAGE
         if whole and subject is None:
-            found = [event for number, event in enumerate(found, place + 1) if event.seq == number]
-            full = True  # up to the last of them, and no further
+            found = [event for number, event in enumerate(found, position + 1) if event.seq == number]
+            full = True  # stop before the first gap
             if not found:
                 raise Gone
-        # Asked after the reading: what was removed in between is marked by now.
-        elif whole and await self._is_gone(place, subject):
+        # This check comes after the reading, so that it also sees a removal between the two.
+        elif whole and await self._is_gone(position, subject):
             raise Gone
         frames = [encode(event) for event in found]
-        # A page that is not full holds everything up to the event that was known to be there before it was read.
+        # A page that is not full has all events up to ``head``, which was known before the reading.
         end = max(head, frames[-1].seq) if frames else head
         return _cut(frames, 0, None, frames[-1].seq if full else end)
 
@@ -279,15 +282,15 @@ class Feed:
 
     async def run(self) -> None:
         """Read while there are readers, until the feed closes."""
-        # Anew for each loop that the app is served in; readers may be there already.
+        # A new event object for each event loop of the app. Readers may be connected already.
         self.closed, self._wanted = False, asyncio.Event()
         if self.readers:
             self._wanted.set()
         self._forget()
-        await Loop("the reading of the outbox", IDLE_S, retry_s=(2 * IDLE_S, TROUBLE_S)).run(self._turn)
+        await Loop("the reading of the outbox", IDLE_S, retry_s=(2 * IDLE_S, RETRY_MAX_S)).run(self._turn)
 
     async def _turn(self) -> float:
-        """One reading, as soon as there is a reader; the seconds to the next one."""
+        """Wait for a reader and read once. Return the seconds until the next reading."""
         if not self.readers:
             self._forget()
             await self._wanted.wait()
@@ -299,19 +302,19 @@ class Feed:
         return 0.0 if full else self._pause
 
     async def _read(self) -> bool:
-        """One page of news; whether there may be more at once."""
+        """Read one page of new events. Return whether the next page may be read at once."""
         if self._head is None:
             self._head = self._since = await self._ask(self.events.last_event_seq, limiter=self._thread)
             self._heard_at = self._now()
             self._fresh = True
-            self._tell()
+            self._wake()
             return False
         events = await self._ask(self.events.events_after, self._head, PAGE, None, limiter=self._thread)
         self._heard_at = self._now()
         self._fresh = bool(events)
         if events:
             self._keep(events)
-            self._tell()
+            self._wake()
         return len(events) == PAGE
 
     def _keep(self, events: list[Event]) -> None:
@@ -339,13 +342,13 @@ class Feed:
 
     # --- waiting
 
-    def _tell(self) -> None:
-        """Wake whoever waits; who waits next waits for the next news."""
+    def _wake(self) -> None:
+        """Wake all waiting readers, and prepare the object for the next new events."""
         self.news.set()
         self.news = asyncio.Event()
 
-    async def heard(self, news: asyncio.Event, within_s: float) -> bool:
-        """Wait for news, or for the end of the feed; ``False`` when neither came in time."""
+    async def wait_for_news(self, news: asyncio.Event, within_s: float) -> bool:
+        """Wait for new events or for the end of the feed. Return ``False`` if neither came in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(within_s, 0.0)):
                 await news.wait()
@@ -359,14 +362,17 @@ class Feed:
         return await to_thread.run_sync(lambda: question(*args), abandon_on_cancel=True, limiter=limiter)
 
 
-def _about(subject: str | None) -> tuple[int | None, str | None]:
-    """The run that a subject names, or whatever else it is, as the database is asked for it."""
+def _filter(subject: str | None) -> tuple[int | None, str | None]:
+    """Return the filter of a subject for the database: the id of a run, or else the subject itself."""
     kind, _, rest = (subject or "").partition("/")
     return (int(rest), None) if kind == "runs" else (None, subject)
 
 
 def _cut(frames: list[Frame], first: int, subject: str | None, end: int) -> tuple[bytes, int]:
-    """As many frames as make a chunk, and the place after them; ``end`` is the place when none is left."""
+    """Join frames of the subject up to the size of a chunk. Return the bytes and the position after them.
+
+    The position is ``end`` if no frame is left.
+    """
     wires: list[bytes] = []
     size, last = 0, end
     for frame in frames[first:] if first else frames:

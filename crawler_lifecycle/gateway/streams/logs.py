@@ -1,4 +1,4 @@
-"""Logs of tasks: from the cluster where it can be asked, else the end of the log that was kept."""
+"""Logs of tasks: read from the cluster if possible, or else the end of the log that the database kept."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from crawler_lifecycle.web.problems import Problem
 
 #: Bytes read and sent at once.
 CHUNK = 64 * 1024
-#: How far back lines are looked for, in bytes; a log may consist of one line without an end.
+#: The most bytes in which line ends are searched backwards. A log may be one long line.
 BACK_MAX = 4 * 1024 * 1024
-#: More lines than any log that was kept has.
+#: More lines than any kept log has.
 WHOLE = 1_000_000
-#: Pause between two readings of a log that is followed, in seconds, and between two questions to the database.
+#: While a log is followed: seconds between two readings of the log, and between two checks of the task's status.
 FOLLOW_S, STATUS_S = 0.3, 1.5
-#: Log files that are read at the same moment, whatever the number of readers.
+#: The most logs that are read at the same moment, for any number of readers.
 THREADS = 4
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LoggedTask:
-    """A task whose log is asked for."""
+    """A task whose log is requested."""
 
     run: RunRef
     ref: TaskRef
@@ -47,9 +47,9 @@ class LoggedTask:
 
 @dataclass(eq=False)
 class LogReader:
-    """Opens logs: each answer is a generator of bytes that holds neither a thread nor more than a chunk.
+    """Opens logs. Each answer is a generator of bytes: it uses no thread while it waits, and memory for one chunk.
 
-    ``source`` is ``None`` when this gateway cannot read what tasks print.
+    ``source`` is ``None`` if this gateway cannot read the output of tasks.
     """
 
     runs: RunReader
@@ -59,26 +59,26 @@ class LogReader:
     _closed: bool = False
 
     def __post_init__(self) -> None:
-        # Apart from each other: a database that hangs must not keep anybody from what is printed.
+        # Separate threads: if the database hangs, logs can still be read from the cluster.
         self._threads, self._store_threads = CapacityLimiter(THREADS), CapacityLimiter(THREADS)
 
     def answer(self, chunks: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str]) -> Streamed:
-        """The answer that gives these bytes of a log, counted as one of its readers."""
+        """Return the answer that sends these bytes of a log. It is counted as a reader of logs."""
         readers, dropped = self.metrics.readers.labels("log"), self.metrics.dropped.labels("log")
         return Streamed(chunks, media_type, headers, entered=readers.inc, left=readers.dec, dropped=dropped.inc)
 
     def open(self) -> None:
-        """Follow logs (again)."""
+        """Allow logs to be followed, also after ``close``."""
         self._closed = False
 
     def close(self) -> None:
-        """End whatever is followed, within one reading."""
+        """End all answers that follow a log, after their present reading."""
         self._closed = True
 
     async def read(self, task: LoggedTask, lines: int, *, follow: bool) -> AsyncGenerator[bytes, None]:
-        """The last ``lines`` of a task's log and, when it is followed, what comes until the task has ended.
+        """Return the last ``lines`` of a task's log. With ``follow``, new output is added until the task has ended.
 
-        Raises ``Problem`` 404 when there is nothing to give, and ``ClusterUnavailable``.
+        Raises ``Problem`` 404 if no log can be read, and ``ClusterUnavailable``.
         """
         part = await self._part(task, None, CHUNK)
         if part is not None and not (part.ended and not part.next):
@@ -96,38 +96,38 @@ class LogReader:
         return _once(_last_lines(kept.encode(), lines))
 
     async def whole(self, task: LoggedTask) -> AsyncGenerator[bytes, None]:
-        """All of a task's log up to now, as far as it is here; else what was kept of it. Raises as ``read`` does."""
+        """Return the whole log of a task up to now, or else the kept end of it. Raises the errors of ``read``."""
         part = await self._part(task, None, CHUNK)
         if part is not None and part.next:
             return self._copy(task, 0, part.next, WHOLE)
         return await self.read(task, WHOLE, follow=False)
 
     def _may_come(self, task: LoggedTask) -> bool:
-        """Return whether a log that is not here may come: the task has not begun, or nobody can say that it has."""
+        """Return whether a missing log may still appear, because the task has not begun yet."""
         return self.source is not None and task.status in (TaskStatus.QUEUED, TaskStatus.PENDING)
 
     async def _pruned(self, task: LoggedTask) -> bool:
-        """Return whether ends of logs were removed of the run."""
+        """Return whether kept logs of this run were removed after its end."""
         return (
             task.status.terminal and pruned_through(await self._ask(self.runs.properties, task.run.run_id)) is not None
         )
 
     def _missing(self, task: LoggedTask, follow: bool, pruned: bool) -> Problem:
-        where = f"task {task.ref.task_id} is {task.status}, its log is not here; "
+        state = f"task {task.ref.task_id} is {task.status} and has no log here; "
         if pruned:
-            why = "what was kept of it was removed, because its run ended long ago (crawlctl db prune)"
+            why = "the kept log was removed, because its run ended long ago (crawlctl db prune)"
         elif task.status.terminal:
-            why = "none was kept"
+            why = "no log was kept"
         elif self._may_come(task):
-            why = "it prints nothing before it executes; follow=true waits for that"
+            why = "it prints nothing before it executes; follow=true waits for the first output"
         elif follow:
-            why = "it executes where this gateway cannot read; its end is kept when the task has ended"
+            why = "this gateway cannot read logs of the cluster; the log's end is kept after the task has ended"
         else:
-            why = "it is kept when the task has ended"
-        return Problem(404, "log_not_found", where + why, run_id=task.run.run_id)
+            why = "the log's end is kept after the task has ended"
+        return Problem(404, "log_not_found", state + why, run_id=task.run.run_id)
 
     async def _line(self, task: LoggedTask, part: LogPart, lines: int) -> int:
-        """The place where the last ``lines`` lines before ``part.next`` begin, if that is not too far back."""
+        """Return the position at which the last ``lines`` lines before ``part.next`` begin, up to ``BACK_MAX`` back."""
         end, size = part.next, len(part.data)
         while True:
             kept = len(_last_lines(part.data, lines))
@@ -136,35 +136,35 @@ class LogReader:
             size = min(size * 8, BACK_MAX, end)
             found = await self._part(task, end - size, size)
             if found is None or len(found.data) < size:
-                return end - kept  # it was cut meanwhile
+                return end - kept  # the log was shortened meanwhile
             part = found
 
-    async def _copy(self, task: LoggedTask, place: int, end: int, lines: int) -> AsyncGenerator[bytes, None]:
-        """The bytes between two places; the kept end of a log that went away before any of it was given."""
-        begin = place
-        while place < end:
-            part = await self._part(task, place, min(CHUNK, end - place))
-            if part is None or not part.data or part.next <= place:
+    async def _copy(self, task: LoggedTask, position: int, end: int, lines: int) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes between two positions. If the log is gone before the first byte, yield its kept end."""
+        begin = position
+        while position < end:
+            part = await self._part(task, position, min(CHUNK, end - position))
+            if part is None or not part.data or part.next <= position:
                 break
             yield part.data
-            place = part.next
-        if place == begin < end and (kept := await self._kept(task)) is not None:
+            position = part.next
+        if position == begin < end and (kept := await self._kept(task)) is not None:
             yield _last_lines(kept, lines)
 
-    async def _follow(self, task: LoggedTask, place: int, *, seen: bool) -> AsyncGenerator[bytes, None]:
-        """The bytes that come from a place on, until the task has ended and all of it was given.
+    async def _follow(self, task: LoggedTask, position: int, *, seen: bool) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes after a position until the task has ended and its whole log was sent.
 
-        ``seen``: its log was found. One that was never found is given as far as it was kept.
+        ``seen``: the log was found before. If it is never found, yield its kept end after the end of the task.
         """
         asked, over = self._now(), task.status.terminal
         while not self._closed:
             try:
-                part = await self._part(task, place, CHUNK)
+                part = await self._part(task, position, CHUNK)
             except LifecycleError:
                 part = None  # an outage is not the end of a log
             seen = seen or part is not None
             if part is not None and part.data:
-                place = part.next
+                position = part.next
                 yield part.data
                 if len(part.data) == CHUNK:
                     continue
@@ -175,13 +175,13 @@ class LogReader:
             if self._now() - asked >= STATUS_S:
                 over, asked = await self._over(task), self._now()
                 if over:
-                    continue  # what was printed before the end is given, too
+                    continue  # read once more: the last output came before the end
             await asyncio.sleep(FOLLOW_S)
         if not seen and over and (kept := await self._kept(task)) is not None:
             yield kept
 
     async def _over(self, task: LoggedTask) -> bool:
-        """Return whether the task is recorded as ended, or its row belongs to a former attempt by now."""
+        """Return whether the task is recorded as ended, or its row is missing."""
         try:
             found = await self._ask(
                 lambda: self.tasks.list_tasks(
@@ -218,7 +218,7 @@ async def _in_thread(call: Callable[[], T], limiter: CapacityLimiter) -> T:
 
 
 def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask:
-    """The task with this id, or the run's main task. Raises ``Problem`` 404."""
+    """Return the task with this id, or the run's main task. Raises ``Problem`` 404."""
     run_id = run.run_id
     if task_id is None:
         main = tasks.task_page(run_id, list(TaskStatus), limit=1)
@@ -235,15 +235,15 @@ def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask
 
 
 def _last_lines(data: bytes, lines: int) -> bytes:
-    """The last lines; a last one without an end counts as one."""
+    """Return the last lines. A last line without a line end counts, too."""
     if lines == 0:
         return b""
-    place = len(data) - 1 if data.endswith(b"\n") else len(data)
+    position = len(data) - 1 if data.endswith(b"\n") else len(data)
     for _ in range(lines):
-        place = data.rfind(b"\n", 0, place)
-        if place < 0:
+        position = data.rfind(b"\n", 0, position)
+        if position < 0:
             return data
-    return data[place + 1 :]
+    return data[position + 1 :]
 
 
 async def _once(data: bytes) -> AsyncGenerator[bytes, None]:

@@ -1,4 +1,4 @@
-"""Long responses: limits for clients that stop reading, and how such a response ends."""
+"""Long responses, which end if the client stops reading."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from crawler_lifecycle.web.listening import transport_of
 
 logger = logging.getLogger(__name__)
 
-#: A client that takes nothing for so long, in seconds, loses its connection.
+#: Seconds without reading after which a client is disconnected.
 STALL_S = 10.0
-#: Bytes that may wait in this process, and in the kernel, for one client.
+#: The most bytes that wait for one client in this process, and in the kernel.
 BUFFER = 16 * 1024
 KERNEL_BUFFER = 64 * 1024
 
@@ -27,9 +27,9 @@ class Stalled(Exception):
 
 
 class Streamed(StreamingResponse):
-    """A ``StreamingResponse`` that drops a client which stops reading, and closes its generator whatever happens.
+    """A ``StreamingResponse`` that disconnects a client which stops reading. It always closes its generator.
 
-    ``entered`` and ``left`` are called when the answer begins and when it is over, ``dropped`` when the client was cut.
+    It calls ``entered`` at the begin of the answer, ``left`` at its end, and ``dropped`` if it disconnects the client.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class Streamed(StreamingResponse):
             _keep_small(transport)
         self._entered()
         try:
-            # Closed by us: a generator that is cancelled between two chunks would otherwise wait for the collector.
+            # If the answer is cancelled between two chunks, only this closes the generator at once.
             async with contextlib.aclosing(self._chunks):
                 await super().__call__(scope, receive, send)
         except* Stalled:
             self._dropped()
-            logger.info("%s: the client took nothing for %g s and was dropped", scope["path"], self._stall_s)
+            logger.info("%s: the client read nothing for %g s and was disconnected", scope["path"], self._stall_s)
             if transport is not None:
                 transport.abort()
-                await asyncio.sleep(0)  # the server hears of it in the loop's next round
+                await asyncio.sleep(0)  # the server notices it in the next round of the loop
         finally:
             self._left()
 
@@ -81,7 +81,7 @@ class Streamed(StreamingResponse):
 
 
 def _keep_small(transport: asyncio.Transport) -> None:
-    """Let the buffers under this answer hold little, so that a client that does not read is noticed early."""
+    """Make the buffers of this answer small, so that a client that does not read is noticed early."""
     transport.set_write_buffer_limits(high=BUFFER)
     connection = transport.get_extra_info("socket")
     if connection is not None:

@@ -1,7 +1,7 @@
-"""The timeline of a run: one entry for each thing that happened, with a sentence for people.
+"""The timeline of a run: an entry for each change or event, with a sentence for people.
 
-Five tables tell it. Two of them may be long (transitions, corrections) and are read in pages by their numbers; the
-others have a handful of rows for an attempt. A page merges them by time, and its token keeps a place in each.
+The entries come from five tables. Transitions and corrections may be many, so they are read in pages by their numbers.
+The other tables have only a few rows for each attempt. A page merges all by time; its token has a position in each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from crawler_lifecycle.domain.audits.corrections import MEANINGS, SOURCES
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.cursors import decode_places, encode
+from crawler_lifecycle.gateway.cursors import decode_positions, encode
 from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow, TransitionRow
 from crawler_lifecycle.store.events import EventStore
@@ -35,10 +35,10 @@ Kind = Literal["attempt", "status", "task", "correction", "stop", "export", "del
 
 
 class TimelineEntry(BaseModel):
-    """One thing that happened. ``key`` names it for ever; an export or delivery that is tried again keeps its key.
+    """One entry. ``key`` never changes: also an export or delivery that is tried again keeps its key.
 
-    ``attempt``, ``status`` and ``task`` are changes of status: the columns of ``status_transition`` are beside them.
-    All others have the row of their table in ``record``.
+    Entries of the kinds ``attempt``, ``status`` and ``task`` are changes of status, with the columns of
+    ``status_transition``. All others have the row of their table in ``record``.
     """
 
     key: str
@@ -59,15 +59,15 @@ class TimelineEntry(BaseModel):
 
 
 class TimelinePage(BaseModel):
-    """A page of what happened to a run and its tasks, oldest first."""
+    """A page of the timeline of a run and its tasks, oldest entries first."""
 
     timeline: list[TimelineEntry]
     next_page_token: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
-    """The place reached in each source: the numbers of a transition and a correction, and a rank among the rest."""
+class _Positions:
+    """The last position in each source: numbers of a transition and of a correction, and a rank in the other tables."""
 
     seq: int = 0
     correction: int = 0
@@ -76,7 +76,7 @@ class _Places:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The history of a run, from all records of it."""
+    """The history of a run, made from all its records."""
 
     runs: RunReader
     tasks: TaskReader
@@ -85,32 +85,32 @@ class Timeline:
     events: EventStore
 
     def page(self, run: RunRow, token: str | None, size: int) -> TimelinePage:
-        """The page after ``token``. Raises ``Problem`` 422 for a token of another list."""
-        numbers = decode_places(LIST, token, 5)
-        places = _Places() if numbers is None else _Places(numbers[0], numbers[1], (numbers[2], numbers[3], numbers[4]))
-        told = list(self._merged(run, places, size + 1))
-        entries = [entry for entry, _ in told[:size]]
-        if len(told) <= size:
+        """Return the page after ``token``. Raises ``Problem`` 422 for a token of another list."""
+        n = decode_positions(LIST, token, 5)
+        begin = _Positions() if n is None else _Positions(n[0], n[1], (n[2], n[3], n[4]))
+        found = list(self._merged(run, begin, size + 1))
+        entries = [entry for entry, _ in found[:size]]
+        if len(found) <= size:
             return TimelinePage(timeline=entries, next_page_token=None)
-        last = told[size - 1][1]
+        last = found[size - 1][1]
         return TimelinePage(timeline=entries, next_page_token=encode(LIST, last.seq, last.correction, *last.rest))
 
-    def _merged(self, run: RunRow, places: _Places, count: int) -> Iterator[tuple[TimelineEntry, _Places]]:
-        """The next entries by time, each with the places after it. Every source keeps its own order."""
-        transitions = self.runs.transitions(run.run_id, places.seq, count)
-        corrections = self.corrections.list_corrections(run.run_id, places.correction, count)
-        rest = [item for item in self._rest(run) if item[0] > places.rest]
-        told = {row.task_id for row in transitions} | {row.task_id for row in corrections}
-        indexes = self.tasks.task_indexes([one for one in told if one is not None])
+    def _merged(self, run: RunRow, positions: _Positions, count: int) -> Iterator[tuple[TimelineEntry, _Positions]]:
+        """Yield the next entries by time, each with the positions after it. Entries of one source keep their order."""
+        transitions = self.runs.transitions(run.run_id, positions.seq, count)
+        corrections = self.corrections.list_corrections(run.run_id, positions.correction, count)
+        rest = [item for item in self._rest(run) if item[0] > positions.rest]
+        task_ids = {row.task_id for row in transitions} | {row.task_id for row in corrections}
+        indexes = self.tasks.task_indexes([one for one in task_ids if one is not None])
         merged: Iterator[tuple[datetime, str, Any, TimelineEntry]] = heapq.merge(
             ((row.committed_at, "seq", row.seq, _of_transition(row, indexes)) for row in transitions),
             ((row.created_at, "correction", row.id, _of_correction(row, indexes)) for row in corrections),
             ((entry.at, "rest", rank, entry) for rank, entry in rest),
             key=lambda one: one[0],
         )
-        for _, source, place, entry in itertools.islice(merged, count):
-            places = replace(places, **{source: place})
-            yield entry, places
+        for _, source, position, entry in itertools.islice(merged, count):
+            positions = replace(positions, **{source: position})
+            yield entry, positions
 
     def _rest(self, run: RunRow) -> list[tuple[tuple[int, int, int], TimelineEntry]]:
         entries = [
@@ -127,7 +127,7 @@ class Timeline:
 
 
 def _sentence(text: str) -> str:
-    """One line, without the control characters that a crawler may have put into its reasons."""
+    """Return the text as one line. Control characters, which a crawler may have sent, become spaces."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= TEXT_MAX else line[: TEXT_MAX - 1] + "…"
 
@@ -142,7 +142,7 @@ def _span(ms: int) -> str:
 
 
 def task_name(task_id: int, indexes: Mapping[int, int]) -> str:
-    """The name of a task for people: its number in the run, and its id, by which some ask for it."""
+    """Return the name of a task for people: its number in the run, and its id."""
     return f"task {indexes[task_id]} (id {task_id})" if task_id in indexes else f"the task with id {task_id}"
 
 
@@ -174,25 +174,25 @@ def _attempt_text(row: TransitionRow) -> str:
 
 
 def _status_text(row: TransitionRow) -> str:
-    told = row.evidence
+    evidence = row.evidence
     if row.to_status == RunStatus.PROCESSING:
         return "Started: its main task executes"
     if row.to_status == RunStatus.STOPPING:
-        return f"Being stopped by a limit: {told['limit']}" if told.get("limit") else "Being stopped"
+        return f"Being stopped by a limit: {evidence['limit']}" if evidence.get("limit") else "Being stopped"
     if row.to_status in (RunStatus.COMPLETED, RunStatus.FAILED):
-        outcome, cause = told.get("outcome"), told.get("cause")
+        outcome, cause = evidence.get("outcome"), evidence.get("cause")
         return f"Ended {row.to_status}{f', {outcome}' if outcome else ''}{f': {cause}' if cause else ''}"
     return f"{row.from_status} became {row.to_status}"
 
 
 def _task_text(row: TransitionRow, name: str) -> str:
-    told = row.evidence
-    end = told.get("end")
+    evidence = row.evidence
+    end = evidence.get("end")
     details = _end_words(end) if isinstance(end, Mapping) else []
-    if told.get("reason"):
-        details.append(str(told["reason"]))
-    if row.to_status == "PENDING" and told.get("name"):
-        details.insert(0, f"deployed as {told['name']}")
+    if evidence.get("reason"):
+        details.append(str(evidence["reason"]))
+    if row.to_status == "PENDING" and evidence.get("name"):
+        details.insert(0, f"deployed as {evidence['name']}")
     return f"{name[0].upper()}{name[1:]} became {row.to_status}{': ' + ', '.join(details) if details else ''}"
 
 
@@ -215,7 +215,7 @@ def _of_correction(row: CorrectionRow, indexes: Mapping[int, int]) -> TimelineEn
     who = "the run" if row.task_id is None else task_name(row.task_id, indexes)
     wrong_for = "" if row.lag_ms is None else f", for {_span(row.lag_ms)}"
     kind, found_by = _MEANINGS.get(row.kind, f"{row.kind}."), SOURCES.get(row.found_by, row.found_by)
-    text = f"Corrected: {who} stood here as {row.believed} and was {row.truth} in truth{wrong_for}. {kind} "
+    text = f"Corrected: {who} was recorded as {row.believed} but was {row.truth}{wrong_for}. {kind} "
     text += f"It was found by {found_by}."
     return TimelineEntry(
         key=f"correction:{row.id}", at=row.created_at, kind="correction", text=_sentence(text),
@@ -258,20 +258,20 @@ def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
         text = f"{row['type']} could not be delivered to {sink} ({tries} tries){f': {error}' if error else ''}"
     return TimelineEntry(
         key=f"delivery:{row['seq']}:{sink}",
-        # What was not delivered has no time of its own; it is told where the run ended, or stands now.
+        # An undelivered event has no time of its own. It stands at the end of the run, or at its last change.
         at=row.get("delivered_at") or run.ended_at or run.updated_at,
         kind="delivery", attempt=row["attempt"], record=_record(row), text=_sentence(text),
     )  # fmt: skip
 
 
 def _of_failing_looks(run: RunRow) -> Iterator[TimelineEntry]:
-    """One entry for as long as looks fail: nothing is known since then, and so nothing else can be told."""
+    """Yield one entry while looks at the run fail. It has the time of the first failure."""
     since, error = run.look_error_since, run.look_error
     if since is None or error is None or run.status in (RunStatus.COMPLETED, RunStatus.FAILED):
         return
     yield TimelineEntry(
         key=f"look:{run.attempt}:{since.isoformat()}", at=since, kind="look", attempt=run.attempt,
-        text=_sentence(f"Looks fail from here on, so that nothing is known since then: {error}"),
+        text=_sentence(f"Looks fail since then, so that newer changes are not known: {error}"),
         record={"look_error": error, "verified_at": run.verified_at},
     )  # fmt: skip
 
@@ -281,5 +281,5 @@ def _id(row: Mapping[str, Any]) -> int:
 
 
 def _record(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row without the columns that repeat its place."""
+    """Return the row without its id and the id of its run."""
     return {name: value for name, value in row.items() if name not in ("id", "run_id")}

@@ -1,7 +1,7 @@
 """Webhooks: bodies of requests, and the commands put, pause, resume, test and delete.
 
-First the row, then Temporal. What is on record is carried out even if this process dies in the next moment, or
-Temporal is away: workers of the role audit see that each webhook has its workflow.
+A command first writes the row, and then calls Temporal. A recorded command is carried out even if this process dies or
+Temporal is unavailable: workers of the role audit check that each webhook has its workflow.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ Values = Annotated[list[str], Field(max_length=VALUES_MAX)]
 
 
 class PutWebhook(StrictBody):
-    """Body of ``PUT /v1/webhooks/{name}``: where, what of, and what signs it. Filters that are left out filter
-    nothing; an event fits when each filter has one of its values."""
+    """Body of ``PUT /v1/webhooks/{name}``: the address, the secrets that sign, and the filters of events.
+
+    An event must fit each given filter: one of the filter's values is enough. A filter that is left out selects all.
+    """
 
     url: str
     secrets: Annotated[list[str], Field(min_length=1, max_length=2)]
-    """``env:NAME``, a variable of the workers of the role webhooks; two while they change."""
+    """``env:NAME``: an environment variable of the workers of the role webhooks. Give two while the secret changes."""
     events: Values = Field(default_factory=list)
-    """Types of events, or ``run.*`` for all of one kind."""
+    """Types of events, or a name such as ``run.*`` for all types of one kind."""
     crawlers: Values = Field(default_factory=list)
     tags: Values = Field(default_factory=list)
     flows: Values = Field(default_factory=list)
@@ -42,88 +44,88 @@ class PutWebhook(StrictBody):
     requested_by: Person | None = None
 
     def spec(self) -> WebhookSpec:
-        """The definition. Raises ``InvalidRequest``."""
+        """Return the definition. Raises ``InvalidRequest``."""
         return WebhookSpec(**{name: getattr(self, name) for name in type(self).model_fields if name != "requested_by"})
 
 
 class PauseWebhook(PauseBody):
-    """Body of ``POST /v1/webhooks/{name}/pause``; all of it may be left out."""
+    """Body of ``POST /v1/webhooks/{name}/pause``. All fields are optional."""
 
 
 class ResumeWebhook(StrictBody):
-    """Body of ``POST /v1/webhooks/{name}/resume``; all of it may be left out."""
+    """Body of ``POST /v1/webhooks/{name}/resume``. All fields are optional."""
 
     skip: bool = False
-    """True when what happened until now is not told any more."""
+    """True to send none of the events up to now."""
     skip_seq: Annotated[int, Field(ge=1, le=ID_MAX)] | None = None
-    """An event that failed, and is not told any more; the others are."""
+    """The number of a failed event that is not sent any more. The other events are sent."""
 
 
 class AskTest(StrictBody):
-    """Body of ``POST /v1/webhooks/{name}/test``; all of it may be left out."""
+    """Body of ``POST /v1/webhooks/{name}/test``. All fields are optional."""
 
     requested_by: Person | None = None
 
 
 @dataclass(frozen=True)
 class WebhookCommands:
-    """Change webhooks, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
+    """The commands that change webhooks. They raise ``Problem`` or an error of the domain."""
 
     webhooks: WebhookStore
     workflows: Workflows
     rules: WebhookRules
 
     async def seen(self, name: str) -> WebhookRow | None:
-        """The webhook of this name, if there is one."""
+        """Return the webhook with this name, or ``None``."""
         row = await run_in_threadpool(self.webhooks.get_webhook, name)
         return None if row is None or row.deleted_at is not None else row
 
     async def find(self, name: str) -> WebhookRow:
-        """The webhook. Raises ``Problem`` 404."""
+        """Return the webhook. Raises ``Problem`` 404."""
         return existing("webhook", name, await self.seen(name))
 
     async def put(self, name: str, body: PutWebhook) -> Commanded[WebhookRow]:
-        """Make a webhook, or change its definition. Again the same: nothing more."""
+        """Create a webhook, or change its definition. A repeat changes nothing."""
         check_webhook_name(name)
         spec = body.spec()
         self.rules.check(spec)
         put = self.webhooks.put_webhook
         row, fresh = await run_in_threadpool(put, name, spec.document(), body.requested_by)
-        note = "It is paused: resume it." if row.paused_at is not None else None
+        note = "The webhook is paused: resume it." if row.paused_at is not None else None
         return await self._woken(row, fresh, note)
 
     async def delete(self, name: str) -> Commanded[WebhookRow]:
-        """Have nothing sent any more; its deliveries stay on record."""
+        """Delete a webhook: no more events are sent. Its deliveries stay recorded."""
         row = await self.find(name)
         fresh = await run_in_threadpool(self.webhooks.delete_webhook, name)
         return await self._woken(row, fresh)
 
     async def pause(self, name: str, body: PauseWebhook) -> Commanded[WebhookRow]:
-        """Have nothing sent until it is resumed."""
+        """Pause a webhook: no events are sent until it is resumed."""
         row = await self.find(name)
         if row.paused_at is not None:
-            return Commanded(row, fresh=False, note="It was paused already.")
+            return Commanded(row, fresh=False, note="The webhook was already paused.")
         return await self._woken(await run_in_threadpool(self.webhooks.pause_webhook, name, body.words()))
 
     async def resume(self, name: str, body: ResumeWebhook | None = None) -> Commanded[WebhookRow]:
-        """Let it go on, with what happened meanwhile unless that is skipped. One that fails tries again at once."""
+        """Continue a webhook. It sends the events of the pause, unless ``skip`` is true, and retries a failed event."""
         row, body = await self.find(name), body or ResumeWebhook()
         if row.paused_at is None and not body.skip and body.skip_seq is None:
-            return await self._woken(row, False, "It was not paused.")
+            return await self._woken(row, False, "The webhook was not paused.")
         resume = self.webhooks.pause_webhook
         return await self._woken(
             await run_in_threadpool(lambda: resume(name, None, skip=body.skip, skip_seq=body.skip_seq))
         )
 
     async def test(self, name: str, requested_by: str | None, seen: int | None = None) -> tuple[Event, str | None]:
-        """Send it an event that is for it alone; that event, and the note for the caller.
+        """Send a test event to this webhook only. Return the event, and a note for the caller if any.
 
-        Raises ``NotInThisState`` when it was tested behind the event ``seen``.
+        Raises ``NotInThisState`` if a test event with a number above ``seen`` exists already.
         """
         row = await self.find(name)
         event = await run_in_threadpool(self.webhooks.test_webhook, name, requested_by, seen)
         if row.paused_at is not None:
-            return event, "The webhook is paused: this is told when it is resumed."
+            return event, "The webhook is paused: the test is sent after it is resumed."
         return event, await notify(self.workflows.start_webhook(name), f"webhook {name}", BY_AUDIT)
 
     async def _woken(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> Commanded[WebhookRow]:

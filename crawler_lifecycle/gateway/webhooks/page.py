@@ -1,4 +1,4 @@
-"""The pages of webhooks: a list, one with its deliveries and buttons, and the form that makes or changes one."""
+"""The web pages of webhooks: a list, a page for each webhook with its deliveries and buttons, and a form."""
 
 from __future__ import annotations
 
@@ -30,27 +30,28 @@ _PUT, _PAUSE = JsonBody(PutWebhook), JsonBody(PauseWebhook)
 _SECRETS = ("secret", "next_secret")
 _KNOWN = ("name", "revision", "url", *_SECRETS, "events", *FILTERS, "paused", "was_paused", "reason")
 _PLACES = {name: name for name in ("name", "url", "events", *FILTERS, "reason")} | {"secrets": "secret"}
-#: What can be ticked: all of a kind, and each.
+#: The types of events in the form: first all types of each kind, then each type.
 EVENTS = [*sorted({f"{one.partition('.')[0]}.*" for one in EVENT_TYPES}), *sorted(EVENT_TYPES)]
 
 
 def add_webhook_form(app: FastAPI, commands: WebhookCommands) -> None:
-    """Add the form and its sending."""
+    """Add the routes that show and receive the form."""
 
     @app.get("/webhooks/new", operation_id="showPutWebhook", include_in_schema=False)
     async def show_put(request: Request, name: str = "") -> Response:
-        """The form of a new webhook, or of one that is to be changed."""
+        """Show the form for a new webhook, or for changes of an existing one."""
         return await shown(request, of_row(await commands.find(name)) if name else {})
 
     @app.post("/webhooks/new", operation_id="pressPutWebhook", include_in_schema=False)
     async def press_put(request: Request) -> Response:
-        """Make a webhook, or give it another definition. Sent again it changes nothing more."""
+        """Create a webhook, or change its definition. A repeat changes nothing."""
         given = fields.typed(await form(request), _KNOWN, several=["events"])
 
         async def kept() -> str:
             body, name = _PUT.read(json.dumps(body_of(given)).encode()), given.get("name", "").strip()
             row = await commands.seen(name)
-            if row is not None and set(body.events) == set(row.definition.get("events", [])):  # boxes have no order
+            # Check boxes have no order.
+            if row is not None and set(body.events) == set(row.definition.get("events", [])):
                 body = body.model_copy(update={"events": list(row.definition.get("events", []))})
             await fields.keep(commands, given, body, _PAUSE.read(fields.reason(given)))
             return WEBHOOK.path(name)
@@ -58,7 +59,7 @@ def add_webhook_form(app: FastAPI, commands: WebhookCommands) -> None:
         return await fields.sent(kept, functools.partial(shown, request, given))
 
     async def shown(request: Request, given: Mapping[str, str], problem: Problem | None = None) -> Response:
-        # What is no reference may be the secret itself, and is not written into a page.
+        # A value without ``env:`` may be the secret itself, so it is not written into the page.
         given = {name: text for name, text in given.items() if name not in _SECRETS or text.startswith("env:")}
         wrong = problem and fields.placed(problem, _PLACES)
         values: dict[str, Any] = {"given": given, "wrong": wrong, "events": EVENTS, "filters": FILTERS}
@@ -67,14 +68,14 @@ def add_webhook_form(app: FastAPI, commands: WebhookCommands) -> None:
 
 
 def body_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """The form as the API takes it."""
+    """Return the body of the API for the values of the form."""
     body: dict[str, Any] = {name: fields.lines(given[name]) for name in ("events", *FILTERS) if name in given}
     body |= {"url": given["url"].strip()} if "url" in given else {}
     return body | {"secrets": [given[name].strip() for name in _SECRETS if name in given]}
 
 
 def of_row(row: WebhookRow) -> dict[str, str]:
-    """The form filled in from a webhook: sent again as it is, it changes nothing. Raises ``Problem`` 409."""
+    """Return the form's values for a webhook. If they are sent unchanged, nothing changes. Raises ``Problem`` 409."""
     definition = row.definition
     given = {"name": row.name, "revision": str(row.revision), "url": str(definition["url"])}
     given |= dict(zip(_SECRETS, definition["secrets"], strict=False))
@@ -83,7 +84,7 @@ def of_row(row: WebhookRow) -> dict[str, str]:
         given[name] = "\n".join(values)
         if fields.lines(given[name]) != values or not fields.can_be_typed(values):
             cure = f"change it by PUT /v1/webhooks/{row.name}"
-            raise Problem(409, "not_in_this_state", f"{name}: has a value that no line of a form can hold; {cure}")
+            raise Problem(409, "not_in_this_state", f"{name}: has a value that a form cannot contain; {cure}")
     if row.paused_at is not None:
         given |= {"paused": "yes", "was_paused": "yes"}
     return {name: text for name, text in given.items() if text}
@@ -95,9 +96,9 @@ class WebhookForm(ActionForm):
     subject: ClassVar[Subject] = WEBHOOK
     reason: str | None = Field(default=None, max_length=2000)
     seen: int | None = Field(default=None, ge=0, le=ID_MAX)
-    """The newest event when the form was shown."""
+    """The number of the newest event when the form was shown."""
     seq: int | None = Field(default=None, ge=1, le=ID_MAX)
-    """The event that is left out."""
+    """The number of an event to skip."""
 
     @property
     def request_key(self) -> str:
@@ -105,12 +106,12 @@ class WebhookForm(ActionForm):
 
 
 def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, events: EventStore, once: Once) -> None:
-    """Add the pages of webhooks."""
+    """Add the web pages of webhooks."""
     webhooks, clock = views.webhooks, views.clock
 
     @app.get("/webhooks", operation_id="showWebhooks", include_in_schema=False)
     def show_webhooks(request: Request) -> Response:
-        """All webhooks, and how each stands."""
+        """List all webhooks with their states."""
         found: list[WebhookRow] = []
         while page := webhooks.list_webhooks(found[-1].webhook_id if found else 0, 200):
             found += page
@@ -118,7 +119,7 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
 
     @app.get("/webhooks/{name}", operation_id="showWebhook", include_in_schema=False)
     async def show_webhook(name: WebhookName, request: Request) -> Response:
-        """One webhook, and its deliveries."""
+        """Show one webhook and its deliveries."""
         filters = read(DeliveryFilters, request.query_params.multi_items())
         row = await commands.find(name)
         page = await run_in_threadpool(views.deliveries, row, filters)
@@ -135,11 +136,11 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, e
 
 
 async def _carried_out(commands: WebhookCommands, name: str, asked: WebhookForm) -> str:
-    """Carry out what was asked, and say in a sentence what became of it."""
+    """Carry out the action of the form. Return a sentence about the result."""
     match asked.action.path:
         case "test":
             event, note = await commands.test(name, caller_name(), asked.seen)
-            return " ".join(filter(None, (f"The test is number {event.seq} among its deliveries.", note)))
+            return " ".join(filter(None, (f"The test has the number {event.seq} in the list of deliveries.", note)))
         case "pause":
             done = await commands.pause(name, signed(PauseWebhook(reason=asked.reason)))
         case "delete":

@@ -49,18 +49,18 @@ class Webhook(BaseModel):
 
     name: str
     definition: Mapping[str, Any]
-    """As it may be put again."""
+    """The definition, in the form of the body of a put."""
     revision: int
     state: Literal["active", "failing", "paused"]
     failing_since: datetime | None
-    """Since when the event behind ``through_seq`` is not taken; after 24 hours it is paused."""
+    """The time since when the receiver has not accepted the next event. After 24 hours, the webhook is paused."""
     error: str | None
-    """The reason why the last failed try failed, while it fails."""
+    """The error of the last try, while deliveries fail."""
     delivered_at: datetime | None
     """The time of the last delivery."""
     through_seq: int
-    """Every event up to this number is delivered, left out, or does not fit its filters; what a webhook fails with is
-    the next one."""
+    """Each event up to this number was delivered or skipped, or does not fit the filters. If deliveries fail, the next
+    event is the one that fails."""
     paused_at: datetime | None
     pause_reason: str | None
     requested_by: str | None
@@ -74,13 +74,13 @@ class Webhook(BaseModel):
 
 
 class AcceptedWebhook(Webhook):
-    """The webhook after a command; ``note`` says what a person should know about what happens next."""
+    """The webhook after a command. ``note`` is for people: what happens next, or why nothing changed."""
 
     note: str | None
 
 
 class WebhookPage(BaseModel):
-    """Webhooks, in the order in which they were made."""
+    """A page of webhooks, in the order in which they were created."""
 
     webhooks: list[Webhook]
     next_page_token: str | None
@@ -88,39 +88,39 @@ class WebhookPage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Delivery(WebhookDelivery):
-    """One event that was told, or tried to be."""
+    """One event that was sent or tried."""
 
     status: DeliveryStatus
-    """``failed`` is tried again; ``skipped``: a person left it out."""
+    """``delivered``, ``failed`` (it is tried again), or ``skipped`` by a person."""
 
 
 class DeliveryPage(BaseModel):
-    """Deliveries to a webhook, the latest event first."""
+    """A page of deliveries to a webhook, the latest event first."""
 
     deliveries: list[Delivery]
     next_page_token: str | None
 
 
 class AskedTest(BaseModel):
-    """An event that is for one webhook alone, and waits for its turn."""
+    """A test event for one webhook, which is sent after the events that wait."""
 
     seq: int
-    """Its number among the deliveries."""
+    """The number of the event, as in the list of deliveries."""
     note: str | None
 
 
 class WebhookViews:
-    """Webhooks as they are answered: one, and its deliveries."""
+    """Reads webhooks for answers: one webhook and its deliveries."""
 
     def __init__(self, webhooks: WebhookStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
         self.webhooks, self._blocked, self.clock = webhooks, blocked, clock
 
     def of(self, row: WebhookRow) -> Webhook:
-        """One webhook."""
+        """Return the answer about one webhook."""
         return Webhook.of(self._blocked.webhook(row))
 
     def deliveries(self, row: WebhookRow, filters: DeliveryFilters) -> DeliveryPage:
-        """Deliveries to it, the latest event first. Blocks."""
+        """Return a page of deliveries to a webhook, the latest event first. Blocks."""
         before, size = decode("delivery", filters.page_token), filters.page_size
         rows = self.webhooks.list_webhook_deliveries(row.webhook_id, before, size + 1, filters.status)
         page, token = cut("delivery", rows, size, lambda one: one.seq)
@@ -128,7 +128,7 @@ class WebhookViews:
 
 
 def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
-    """Add everything about webhooks."""
+    """Add all routes of webhooks."""
     _add_commands(app, commands)
     _add_readers(app, commands, views)
 
@@ -139,32 +139,32 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
 
     @app.put("/v1/webhooks/{name}", operation_id="putWebhook")
     async def put_webhook(name: WebhookName, body: Annotated[PutWebhook, Depends(_PUT)]) -> AcceptedWebhook:
-        """Make a webhook, or give it this definition instead of its present one; again the same changes nothing.
+        """Create a webhook, or replace its definition. A repeat with the same definition changes nothing.
 
-        A new one is told what happens from now on.
+        A new webhook receives only events from now on.
         """
         return answer(await commands.put(name, signed(body)))
 
     @app.delete("/v1/webhooks/{name}", operation_id="deleteWebhook")
     async def delete_webhook(name: WebhookName) -> AcceptedWebhook:
-        """Delete a webhook: nothing is told any more. Its deliveries stay on record."""
+        """Delete a webhook: no more events are sent. Its deliveries stay recorded."""
         return answer(await commands.delete(name))
 
     @app.post("/v1/webhooks/{name}/pause", operation_id="pauseWebhook")
     async def pause_webhook(name: WebhookName, body: Annotated[PauseWebhook, Depends(_PAUSE)]) -> AcceptedWebhook:
-        """Have nothing told until it is resumed."""
+        """Pause a webhook: no events are sent until it is resumed."""
         return answer(await commands.pause(name, signed(body)))
 
     @app.post("/v1/webhooks/{name}/resume", operation_id="resumeWebhook")
     async def resume_webhook(name: WebhookName, body: Annotated[ResumeWebhook, Depends(_RESUME)]) -> AcceptedWebhook:
-        """Let a webhook go on that was paused, with what happened meanwhile; `skip` leaves all of that out, and
-        `skip_seq` one event that fails again and again.
+        """Continue a paused webhook, and send the events of the pause. `skip` skips all events up to now, and
+        `skip_seq` skips one event that fails again and again.
         """
         return answer(await commands.resume(name, body))
 
     @app.post("/v1/webhooks/{name}/test", operation_id="testWebhook", status_code=202)
     async def test_webhook(name: WebhookName, body: Annotated[AskTest, Depends(_TEST)]) -> AskedTest:
-        """Tell it of an event `webhook.test`, behind what waits for it. `deliveries` has what became of that."""
+        """Send an event `webhook.test` to the webhook, after the events that wait. `deliveries` shows the result."""
         event, note = await commands.test(name, signed(body).requested_by)
         return AskedTest(seq=event.seq, note=note)
 
@@ -172,7 +172,7 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
 def _add_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
     @app.get("/v1/webhooks", operation_id="listWebhooks", **documents(WebhookPage))
     def list_webhooks(filters: Annotated[Paging, Query()], request: Request) -> Response:
-        """Webhooks, in the order in which they were made."""
+        """All webhooks, in the order in which they were created."""
         after = decode("webhook", filters.page_token) or 0
         rows = views.webhooks.list_webhooks(after, filters.page_size + 1)
         page, token = cut("webhook", rows, filters.page_size, lambda row: row.webhook_id)
@@ -180,12 +180,12 @@ def _add_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -
 
     @app.get("/v1/webhooks/{name}", operation_id="getWebhook", **documents(Webhook))
     async def get_webhook(name: WebhookName, request: Request) -> Response:
-        """One webhook: its definition, and how it stands."""
+        """One webhook: its definition and its state."""
         return conditional(request, views.of(await commands.find(name)))
 
     @app.get("/v1/webhooks/{name}/deliveries", operation_id="listWebhookDeliveries", **documents(DeliveryPage))
     async def list_deliveries(
         name: WebhookName, filters: Annotated[DeliveryFilters, Query()], request: Request
     ) -> Response:
-        """Events that were told to a webhook, or tried to be, the latest event first."""
+        """The events that were sent to a webhook or tried, the latest event first."""
         return conditional(request, await run_in_threadpool(views.deliveries, await commands.find(name), filters))

@@ -143,7 +143,8 @@ def test_what_a_crawler_may_write(left: Any) -> None:
     assert (len(page["rows"]), page["total"], len(page["columns"])) == (1, 4, 50)
     assert page["columns_left_out"] == 99_950
     assert page["notes"] == [
-        "1 files are not looked at: links, pipes, or one too many", "1 items were longer than 8,388,608 characters",
+        "1 files were not read: links, pipes, or more files than the limit",
+        "1 items were longer than 8,388,608 characters",
     ]  # fmt: skip
     feed = client.get(f"{address}/feed").text.splitlines()
     assert [json.loads(line) for line in feed[1:3]] == [{"a": None}, [1]]
@@ -155,8 +156,8 @@ def test_reading_ends_in_time(left: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     client, address, folders, _ = left
     (folders[0] / "items.jsonl").write_text(lines({"n": 1}) * 100_000)
     monkeypatch.setattr(reading, "READ_S", 0.0)
-    assert "reading was ended after 0 s" in client.get(address, params={"contains": "x"}).json()["notes"][0]
-    assert "reading was ended" in client.get(f"{address}/stats").json()["notes"][0]
+    assert "reading ended after 0 s" in client.get(address, params={"contains": "x"}).json()["notes"][0]
+    assert "reading ended" in client.get(f"{address}/stats").json()["notes"][0]
 
 
 def test_a_run_that_is_deleted_while_it_is_read(left: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,12 +74,12 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, mon
             lambda: client.get("/schedules").text,
             lambda: client.get("/webhooks").text,
         ]
-        assert not [place() for place in places if "no workflow carries it" in (place() or "")]
+        assert not [place() for place in places if "it has no workflow" in (place() or "")]
         world.clock.forward(1)
         directory.open, directory.closed = set(), dict.fromkeys(ids.values(), world.clock.now)
         assert [audit.search(what, repair=True) for what in OWNED] == [1, 1, 1, 1]
         for place in places:
-            fits(place, lambda text: "no workflow carries it" in (text or ""))
+            fits(place, lambda text: "it has no workflow" in (text or ""))
         assert client.get("/v1/webhooks/w").json()["state"] == "failing"
         overdue = client.get("/v1/runs").json()["overdue"]
         assert (overdue["count"], overdue["lost"]) == (0, 4)
@@ -97,7 +97,7 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(world: World, mon
         assert overdue_words(s.overdue.overdue_looks(overdue_before(world.clock.now)), world.clock.now) is None
         assert [line.level for line in records.truth(s, context)] == ["ok"]
         for place in places:
-            fits(place, lambda text: "no workflow carries it" not in (text or ""))
+            fits(place, lambda text: "it has no workflow" not in (text or ""))
 
 
 def test_what_somebody_else_took_up_is_told_no_longer(world: World) -> None:

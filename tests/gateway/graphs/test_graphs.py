@@ -104,10 +104,10 @@ def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(world: Wo
 def test_what_cannot_be_a_graph_is_refused_with_step_and_cure(world: World, client: TestClient) -> None:
     for body, code, detail in [
         ({"id": "a/b", "steps": STEPS}, "invalid_request", "id: 'a/b' is not allowed"),
-        ({"id": "a ", "steps": STEPS}, "invalid_request", "id: 'a ' is not allowed; leave the white space"),
+        ({"id": "a ", "steps": STEPS}, "invalid_request", "id: 'a ' is not allowed; remove the white space"),
         ({"id": "..", "steps": STEPS}, "invalid_request", "id: '..' is not allowed"),
-        ({"steps": STEPS, "pages": 1}, "invalid_request", "steps: give either the steps, or the number of pages"),
-        ({"pages": 1}, "invalid_request", "fingerprint: goes with pages"),
+        ({"steps": STEPS, "pages": 1}, "invalid_request", "steps: give either steps, or the number of pages"),
+        ({"pages": 1}, "invalid_request", "fingerprint: needs pages"),
         ({"steps": STEPS, "options": {"speed": 1}}, "invalid_request", "options.speed: "),
         ({"steps": STEPS, "options": {"fail_fast": 1}}, "invalid_request", "options.fail_fast: "),
         ({"steps": [STEPS[0], STEPS[0]]}, "invalid_request", 'step "fetch"'),
@@ -176,7 +176,7 @@ def test_a_draft_is_a_graph_wholly_or_not_at_all(world: World, client: TestClien
     [page] = encode_pages(spec)
     halves = [json.dumps({"steps": [one]}).encode() for one in json.loads(page)["steps"]]
     announced = start(client, id="d", pages=2, fingerprint=fingerprint(spec)).json()
-    assert (announced["state"], announced["waiting"]) == ("draft", "its 2 pages, and then its start")
+    assert (announced["state"], announced["waiting"]) == ("draft", "waiting for its 2 pages, and then for its start")
     assert client.put("/v1/graphs/d/pages/1", content=halves[1]).status_code == 202
     missing = client.post("/v1/graphs/d/start")
     assert (missing.status_code, "page 0" in missing.json()["detail"]) == (422, True)
@@ -229,7 +229,7 @@ def test_a_graph_whose_workflow_somebody_ended_gets_another_one(world: World, cl
 def test_functions_that_no_worker_takes_are_waited_for_in_sight(world: World, client: TestClient) -> None:
     graphed = sent(world, client, [step("a", queue="nobodys"), step("b", "a")])
     graphed.advance()
-    assert "none has begun" in client.get("/v1/graphs/g").json()["waiting"]
+    assert "no worker has begun" in client.get("/v1/graphs/g").json()["waiting"]
     one = client.get("/v1/graphs/g/step?path=a").json()
     assert one["reason"] == 'it was given to the workers of the pool "nobodys", and waits for one that is free'
     listed = client.get("/v1/graphs/g/steps?path=a&path=b").json()["steps"]
@@ -362,7 +362,7 @@ def test_a_stop_that_a_spoilt_step_holds_up_names_it(world: World, client: TestC
         conn.execute(text("UPDATE graph_step SET shape = NULL WHERE path = 'b'"))
     graphed.advance()
     assert graphed.states() == {"a": "cancelled", "b": "cancelled"}
-    assert client.get("/v1/graphs/g").json()["waiting"] == "the end of what it executes: it is being stopped"
+    assert client.get("/v1/graphs/g").json()["waiting"] == "it is being stopped: waiting until its steps end"
 
 
 def test_a_stop_is_on_record_and_reaches_the_workflow_past_a_spoilt_row(world: World, client: TestClient) -> None:

@@ -115,7 +115,7 @@ def test_before_any_worker_a_class_is_taken_on_trust_and_told_so(client: TestCli
     nameless = start(client, plan=SHOPS.plan)
     assert (nameless.status_code, nameless.json()["code"]) == (503, "plans_unknown")
     assert int(nameless.headers["retry-after"]) >= 1
-    assert nameless.json()["detail"].startswith("name: missing, and no plans worker has told")
+    assert nameless.json()["detail"].startswith("name: missing, and no plans worker has registered")
     short = start(client, plan="Shops", name="shops")
     assert (short.status_code, "give module:Class" in short.json()["detail"]) == (503, True)
     assert "No plans worker has registered" in start(client, plan=SHOPS.plan, name="shops").json()["note"]
@@ -250,7 +250,7 @@ def test_what_no_row_would_remember_is_refused_while_temporal_is_away(world: Wor
     one = started(client, **ITEMS)
     fence = claim(world, one)
     world.workflows.down = True
-    assert "with the next cycle" in client.post(f"/v1/managers/{one}/cap", json={"cap": 5}).json()["note"]
+    assert "within five minutes" in client.post(f"/v1/managers/{one}/cap", json={"cap": 5}).json()["note"]
     world.workflows.down = False
     end(world, one, fence)
     world.workflows.down = True
@@ -290,7 +290,7 @@ def test_stop_is_on_record_before_it_is_told_and_once(world: World, client: Test
     assert client.post(f"/v1/managers/{one}/jobs", json={"seal": True}).status_code == 409
     world.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped by eve")
     ended = client.post(f"/v1/managers/{one}/stop")
-    assert (ended.status_code, ended.json()["note"]) == (200, "It had ended already; nothing was stopped.")
+    assert (ended.status_code, ended.json()["note"]) == (200, "The manager had already ended; nothing was stopped.")
 
 
 def test_after_its_end_what_lives_are_the_runs_that_it_left(world: World, client: TestClient) -> None:
@@ -366,15 +366,15 @@ def test_a_job_of_a_class_names_its_spider_and_has_its_options(world: World, cli
 def test_jobs_that_cannot_be_are_refused_by_their_place(world: World, client: TestClient) -> None:
     for jobs, said in [
         ([{}, {"spider_args": {"pgae": "1"}}], "jobs[1].args.pgae: unknown argument"),
-        ([{"spider": "strict"}], "jobs[0]: the built-in manager runs crawler 'plain'"),
+        ([{"spider": "strict"}], "jobs[0]: the built-in manager runs only the crawler 'plain'"),
         ([{"spider_args": {"page": "x\0"}}], "NUL"),
         ([{"job_settings": {"LOG_FILE": "/etc/passwd"}}], "jobs[0]."),
         ([{"spider_args": {"page": "x" * 70_000}}], "jobs[0].args: "),
         ([{"tags": ["x" * 201]}], "jobs[0].tags[0]"),
         ([{"units": 0}], "jobs[0].units"),
         ([{}] * (PAGE_ITEMS + 1), "jobs"),
-        ([], "jobs: none are given"),
-        ([{"spider_args": {"page": "x" * 9_000}}] * 40, "bytes are too much for a page"),
+        ([], "jobs: empty"),
+        ([{"spider_args": {"page": "x" * 9_000}}] * 40, "bytes are too many for a page"),
         ([{"spider_args": {"page": {"a": [1, {"b": None}]}}}], ""),
     ]:
         one = started(client, **ITEMS)
@@ -519,7 +519,7 @@ def test_a_resume_takes_up_a_manager_that_no_workflow_carries(world: World, clie
     one = started(client, **ITEMS)
     claim(world, one)
     answer = client.post(f"/v1/managers/{one}/resume")
-    assert (answer.status_code, answer.json()["note"]) == (200, "It was not paused.")
+    assert (answer.status_code, answer.json()["note"]) == (200, "The manager was not paused.")
     for again in (lambda: client.post(f"/v1/managers/{one}/resume"), lambda: start(client, **ITEMS)):
         world.workflows.open.clear()  # terminated
         begun = len(world.workflows.managers)
@@ -528,7 +528,7 @@ def test_a_resume_takes_up_a_manager_that_no_workflow_carries(world: World, clie
         assert len(world.workflows.managers) == begun + 1
     world.workflows.open.clear()
     answer = client.post(f"/v1/managers/{one}/resume")
-    assert (answer.status_code, "no workflow carried it" in answer.json()["note"]) == (202, True)
+    assert (answer.status_code, "it had no workflow" in answer.json()["note"]) == (202, True)
     world.workflows.down = True
     answer = client.post(f"/v1/managers/{one}/resume")
     assert (answer.status_code, "by itself" in answer.json()["note"]) == (200, True)

@@ -131,7 +131,7 @@ def test_a_write_needs_an_origin_unless_a_token_comes_with_it(door: TestClient, 
 
 def test_a_form_that_comes_after_the_end_of_the_login_is_told_how_to_go_on(door: TestClient, keys: Keys) -> None:
     answer = door.post("/schedules/new", data={"name": "typed"})
-    assert (answer.status_code, "it is not lost" in answer.text) == (401, True)
+    assert (answer.status_code, "You can send it again" in answer.text) == (401, True)
     assert "Bearer" not in answer.text
 
 
@@ -168,5 +168,5 @@ def test_a_role_is_held_to_what_it_may_and_a_new_role_counts_at_once(door: TestC
 
 def test_an_open_gateway_asks_nobody(browser: TestClient) -> None:
     assert browser.get("/").status_code == 200
-    assert "asks nobody" in browser.get("/login").text
+    assert "needs no token" in browser.get("/login").text
     assert browser.post("/login", data={"token": "x", "next": "/runs/1"}).headers["location"] == "/runs/1"

@@ -58,7 +58,7 @@ def test_each_of_a_selection_has_its_answer(world: World, browser: TestClient) -
     assert found[1][0] == "yes"
     assert found[2] == ("yes", "It is being checked.")
     assert found[3][0] == "no"
-    assert "attempt 1 by now, and attempt 7 was shown" in found[3][1]
+    assert "attempt 1 now, but the form showed attempt 7" in found[3][1]
     assert "does not exist" in found[99][1]
     assert "2 of 4" in answer.text
 
@@ -124,7 +124,7 @@ def test_all_that_fit_are_chosen_by_the_filter(browser: TestClient) -> None:
 
 def test_a_form_that_no_page_sends_is_refused(world: World, browser: TestClient) -> None:
     for data, words in [
-        ({"run": []}, "none was chosen"),
+        ({"run": []}, "no run was chosen"),
         ({"run": [f"{n}.1" for n in range(1, SELECTED_MAX + 2)]}, f"choose at most {SELECTED_MAX}"),
         ({"run": ["1"]}, "run[0]"),
         ({"run": ["0.1"]}, "run[0]"),
@@ -265,7 +265,7 @@ def test_a_form_is_filled_in_from_a_run(world: World, browser: TestClient) -> No
     before, after = ([json.dumps(dict(row.args)) for row in some] for some in rows)
     assert before == after
     empty = start(browser, args={"page": ""})
-    assert "page as an empty text" in browser.get(f"/runs/new?like={empty}").text
+    assert "an empty text for arg.page" in browser.get(f"/runs/new?like={empty}").text
 
 
 def test_a_catalogue_that_is_away_is_told(world: World, browser: TestClient) -> None:

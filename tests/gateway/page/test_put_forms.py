@@ -127,12 +127,12 @@ def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(world:
         ({"crawler": "nobody"}, "crawler", "known are"),
         ({"args": "page"}, "args", "line 1: write NAME=VALUE"),
         ({"args": "nonsense=1"}, "args", "nonsense"),
-        ({"request": "{"}, "request", "no valid JSON"),
+        ({"request": "{"}, "request", "not valid JSON"),
         ({"request": "[]"}, "request", "one object"),
         ({"request": '{"a": NaN}'}, "request", "NaN"),
         ({"request": "[" * 100_000}, "request", "nested"),
         ({"request": '{"colour": 1}'}, "request", "unknown field"),
-        ({"request": '{"crawler": "plain"}'}, "request", "field of its own"),
+        ({"request": '{"crawler": "plain"}'}, "request", "the form has a field for it"),
         ({"request": '{"run_id": 7}'}, "request", "unknown field"),
         ({"request": '{"due_at": "2026-11-20T00:00:00Z"}'}, "request", "each due time has its own"),
         ({"cron": "61 2 * * *"}, "cron", "61"),
@@ -182,7 +182,7 @@ def test_a_form_writes_over_nothing_that_it_did_not_show(world: World, browser: 
     assert browser.post("/schedules/new", data=FORM).status_code == 303
     assert browser.post("/schedules/new", data=FORM).status_code == 303, "sent twice it is the same"
     taken = browser.post("/schedules/new", data={**FORM, "cron": "1 1 * * *"})
-    assert "there is one of this name" in wrong(taken)["name"]
+    assert "this name already exists" in wrong(taken)["name"]
     mine, other = (filled(browser.get("/schedules/new?name=nightly")) for _ in range(2))
     assert browser.post("/schedules/new", data=other | {"catch_up_s": "30"}).status_code == 303
     late = browser.post("/schedules/new", data=mine | {"jitter_s": "5"})

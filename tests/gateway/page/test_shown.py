@@ -38,9 +38,9 @@ def test_what_nobody_knows_yet_is_no_alarm(world: World, browser: TestClient, mo
 
     monkeypatch.setattr(world.workflows, "task_queues", silent)
     page = words(browser.get("/"))
-    assert "who polls the task queues is being asked" in page
-    assert "What was asked works; the rest is being asked" in page
-    assert "looked at" not in page
+    assert "the workers of the task queues are being checked" in page
+    assert "Some parts are still being checked; the others work" in page
+    assert "A part needs attention" not in page
 
 
 def test_a_rung_of_the_ladder_has_its_unit() -> None:
@@ -59,8 +59,8 @@ def test_a_rung_of_the_ladder_has_its_unit() -> None:
 def test_the_ladder_of_a_run_is_its_own(world: World, browser: TestClient) -> None:
     for asked in ({}, {"poll_minutes": [0.02, 1, 15]}):
         browser.post("/v1/runs", json={"crawler": "plain", **asked})
-    assert "Checks, apart by 1 min 2 min 3 min 5 min 8 min 15 min " in words(browser.get("/runs/1"))
-    assert "Checks, apart by 1.2 s 1 min 15 min " in words(browser.get("/runs/2"))
+    assert "Time between checks 1 min 2 min 3 min 5 min 8 min 15 min " in words(browser.get("/runs/1"))
+    assert "Time between checks 1.2 s 1 min 15 min " in words(browser.get("/runs/2"))
 
 
 def test_a_graph_is_called_by_its_name(browser: TestClient) -> None:

@@ -42,7 +42,7 @@ def test_a_schedule_shows_what_comes_and_what_came(world: World, browser: TestCl
     page = words(browser.get(nightly))
     assert "started" in page or "queued" in page
     assert "nightly" in words(browser.get("/schedules?search=NIGHT"))
-    assert "No name has this text" in words(browser.get("/schedules?search=weekly"))
+    assert "No schedule has this text" in words(browser.get("/schedules?search=weekly"))
 
 
 def test_a_schedule_is_paused_with_a_reason_and_resumed(world: World, browser: TestClient, nightly: str) -> None:
@@ -51,13 +51,13 @@ def test_a_schedule_is_paused_with_a_reason_and_resumed(world: World, browser: T
     assert "a <migration>" in words(browser.get("/schedules"))
     assert "It goes on." in words(press(browser, nightly, "resume"))
     assert "It is deleted" in words(press(browser, nightly, "delete"))
-    assert "There are none yet" in words(browser.get("/schedules"))
+    assert "There are no schedules yet" in words(browser.get("/schedules"))
 
 
 def test_a_backfill_is_counted_before_it_begins(world: World, browser: TestClient, nightly: str) -> None:
     window = {"after": "2026-11-19T00:30:00Z", "until": "2026-11-19T03:30:00Z"}
     asked = press(browser, nightly, "backfill", **window)
-    assert "3 due times lie behind" in words(asked)
+    assert "3 due times are after" in words(asked)
     row = world.schedule()
     assert world.store.schedules.list_due(row.schedule_id) == []
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text.partition("<main")[2]))
@@ -81,8 +81,8 @@ def test_a_webhook_is_made_tested_paused_and_deleted(world: World, browser: Test
     row, seq = world.store.webhooks.follow_webhook("portal", "f"), world.store.webhooks.test_webhook("portal", None).seq
     world.store.webhooks.note_tries(row.webhook_id, "f", [Tried(seq, "it said <no>")], seq - 1, settled=False)
     failing = words(browser.get("/webhooks/portal"))
-    assert f"Event {seq} is not taken: it said <no>" in failing
-    assert "Mend the receiver" in failing
+    assert f"does not accept event {seq}: it said <no>" in failing
+    assert "Repair the receiver" in failing
     assert "It goes on." in words(press(browser, "/webhooks/portal", "skip_one", seq=str(seq)))
     assert "skipped" in words(browser.get("/webhooks/portal"))
     assert press(browser, "/webhooks/portal", "skip_one", seq=str(seq)).status_code == 422, "it does not fail any more"
@@ -98,7 +98,7 @@ def test_a_manager_is_paused_capped_and_stopped(world: World, browser: TestClien
     assert "picks nothing more" in words(press(browser, path, "pause", **seen))
     assert "The cap is 3." in words(press(browser, path, "cap", cap="3", **seen))
     assert "0 live of at most 3" in words(browser.get(path))
-    assert "attempt 1 by now" in words(press(browser, path, "stop", attempt="2"))
+    assert "attempt 1 now" in words(press(browser, path, "stop", attempt="2"))
     assert world.manager(1).stop is None
     assert "The stop is recorded." in words(press(browser, path, "stop", reason="enough", **seen))
     assert "enough" in words(browser.get(path))
@@ -115,9 +115,9 @@ def test_steps_of_a_graph_are_cancelled_and_retried(world: World, browser: TestC
     form = {"key": uuid.uuid4().hex, "do": "cancel", "attempt": attempt, "step": "a"}
     first, again = (words(browser.post(path, data=form)) for _ in range(2))
     assert first == again
-    assert "It changed 1 step" in first
+    assert "1 step changed" in first
     assert "cancelled" in words(browser.get(f"{path}?state=cancelled"))
-    assert "It changed 1 step" in words(press(browser, path, "retry", attempt=attempt, step="a"))
+    assert "1 step changed" in words(press(browser, path, "retry", attempt=attempt, step="a"))
     assert "The stop is recorded." in words(press(browser, path, "stop", attempt=attempt))
 
 
@@ -145,6 +145,6 @@ def test_an_audit_is_made_once_for_each_form(world: World, browser: TestClient) 
 
 
 def test_corrections_are_those_of_the_week_unless_asked(browser: TestClient) -> None:
-    assert "None since then." in words(browser.get("/corrections"))
+    assert "No corrections since then." in words(browser.get("/corrections"))
     assert browser.get("/corrections?kind=nonsense").status_code == 422
     assert browser.get("/corrections?since=2026-01-01T00:00:00Z&kind=late").status_code == 200

@@ -56,7 +56,7 @@ def test_one_run_is_asked_about_before_the_server_lists_it(world: World) -> None
         world.workflows.troubles[workflow_id] = BUG
         text = client.get(f"/v1/runs/{run_id}").json()["blocked"]
         assert text == in_words(BUG)
-        assert "since 2026-11-20 11:58:00 UTC: RuntimeError: boom; deploy a build that mends this" in text
+        assert "since 2026-11-20 11:58:00 UTC: RuntimeError: boom; deploy a build that corrects this" in text
         assert client.get("/v1/runs").json()["runs"][0]["blocked"] is None, "a list asks for nobody alone"
 
 
@@ -95,7 +95,7 @@ def test_a_listed_run_that_cannot_be_explained_is_shown_all_the_same(world: Worl
     with world.client(world.new_app(blocked_s=0.05)) as client:
         run_id, workflow_id = started(client)
         world.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
-        words = "its workflow cannot go on (WorkflowWorkerUnhandledFailure); deploy a build that mends this"
+        words = "its workflow cannot go on (WorkflowWorkerUnhandledFailure); deploy a build that corrects this"
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == words)
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] == words
 
@@ -152,11 +152,11 @@ def test_the_sentence() -> None:
             WorkflowProblem(
                 SINCE, "[TMPRL1101] Potential deadlock detected: workflow didn't yield within 2 second(s)."
             ),
-            "or somebody sends it very many signals (temporal workflow show lists them): give the role workflows more",
+            "or it gets very many signals (temporal workflow show lists them); give the role workflows more",
         ),
         (
             WorkflowProblem(SINCE, "no match", misfit=True),
-            "what an earlier one began (no match); deploy the earlier build again",
+            "the work of an earlier build (no match); deploy the earlier build again",
         ),
     ]:
         assert words in in_words(trouble), trouble

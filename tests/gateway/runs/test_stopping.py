@@ -87,7 +87,7 @@ def test_a_stop_of_an_ended_run_is_200_and_writes_nothing(world: World, client: 
     world.end(run_id)
     answer = client.post(f"/v1/runs/{run_id}/stop", json={"reason": "too late"})
     assert (answer.status_code, answer.json()["status"]) == (200, "FAILED")
-    assert "ended already" in answer.json()["note"]
+    assert "already ended" in answer.json()["note"]
     assert world.store.runs.cancellations(run_id) == []
     assert world.workflows.signals == []
 

@@ -55,15 +55,15 @@ def test_what_is_shown_may_be_put_again(world: World, client: TestClient, target
 async def test_while_temporal_is_away_all_is_recorded_and_done_later(world: World, client: TestClient) -> None:
     body = {"run": RUN, "cron": "0 13 * * *"}
     made = client.put(PATH, json=body).json()
-    assert (made["in_temporal"], "It is recorded" in made["note"]) == (False, True)
+    assert (made["in_temporal"], "The command is recorded" in made["note"]) == (False, True)
     world.workflows.down = True
     paused = client.post(f"{PATH}/pause", json={"reason": "a migration"}).json()
-    assert (paused["paused"], "It is recorded" in paused["note"]) == (True, True)
+    assert (paused["paused"], "The command is recorded" in paused["note"]) == (True, True)
     asked = client.post(f"{PATH}/trigger", json={"requested_by": "ann"})
     assert (asked.status_code, asked.json()["due"][0]["decision"], asked.json()["due"][0]["target_id"]) == (
         202, "started", None,
     )  # fmt: skip
-    assert "It is recorded" in asked.json()["note"]
+    assert "The command is recorded" in asked.json()["note"]
     world.clock.forward(7200)
     temporal = FiringTemporal(world.clock)
     keeper = ScheduleKeeper(world.store.schedules, cast(Any, temporal), world.clock)
@@ -174,7 +174,7 @@ def test_odd_numbers_and_texts_are_refused(client: TestClient) -> None:
 def test_a_window_that_no_backfill_has(client: TestClient) -> None:
     assert client.put(PATH, json={"run": RUN, "cron": "0 0 29 2 */7"}).json()["next_due"] != [], "a Sunday, in years"
     for after, until, says in (
-        ("2026-11-20T00:00:00Z", "2026-11-19T00:00:00Z", "give a time behind after"),
+        ("2026-11-20T00:00:00Z", "2026-11-19T00:00:00Z", "give a time later than after"),
         ("1900-01-01T00:00:00Z", "2026-11-19T00:00:00Z", "after"),
         ("2026-11-19T00:00:00", "2026-11-20T00:00:00", "after"),
     ):

@@ -91,7 +91,7 @@ def test_projects_versions_and_spiders(world: World, scrapyd: TestClient) -> Non
             "spiders": ["plain", "strict"]
         }
     told = error(scrapyd.get("/listspiders.json", params={"project": PROJECT, "_version": "r1"}))
-    assert told == f"version 'r1' not found; the catalogue is '{version}' now: send that, or leave it out"
+    assert told == f"version 'r1' not found; the version is '{version}' now: send it, or leave _version out"
     assert version in error(scrapyd.post("/schedule.json", data={**PLAIN, "_version": "r1"}))
     assert scheduled(scrapyd, _version=version)
     assert scrapyd.head("/daemonstatus.json").status_code == 200
@@ -170,7 +170,7 @@ def test_a_log_is_where_scrapyd_has_it(world: World, scrapyd: TestClient) -> Non
     [job] = ok(scrapyd.get("/listjobs.json"))["finished"]
     assert job["log_url"] == "/logs/default/plain/a%2Fb%20c.log"
     answer = scrapyd.get(job["log_url"])
-    assert "its log is not here; none was kept" in answer.json()["detail"]
+    assert "has no log here; no log was kept" in answer.json()["detail"]
     for path in ("/logs/default/plain/nobody.log", "/logs/default/strict/a%2Fb%20c.log", "/logs/x/plain/a%2Fb%20c.log"):
         assert scrapyd.get(path).json()["code"] == "log_not_found"
 
@@ -212,12 +212,12 @@ def test_a_job_under_an_id_that_is_taken(world: World, scrapyd: TestClient) -> N
         assert scheduled(scrapyd, jobid="nightly", site="http://x") == "nightly"
     assert (count(world), len(world.workflows.started)) == (1, 1)
     told = error(scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://y"}))
-    assert told == "jobid: 'nightly' is taken by another request; give another one"
+    assert told == "jobid: 'nightly' is already used by another request; give another one"
     row = run(world, "nightly")
     world.claim(row.run_id)
     world.end(row.run_id)
     told = error(scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://x"}))
-    assert told == f"jobid: 'nightly' is taken: run {row.run_id} had it and is FAILED; give another one"
+    assert told == f"jobid: 'nightly' is already used: run {row.run_id} used it and is FAILED; give another one"
     assert (count(world), len(world.workflows.started)) == (1, 1)
 
 
@@ -232,7 +232,7 @@ def test_what_is_on_record_is_scheduled_while_temporal_is_away(world: World, scr
 REFUSED = [
     ({}, "'project' parameter is required"),
     ({"project": PROJECT}, "'spider' parameter is required"),
-    ({"project": "x", "spider": "plain"}, "project 'x' not found; this gateway has 'default' alone"),
+    ({"project": "x", "spider": "plain"}, "project 'x' not found; this gateway has only 'default'"),
     ({"project": PROJECT, "spider": "nobody"}, "spider 'nobody' not found; known are plain, strict"),
     ({"project": PROJECT, "spider": ""}, "spider: ''"),
     ({"project": PROJECT, "spider": "../../etc"}, "spider: '../../etc'"),
@@ -266,13 +266,13 @@ FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data; boundar
 
 def test_what_is_no_form_is_told_in_a_sentence(world: World, scrapyd: TestClient) -> None:
     for kind, body, told in [
-        (FORM, b"project=default&spider=%ff", "spider is invalid: b'\\xff' is no UTF-8"),
-        (FORM, b"project=default&spider=plain&page=\xe4", "page is invalid: b'\\xe4' is no UTF-8"),
+        (FORM, b"project=default&spider=%ff", "spider is invalid: b'\\xff' is not UTF-8"),
+        (FORM, b"project=default&spider=plain&page=\xe4", "page is invalid: b'\\xe4' is not UTF-8"),
         (FORM, b"%ff=1", "the name of a field is invalid"),
         (FORM, b"&".join(b"a%d=1" % n for n in range(1001)), "form: more than 1000 fields"),
-        ("application/json", b'{"project": "default"}', "Content-Type: 'application/json' is not taken; send appl"),
-        ("", b"project=default", "Content-Type: '' is not taken"),
-        ("multipart/form-data", b"--b--", "Content-Type: no boundary in it"),
+        ("application/json", b'{"project": "default"}', "Content-Type: 'application/json' is not accepted; send appl"),
+        ("", b"project=default", "Content-Type: '' is not accepted"),
+        ("multipart/form-data", b"--b--", "Content-Type: has no boundary"),
         (PARTS, b"project=default", "body: the form has no end"),
         (PARTS, b'--b\r\ncontent-disposition: form-data; name="a"\r\n\r\n1\r\n', "body: the form has no end"),
         (PARTS, b"--b\r\n\r\n1\r\n--b--", "body: a part of the form has no name"),

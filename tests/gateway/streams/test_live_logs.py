@@ -174,8 +174,8 @@ def test_a_log_out_of_reach_is_explained(world: World, task: Task, follow: bool)
     task.running()
     answer = _get(world, task.path, FakeLogs() if follow else None, follow=follow)
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
-    assert "it executes where this gateway cannot read" in answer.json()["detail"] if follow else True
-    assert "kept when the task has ended" in answer.json()["detail"]
+    assert "this gateway cannot read logs of the cluster" in answer.json()["detail"] if follow else True
+    assert "kept after the task has ended" in answer.json()["detail"]
 
 
 def test_a_task_that_waits_has_printed_nothing_and_is_told_how_to_wait_for_it(world: World, task: Task) -> None:

@@ -326,7 +326,7 @@ def _seqs(wire: bytes) -> Iterator[tuple[str, int]]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"BUSY_S": 0.001, "IDLE_S": 0.002, "TROUBLE_S": 0.005, "OUTAGE_S": 0.005}.items():
+    for name, value in {"BUSY_S": 0.001, "IDLE_S": 0.002, "RETRY_MAX_S": 0.005, "OUTAGE_S": 0.005}.items():
         monkeypatch.setattr(f"crawler_lifecycle.gateway.streams.feed.{name}", value)
     for name, number in {"PAGE": 7, "CATCH_UP_PAGE": 5, "CHUNK": 700}.items():
         monkeypatch.setattr(f"crawler_lifecycle.gateway.streams.feed.{name}", number)

@@ -92,7 +92,7 @@ def test_everything_is_told_in_order_and_in_words(world: World, client: TestClie
     } <= words, words
     corrected = next(entry for entry in told if entry["kind"] == "correction")
     assert re.fullmatch(
-        re.escape(f"Corrected: task 0 (id {first}) stood here as PENDING and was LOST in truth")
+        re.escape(f"Corrected: task 0 (id {first}) was recorded as PENDING but was LOST")
         + r"(, for [0-9.]+ m?s)?\. "
         + re.escape(f"{CorrectionKind.VANISHED.meaning} It was found by a look that was due."),
         corrected["text"],

@@ -28,11 +28,11 @@ def test_a_webhook_from_its_making_to_its_deletion(world: World) -> None:
         assert [one["name"] for one in ok(client.get("/v1/webhooks"))["webhooks"]] == ["shop"]
         paused = ok(client.post(f"{PATH}/pause", json={"reason": "a migration", "requested_by": "ann"}))
         assert (paused["state"], paused["pause_reason"]) == ("paused", "paused by ann: a migration")
-        assert ok(client.post(f"{PATH}/pause"))["note"] == "It was paused already."
-        assert ok(client.put(PATH, json=HOOK))["note"] == "It is paused: resume it."
+        assert ok(client.post(f"{PATH}/pause"))["note"] == "The webhook was already paused."
+        assert ok(client.put(PATH, json=HOOK))["note"] == "The webhook is paused: resume it."
         assert "paused" in ok(client.post(f"{PATH}/test"), 202)["note"]
         assert ok(client.post(f"{PATH}/resume", json={"skip": True}))["state"] == "active"
-        assert ok(client.post(f"{PATH}/resume"))["note"] == "It was not paused."
+        assert ok(client.post(f"{PATH}/resume"))["note"] == "The webhook was not paused."
         assert ok(client.post(f"{PATH}/test"), 202)["note"] is None
         ok(client.delete(PATH))
         for answer in (client.get(PATH), client.delete(PATH), client.post(f"{PATH}/test")):

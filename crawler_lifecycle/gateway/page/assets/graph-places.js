@@ -1,9 +1,9 @@
 "use strict";
-// Finds the places of a graph's steps, which takes the most of a second for a thousand of them: as a worker, beside the
-// page, or as one of its scripts where there are no workers.
+// Finds the positions of a graph's steps, which takes almost a second for a thousand steps. It runs in a worker, or as a
+// script of the page if the browser has no workers.
 const findPlaces = ({paths, edges, width, height}) => {
   const graph = new dagre.graphlib.Graph(), RANKED = 100;
-  // The ranks that are nicest take minutes for a thousand steps, and these the half of a second.
+  // The best ranks take minutes for a thousand steps; these ranks take half a second.
   const ranker = paths.length > RANKED ? "tight-tree" : "network-simplex";
   graph.setGraph({rankdir: "LR", ranker, nodesep: 14, ranksep: 40, marginx: 8, marginy: 8});
   graph.setDefaultEdgeLabel(() => ({}));

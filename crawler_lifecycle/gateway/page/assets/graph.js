@@ -1,6 +1,6 @@
 "use strict";
-// Draws a graph: positions by dagre, everything else as SVG. Texts get into text nodes alone.
-// A box of many steps unfolds where it is pressed. Nothing here keeps the page from answering for long.
+// Draws a graph as SVG, with positions from dagre. Texts are put only into text nodes.
+// A click on a box of many steps unfolds it. Long work is split, so that the page stays responsive.
 (() => {
   const room = document.getElementById("drawing");
   const SVG = "http://www.w3.org/2000/svg", WIDTH = 170, HEIGHT = 40, SHOWN = 24, SLICE_MS = 30;
@@ -14,7 +14,7 @@
     return element;
   };
   const cut = (text) => text.length > SHOWN ? `${text.slice(0, SHOWN - 1)}…` : text;
-  // Does it for each, and lets the browser do other things, and lay out what was made, in between.
+  // Calls act for each element. In between, the browser can do other work.
   const each = async (all, act) => {
     let until = performance.now() + SLICE_MS;
     for (const [n, one] of all.entries()) {
@@ -45,7 +45,7 @@
     try {
       return await beside(asked);
     } catch {
-      return here(asked); // no worker could be had
+      return here(asked); // the browser has no worker for us
     }
   };
 
@@ -57,7 +57,7 @@
     if (place.shown === shown) return;
     place.shown = shown;
     place.link.setAttribute("class", `${node.state ?? ""}${node.steps ? " folded" : ""}`);
-    place.title.textContent = `${node.path}: ${state}${node.steps ? "; press to unfold" : ""}`;
+    place.title.textContent = `${node.path}: ${state}${node.steps ? "; click to unfold" : ""}`;
     place.state.textContent = cut(state);
   };
 
@@ -97,13 +97,13 @@
     if (!answer.ok) return;
     const picture = await answer.json();
     if (!picture.nodes.length) return;
-    // To find positions anew takes long for a large graph; mostly only states have changed.
+    // New positions take long for a large graph, and mostly only states have changed.
     const shape = JSON.stringify([picture.nodes.map((node) => node.path), picture.edges]);
     if (shape === drawn) return each(picture.nodes, colour);
     await layOut(picture);
     drawn = shape;
   };
-  // One after the other: what is asked for meanwhile is drawn once, at the end.
+  // Only one drawing at a time. Requests during a drawing lead to one more drawing after it.
   let busy = false, again = false;
   const draw = async () => {
     again = true;

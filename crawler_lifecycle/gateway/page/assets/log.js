@@ -1,5 +1,5 @@
 "use strict";
-// Follows a log. What it prints is a stranger's: it gets into text nodes alone, without control characters.
+// Follows a log. Its text is not trusted: it is put only into text nodes, without control characters.
 (() => {
   const KEPT = 5000, KEPT_CHARS = 4 * 1024 * 1024, BLOCK = 200, BLOCK_CHARS = 32 * 1024, LINE_CHARS = 8 * 1024;
   const FLUSH_MS = 250, SLICE_CHARS = 256 * 1024, PENDING_MAX = 2 * 1024 * 1024, RETRY_MS = 3000;
@@ -18,7 +18,7 @@
   const atEnd = () => pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 40;
   const short = (line) => line.length > LINE_CHARS ? `${line.slice(0, LINE_CHARS)} … (${line.length} characters, cut here)` : line;
 
-  // In blocks, of which the browser lays out the last ones and those that are seen: all lines would freeze the page.
+  // Lines are in blocks. The browser lays out only visible blocks; to lay out all lines would freeze the page.
   const block = (some) => {
     const text = some.filter(fits());
     for (let from = 0; from < text.length;) {
@@ -39,7 +39,7 @@
       if (!joins) pre.append(part);
     }
   };
-  // The end of a text with as many lines as are kept: what comes faster is not looked at.
+  // Returns the end of a text, with at most KEPT lines. Earlier lines would be removed at once.
   const tail = (text) => {
     let place = text.length;
     for (let n = 0; n <= KEPT && place > 0; n += 1) place = text.lastIndexOf("\n", place - 1);
@@ -66,11 +66,11 @@
   const redraw = () => {
     pre.replaceChildren();
     block(open ? [...lines, short(open)] : lines);
-    if (search.value) say(`${shown("lines")} of ${lines.length} lines hold it`);
+    if (search.value) say(`${shown("lines")} of ${lines.length} lines contain it`);
     pre.scrollTop = pre.scrollHeight;
   };
   const rest = () => new Promise((go) => setTimeout(go));
-  // In slices that end with a line: whoever types or scrolls waits for one of them at most.
+  // Works in slices of whole lines, so that typing and scrolling wait for one slice at most.
   const flush = async () => {
     if (flushing || !pending) return;
     flushing = true;
@@ -87,14 +87,14 @@
         await rest();
       }
       from = to;
-      // What has no end yet begins the next slice; an endless line is not kept for ever.
+      // A line without an end yet becomes the beginning of the next slice. A line that is too long is cut.
       if (last) { open = text.slice(from); from = text.length; }
       else if (from === text.length) open = "";
     }
     if (mine === stop) {
       if (open.length > PENDING_MAX) open = open.slice(0, LINE_CHARS + 1);
       if (end) pre.scrollTop = pre.scrollHeight;
-      if (skipped && !search.value) say("It prints faster than anybody reads: parts were left out here. Fetch the whole log for them.");
+      if (skipped && !search.value) say("The log grows too fast, so lines were left out here. Download the whole log to see them.");
     }
     flushing = false;
   };
@@ -118,7 +118,7 @@
         if (answer.status === 429 || answer.status === 503) setTimeout(restart, RETRY_MS);
         return;
       }
-      say("It is followed.");
+      say("New lines are shown as they come.");
       lines = []; chars = 0; open = ""; pending = ""; skipped = false;
       pre.replaceChildren();
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -129,10 +129,10 @@
         if (pending.length > PENDING_MAX) { pending = pending.slice(-PENDING_MAX / 2); skipped = true; }
       }
       await ended();
-      say("This is its end.");
+      say("This is the end of the log.");
     } catch (error) {
       if (mine.signal.aborted) return;
-      say("The gateway does not answer; it is asked again.");
+      say("The gateway does not answer. The page tries again.");
       setTimeout(restart, RETRY_MS);
     }
   };
@@ -141,7 +141,7 @@
   pause.addEventListener("click", () => {
     paused = !paused;
     pause.setAttribute("aria-pressed", String(paused));
-    if (paused) { stop?.abort(); flush(); say("Paused. Going on begins with the last lines again."); } else restart();
+    if (paused) { stop?.abort(); flush(); say("Paused. After the pause, the last lines are loaded again."); } else restart();
   });
   search.addEventListener("input", redraw);
   document.addEventListener("visibilitychange", () => { if (document.hidden) stop?.abort(); else restart(); });

@@ -1,12 +1,12 @@
 "use strict";
-// What a page does by itself: ages that grow, and a word about how old it is. Everything works without it.
+// Updates a page in the browser: ages of times, and the age of the page itself. The page works without this script.
 (() => {
   const root = document.documentElement;
   const shown = document.getElementById("as-of");
   const told = document.getElementById("told");
   const live = document.getElementById("live");
   if (!root.dataset.now) return;
-  // The server's clock counts: that of the browser may be wrong, and only tells how much time has passed.
+  // Ages use the server's clock, because the browser's clock may be wrong. The browser only measures the time since then.
   let server = Date.parse(root.dataset.now), at = performance.now();
   let asOf = server, changes = 0, outdated = false;
   const now = () => server + (performance.now() - at);
@@ -39,12 +39,12 @@
     const late = (now() - asOf) / 1000;
     const old = live && (late > 8 || outdated);
     shown.classList.toggle("warn", old);
-    write(shown, outdated ? "This page is out of date: load it again." : `As of ${span(late)} ago${old ? ": no news comes" : ""}`);
+    write(shown, outdated ? "This page is out of date: load it again." : `As of ${span(late)} ago${old ? ": no updates arrive" : ""}`);
   };
-  // At most every ten seconds, and only what somebody who does not see the page has to know.
+  // A message for screen readers, at most every ten seconds.
   const tell = () => {
     const late = (now() - asOf) / 1000;
-    if (live && late > 8) write(told, `No news for ${span(late)}`);
+    if (live && late > 8) write(told, `No updates for ${span(late)}`);
     else if (changes) write(told, changes === 1 ? "One change" : `${changes} changes`);
     changes = 0;
   };
@@ -53,7 +53,7 @@
   const again = () => {
     const busy = document.activeElement?.matches("input:not([type=checkbox]), textarea, select")
       || document.querySelector("input[name=run]:checked");
-    // Two gateways of different builds, each of which answers now and then, would let it begin anew for ever.
+    // If two gateways have different builds, the page could otherwise reload for ever.
     const wait = Math.min(Number(sessionStorage.getItem("begun")) - Date.now(), 0) + AGAIN_MS;
     outdated = busy || wait > 0;
     if (busy) return;
@@ -73,7 +73,7 @@
     live.addEventListener("hello", heard);
     live.addEventListener("tick", heard);
     live.addEventListener("gone", () => { outdated = true; draw(); });
-    // A run that was chosen stays on the list, also when newer ones would push it off.
+    // A chosen run stays on the list, even if newer runs would replace it.
     live.addEventListener("htmx:sse:before:message", ({detail: {message}}) => {
       if (message.event || !message.data.includes('hx-target="#main"')) return;
       const chosen = [...document.querySelectorAll("#runs > tr:has(input:checked)")]
@@ -88,8 +88,8 @@
       asOf = now();
       draw();
     });
-    // A hidden tab holds no stream: a browser has six connections to us for all of them. The extension sees a tab that
-    // goes, but not one that was opened behind another, nor one that goes while it connects.
+    // A hidden tab has no stream, because a browser has only six connections to us for all tabs. The extension notices
+    // a tab that becomes hidden, but not a tab that is opened hidden, or that becomes hidden while it connects.
     const connect = () => {
       if (document.hidden || live.hasAttribute("hx-sse:connect")) return;
       live.setAttribute("hx-sse:connect", live.dataset.stream);
@@ -99,7 +99,7 @@
       if (document.hidden) document.dispatchEvent(new Event("visibilitychange"));
     }));
     document.addEventListener("visibilitychange", connect);
-    // htmx begins in a timeout of its own, before this one. It would connect what it finds connecting a second time.
+    // htmx starts in an earlier timeout. It would connect an element a second time if that is already connecting.
     setTimeout(connect);
   }
 
@@ -114,7 +114,7 @@
   const zones = document.createElement("select");
   const offer = (names) => zones.append(...names.map((name) => new Option(name, name, false, name === zone)));
   offer([...new Set(["UTC", zone, Intl.DateTimeFormat().resolvedOptions().timeZone])]);
-  // There are hundreds, and few people want another one.
+  // The other time zones are added later: there are hundreds, and few people need them.
   zones.addEventListener("focus", () => {
     offer(Intl.supportedValuesOf("timeZone").filter((name) => ![...zones.options].some((one) => one.value === name)));
   }, {once: true});

@@ -1,5 +1,5 @@
 "use strict";
-// Tells what the square of a task stands for, and leads to the task. The squares are text: ten thousand links are slow.
+// Shows the text of a task's square, and opens the task after a click. The squares are text: ten thousand links are slow.
 (() => {
   const room = document.getElementById("squares"), COLUMNS = 25;
   const pointed = (event) => {

@@ -1,1 +1,1 @@
-"""Parts that every page is made with: templates, forms and the answer to a press."""
+"""Parts that all web pages use: templates, forms, and the answers to actions."""

@@ -1,4 +1,4 @@
-"""Forms: reading them as strictly as JSON, saying what became of a press, and fields for each thing of a body."""
+"""Forms of web pages: strict reading, conversion between fields and bodies of the API, and the results of actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.subjects import Action, Subject
 from crawler_lifecycle.web.problems import ERRORS_MAX, Problem, check_json, field_error, of_error, refused
 
-#: Fields of one form: a selection of 500 and some more.
+#: The most fields of one form: a selection of 500 runs, and some more.
 FIELDS_MAX = 2000
 _KIND = "application/x-www-form-urlencoded"
 
@@ -32,23 +32,23 @@ Pairs = Sequence[tuple[str, str]]
 
 
 async def form(request: Request) -> list[tuple[str, str]]:
-    """The fields of a form, in its order. Raises ``Problem`` 400, 415 or 422."""
+    """Return the fields of a form in their order. Raises ``Problem`` 400, 415 or 422."""
     kind = request.headers.get("content-type", "nothing")
     if kind.partition(";")[0].strip().lower() != _KIND:
-        raise Problem(415, "unsupported_type", f"Content-Type: {kind[:100]} is not taken; send {_KIND}")
+        raise Problem(415, "unsupported_type", f"Content-Type: {kind[:100]} is not accepted; send {_KIND}")
     try:
         text = (await request.body()).decode("ascii")
         return parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except UnicodeDecodeError:
-        raise Problem(400, "bad_request", "body: no valid UTF-8; send the form as the page has it") from None
+        raise Problem(400, "bad_request", "body: not valid UTF-8; send the form from its page") from None
     except ValueError:
         raise Problem(422, "invalid_request", f"body: more than {FIELDS_MAX} fields; select fewer") from None
 
 
 def read(kind: type[T], pairs: Pairs) -> T:
-    """The fields as a ``kind``; empty ones are left out. Raises ``Problem`` 422 that names each wrong field.
+    """Convert the fields to a ``kind``, without empty fields. Raises ``Problem`` 422, which names each wrong field.
 
-    A field comes once, or as often as it likes where ``kind`` has a list.
+    A field may be given only once, unless ``kind`` has a list for it.
     """
     lists = {name for name, field in kind.model_fields.items() if "list" in str(field.annotation)}
     values: dict[str, object] = {}
@@ -67,7 +67,7 @@ def read(kind: type[T], pairs: Pairs) -> T:
 
 
 def validated(kind: type[T], values: Mapping[str, object], known: Sequence[str] = ()) -> T:
-    """The values as a ``kind``, whose fields may be texts. Raises ``Problem`` 422 that names each wrong field."""
+    """Convert the values, which may be texts, to a ``kind``. Raises ``Problem`` 422, which names each wrong field."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -76,14 +76,14 @@ def validated(kind: type[T], values: Mapping[str, object], known: Sequence[str] 
         raise Problem(422, "invalid_request", detail, errors=found) from None
 
 
-#: Presses that are remembered.
+#: The most actions that are remembered.
 KEPT_MAX = 2000
 
 Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 
 
 class KeyedForm(BaseModel):
-    """The key that every form sends."""
+    """A form with a key. Every form of an action sends one."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -91,7 +91,7 @@ class KeyedForm(BaseModel):
 
 
 class ActionForm(KeyedForm):
-    """The form of one subject: one of its table of actions."""
+    """The form of a subject. It names one of the subject's actions."""
 
     subject: ClassVar[Subject]
 
@@ -111,18 +111,18 @@ class ActionForm(KeyedForm):
 
     @property
     def request_key(self) -> str:
-        """The name of this press: the same one is carried out once."""
+        """The key of this action. An action with the same key is carried out only once."""
         return f"{self.key}.{self.do}"
 
     def sentence(self, fresh: bool, note: str | None, **values: object) -> str:
-        """Say in a sentence what became of it; ``fresh``: something was changed. ``values`` stand in the sentence."""
+        """Return a sentence about the result. ``fresh``: something was changed. ``values`` are used in the sentence."""
         text = (self.action.done if fresh else self.action.before).format(**values)
         return f"{text} {note}" if note else text
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of an action for one thing."""
+    """The result of an action on one thing."""
 
     name: str
     href: str
@@ -131,24 +131,24 @@ class Outcome:
 
 
 def check_shown(shown: int, attempt: int, status: str) -> None:
-    """Raise ``NotInThisState`` where something is not in the ``attempt`` that the form has shown any more."""
+    """Raise ``NotInThisState`` if the present ``attempt`` is not the one that the form showed."""
     if shown != attempt:
-        words = f"it is {status} in attempt {attempt} by now, and attempt {shown} was shown"
-        raise NotInThisState(f"Not carried out: {words}. Look at it again first.")
+        words = f"it is {status} in attempt {attempt} now, but the form showed attempt {shown}"
+        raise NotInThisState(f"Not carried out: {words}. Load its page again first.")
 
 
 class Once:
-    """Actions, by the keys of their forms: a form that is sent again gets the same outcome, and nothing is done.
+    """The actions of this process, by the keys of their forms. A form that is sent again gets the same outcome.
 
-    It is of one process, and for its words alone: another gateway, and one that began anew, do not know the key. That
-    nothing is done twice is the database's work (docs/page.md, "Several gateways").
+    Another gateway, or this one after a restart, does not know the key, so the sentence may then differ. The database
+    ensures that no action is done twice (docs/page.md, "Several gateways").
     """
 
     def __init__(self) -> None:
         self._asked: dict[str, asyncio.Task[Any]] = {}
 
     async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
-        """The outcome of the press. A failure is not kept: after it the form may be sent again."""
+        """Return the outcome of the action. A failure is not kept, so that the form may be sent again."""
         asked = self._asked.get(key)
         if asked is None:
             while len(self._asked) >= KEPT_MAX:
@@ -163,15 +163,15 @@ class Once:
 
 
 def outcomes_page(request: Request, word: str, outcomes: list[Outcome], now: datetime) -> Response:
-    """The page that says what became of a press."""
+    """Return the page with the results of an action."""
     return answer(request, "outcomes.html", word=word, outcomes=outcomes, now=now)
 
 
 async def carry_out(
     request: Request, once: Once, asked: ActionForm, key: object, act: Callable[[], Awaitable[str]], now: datetime
 ) -> Response:
-    """Carry out once an action on one of its subject, and say what became of it. ``act`` does it, and says
-    in a sentence what it did; ``NotInThisState`` is such an outcome, too."""
+    """Carry out an action once, and return the page with its result. ``act`` carries it out, and returns a sentence
+    about the result. ``NotInThisState`` is a result, too."""
     name, href = f"{asked.subject.noun} {key}", asked.subject.path(key)
 
     async def carried_out() -> Outcome:
@@ -184,24 +184,25 @@ async def carry_out(
     return outcomes_page(request, asked.action.title, [await once(asked.request_key, carried_out)], now)
 
 
-#: Characters of a command line that is typed: to take one apart needs some microseconds for each.
+#: The most characters of a typed command line: to split it takes some microseconds for each character.
 _WORDS_MAX = 16 * 1024
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """The mistakes in a form that was sent."""
+    """The errors in a form that was sent."""
 
     detail: str
     fields: Mapping[str, str]
-    """Sentences by the name of the field."""
+    """A sentence for each wrong field, by its name."""
 
 
 def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) -> dict[str, str]:
-    """The typed fields, each once, without those that are empty. A field of ``several`` has one value a line.
+    """Return the fields without the empty ones. A field of ``several`` may be given more than once; then its text has
+    one value in each line.
 
-    Raises ``Problem`` 422 for what no page of ours sends.
+    Raises ``Problem`` 422 for an unknown field, or for a field that is given twice.
     """
     known, several, found = set(known), set(several), dict[str, str]()
     for name, value in pairs:
@@ -212,22 +213,22 @@ def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) ->
         elif name in found:
             raise refused(name, "given twice; give it once")
         if value.strip():
-            found[name] = value.replace("\r\n", "\n")  # as it was before the browser sent it
+            found[name] = value.replace("\r\n", "\n")  # browsers send line ends in this form
     return found
 
 
 def lines(text: str) -> list[str]:
-    """The text of each line, without the spaces around it."""
+    """Return the lines of a text, without spaces around them, and without empty lines."""
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 
 def parts(text: str) -> list[str]:
-    """The texts between commas."""
+    """Return the texts between commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def assignments(field: str, text: str) -> dict[str, str]:
-    """Lines of ``NAME=VALUE``; a value is taken as it stands. Raises ``Problem`` 422."""
+    """Read lines of ``NAME=VALUE``. Values are not changed. Raises ``Problem`` 422."""
     found: dict[str, str] = {}
     for n, line in enumerate(text.split("\n"), 1):
         name, equals, value = line.partition("=")
@@ -240,7 +241,7 @@ def assignments(field: str, text: str) -> dict[str, str]:
 
 
 def words(field: str, text: str) -> list[str]:
-    """Words as a shell would split them. Raises ``Problem`` 422."""
+    """Split a text into words, as a shell does. Raises ``Problem`` 422."""
     if len(text) > _WORDS_MAX:
         raise refused(field, f"{len(text)} characters are too many; give at most {_WORDS_MAX}, or argv as JSON")
     try:
@@ -250,12 +251,12 @@ def words(field: str, text: str) -> list[str]:
 
 
 def whole(text: str) -> int | str:
-    """The number that a text says; a text that says none is for the API to refuse."""
+    """Return the number in a text. Another text is returned unchanged, and the API refuses it later."""
     return int(text) if _WHOLE.fullmatch(text.strip()) else text
 
 
 def one_object(field: str, text: str) -> dict[str, object]:
-    """A JSON object, checked as strictly as a body of the API. Raises ``Problem`` 422."""
+    """Read a JSON object, as strictly as a body of the API. Raises ``Problem`` 422."""
     try:
         check_json(text.encode())
     except Problem as problem:
@@ -267,12 +268,12 @@ def one_object(field: str, text: str) -> dict[str, object]:
 
 
 def can_be_typed(texts: Iterable[str]) -> bool:
-    """Return whether these come back from a line of a form as they are."""
+    """Return whether a form with one line sends these texts back unchanged."""
     return not any(set("\r\n\0") & set(text) for text in texts)
 
 
 def as_assignments(values: object) -> str | None:
-    """The lines of ``assignments``; ``None`` for what cannot be written so."""
+    """Return the text for ``assignments``, or ``None`` for values that have no such text."""
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
         return None
     text = "\n".join(f"{name}={value}" for name, value in values.items())
@@ -281,13 +282,13 @@ def as_assignments(values: object) -> str | None:
 
 
 def as_words(values: object) -> str | None:
-    """The text of ``words``; ``None`` for what cannot be written so."""
+    """Return the text for ``words``, or ``None`` for values that have no such text."""
     text = shlex.join(values) if _are_texts(values) else ""
     return text if text and len(text) <= _WORDS_MAX else None
 
 
 def as_parts(values: object) -> str | None:
-    """The text of ``parts``; ``None`` for a value without such a text."""
+    """Return the text for ``parts``, or ``None`` for values that have no such text."""
     text = ", ".join(values) if _are_texts(values) else ""
     return text if parts(text) == values else None
 
@@ -297,10 +298,10 @@ def _are_texts(values: object) -> TypeGuard[list[str]]:
 
 
 def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = (), rest: str | None = None) -> Wrong:
-    """A refusal of the API beside the fields of a form.
+    """Assign the errors of the API to the fields of a form.
 
-    ``names``: a field of the API -> that of the form. ``kinds``: what its path may begin with, as ``run`` of
-    ``run.crawler``, whose fields are ``run.NAME`` in ``names`` or else stand in the field ``rest``.
+    ``names`` maps fields of the API to fields of the form. A field of the API may begin with one of ``kinds``, such as
+    ``run`` in ``run.crawler``. ``names`` then has it as ``run.crawler``; otherwise it belongs to the field ``rest``.
     """
     found: dict[str, str] = {}
     for error in problem.errors:
@@ -316,7 +317,7 @@ def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = ()
 
 
 class Put(Protocol):
-    """Commands on what is put under a name: schedules and webhooks."""
+    """Commands on things that have a name: schedules and webhooks."""
 
     async def seen(self, name: str) -> Any: ...
     async def put(self, name: str, body: Any) -> object: ...
@@ -325,7 +326,7 @@ class Put(Protocol):
 
 
 async def keep(commands: Put, given: Mapping[str, str], body: Any, pause: Any) -> None:
-    """Make what a form names, or change it, and pause it or let it go on: afterwards it is as the form says."""
+    """Create or change the schedule or webhook that a form names. Then pause or resume it, as the form says."""
     name = given.get("name", "").strip()
     row = await commands.seen(name)
     if row is None or row.definition != body.spec().document():
@@ -338,12 +339,12 @@ async def keep(commands: Put, given: Mapping[str, str], body: Any, pause: Any) -
 
 
 def reason(given: Mapping[str, str]) -> bytes:
-    """The body of a pause, as JSON."""
+    """Return the body of a pause as JSON."""
     return json.dumps({"reason": given.get("reason")}).encode()
 
 
 async def sent(carry_out: Callable[[], Awaitable[str]], shown: Callable[[Problem], Awaitable[Response]]) -> Response:
-    """The way to the page that ``carry_out`` names; or the form once more, with what is wrong in it."""
+    """Redirect to the page that ``carry_out`` returns, or show the form again with its errors."""
     try:
         return RedirectResponse(await carry_out(), 303)
     except Problem as problem:
@@ -353,11 +354,11 @@ async def sent(carry_out: Callable[[], Awaitable[str]], shown: Callable[[Problem
 
 
 def check_seen(given: Mapping[str, str], revision: int | None) -> None:
-    """Raise ``Problem`` where a form would be written over what it did not show, of this revision by now."""
+    """Raise ``Problem`` if the form showed another revision than the present one: it would overwrite a change."""
     shown = given.get("revision")
     if shown == (None if revision is None else str(revision)):
         return
     if shown is None:
-        raise refused("name", "there is one of this name; change that one, or give another name")
+        raise refused("name", "this name already exists; change that one, or give another name")
     what = "it was deleted" if revision is None else "somebody changed it"
-    raise Problem(409, "not_in_this_state", f"Nothing was kept: {what} since this form was shown. Open it anew.")
+    raise Problem(409, "not_in_this_state", f"Nothing was saved: {what} after you opened the form. Open it again.")

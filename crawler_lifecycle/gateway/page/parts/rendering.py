@@ -1,7 +1,7 @@
-"""From values to HTML: files that pages need, the templates, and words for times and numbers.
+"""Rendering of web pages: asset files, templates, and texts for times and numbers.
 
-Every text may be a stranger's. Autoescape holds in every template, what cannot be seen is made visible before it, and
-no template marks anything as safe.
+Any text may come from an attacker. All templates use autoescape, invisible characters are made visible before that, and
+no template marks a text as safe.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Ac
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file as it is sent."""
+    """One asset file, in the forms in which it is sent."""
 
     name: str
-    """With its hash."""
+    """The file name with a hash of its content."""
     media_type: str
     plain: bytes
     zipped: bytes
@@ -52,7 +52,7 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Every file by its own name, without the hash."""
+    """Return all asset files, by their names without the hash."""
     found = {}
     for path in sorted(FOLDER.rglob("*")):
         if path.suffix in _TYPES:
@@ -64,26 +64,26 @@ def assets() -> dict[str, Asset]:
 
 
 def address(name: str) -> str:
-    """The address of a file. Raises ``KeyError`` for one that is not there."""
+    """Return the web address of an asset file. Raises ``KeyError`` for an unknown name."""
     return PREFIX + assets()[name].name
 
 
 def accepts_gzip(request: Request) -> bool:
-    """Return whether a compressed answer will be understood."""
+    """Return whether the client accepts a gzip answer."""
     coding = [part.split(";") for part in request.headers.get("accept-encoding", "").lower().split(",")]
     return any(name[0].strip() == "gzip" and "q=0" not in [p.strip() for p in name[1:]] for name in coding)
 
 
 def add_assets(app: FastAPI) -> None:
-    """Add the route of the files."""
+    """Add the route of the asset files."""
     served = {asset.name: asset for asset in assets().values()}
 
     @app.get(PREFIX + "{name}", operation_id="getAsset", include_in_schema=False)
     async def get_asset(name: str, request: Request) -> Response:
-        """One of our files; open to everybody, as the login is."""
+        """Send an asset file. It needs no token, because the login page uses it."""
         asset = served.get(name)
         if asset is None:
-            raise Problem(404, "not_found", f"{name[:100]}: no such file in this build; load the page again")
+            raise Problem(404, "not_found", f"{name[:100]}: this build has no such file; load the page again")
         if accepts_gzip(request):
             return Response(
                 asset.zipped, media_type=asset.media_type, headers={**_FOR_EVER, "Content-Encoding": "gzip"}
@@ -91,33 +91,33 @@ def add_assets(app: FastAPI) -> None:
         return Response(asset.plain, media_type=asset.media_type, headers=_FOR_EVER)
 
 
-#: Pages smaller than this are sent as they are.
+#: Pages with fewer bytes are sent without compression.
 _ZIP_FROM = 1024
-#: What no reader sees, or what turns the rest of a line around: shown as its number.
+#: Characters that are invisible or change the direction of text. The page shows their numbers instead.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-#: As ``waiting`` writes a moment: what follows tells which words its age has.
+#: A time as ``waiting`` writes it. With " ago" behind it, it is shown as a moment, otherwise as a duration.
 _MOMENT = re.compile(rf"{MARK}(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{6}})?\+00:00){MARK}( ago)?")
-#: The pages that move while somebody looks at them.
+#: The operations of the pages that update themselves.
 MOVES = {
     *("showRuns", "showRun", "showCrawlers", "showManagers", "showManager", "showGraphs", "showGraph"),
     *("showSchedules", "showSchedule", "showWebhooks", "showWebhook", "showCorrections", "showAudit"),
 }
-#: In a request's scope: its main part alone is wanted, which is shared by all who look at it.
+#: The key in a request's scope which says that only the main part of a page is wanted, for all its readers.
 ALONE = "lifecycle.page.alone"
-#: The key of forms until somebody gets them, and the address of the stream until the page is whole.
+#: Placeholders in rendered text: for the key of forms, and for the address of the page's stream.
 NO_KEY, _STREAM = secrets.token_hex(16), secrets.token_hex(16)
-#: Around parts that move alone. Nobody else can write it: no page shows it.
+#: The mark around parts that are updated separately. It is random and never sent, so that no text can contain it.
 _PART = secrets.token_hex(8)
 _END = Markup("<!--{}-->").format(_PART)
 _PARTS = re.compile(f"<!--{_PART} ([a-z0-9-]+)-->(.*?)<!--{_PART}-->", re.DOTALL)
-#: What differs between two renderings of the same: words for ages.
+#: The words for ages, which differ between two renderings of the same content.
 _AGES = re.compile(r'(?<=">)[^<]*(?=</time>)')
-#: Marks of parts that an address of a stream holds.
+#: The most marks of parts in the address of a stream.
 _SEEN_MAX = 250
-#: Pages that the head of each page leads to: address, word, and what one must be allowed to do for it.
+#: The links in the head of each page: address, word, and the operation that the caller must be allowed to call.
 NAVIGATION = (
     ("/", "Runs", "showRuns"),
     ("/runs/new", "Start a run", "pressStart"),
@@ -132,12 +132,12 @@ NAVIGATION = (
 
 
 def visible(value: Any) -> Any:
-    """The form in which a template writes a value: a dash for nothing, and of a text what can be seen."""
+    """Return a value for a template: a dash for ``None``, and a text with its invisible characters made visible."""
     if value is None:
         return "–"
     if isinstance(value, Markup):
         return value
-    # As JSON writes it, so that what was JSON means the same afterwards.
+    # The escapes are those of JSON, so that JSON text keeps its meaning.
     return _UNSEEN.sub(_escaped, value) if isinstance(value, str) else value
 
 
@@ -147,12 +147,12 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def exact(value: str) -> Markup:
-    """A text that comes back in a form, so nothing in it may be made visible."""
+    """Return an escaped text for a form field. It must come back unchanged, so invisible characters stay."""
     return escape(value)
 
 
 def span(seconds: float) -> str:
-    """A length of time in words: the two largest units that matter, or one."""
+    """Return a duration in words, in one or two units."""
     left = max(int(seconds), 0)
     if left < 120:
         return f"{left} s"
@@ -164,12 +164,12 @@ def span(seconds: float) -> str:
 
 
 def rung(minutes: float) -> str:
-    """A gap between two checks: ``1.2 s``, ``15 min``, ``1.5 min``."""
+    """Return the time between two checks in words: ``1.2 s``, ``15 min``, ``1.5 min``."""
     return f"{minutes * 60:.3g} s" if minutes < 1 else f"{minutes:.10g} min"
 
 
 def moment(value: datetime | None, now: datetime) -> Markup:
-    """A time as its age, with the time itself in the title."""
+    """Return a time as its age, with the time itself in the title."""
     if value is None:
         return Markup("–")
     passed = (now - value).total_seconds()
@@ -177,7 +177,7 @@ def moment(value: datetime | None, now: datetime) -> Markup:
 
 
 def lasting(begin: datetime, now: datetime) -> Markup:
-    """For how long something lasts by now; the page counts on."""
+    """Return the time since ``begin`` in words. The page updates it."""
     return _time_tag("<time data-for", begin, span((now - begin).total_seconds()))
 
 
@@ -188,14 +188,14 @@ def _time_tag(tag: str, value: datetime, words: str) -> Markup:
 
 
 def between(begin: datetime | None, end: datetime | None, now: datetime) -> str | Markup:
-    """The time that something took, or has taken by now."""
+    """Return the time from ``begin`` to ``end``, or to now."""
     if begin is None:
         return "–"
     return lasting(begin, now) if end is None else span((end - begin).total_seconds())
 
 
 def aging(sentence: str | None, now: datetime) -> Markup | None:
-    """A sentence about what something waits for, with ages that the page counts."""
+    """Return a sentence about waiting. Its times become ages, which the page updates."""
     if sentence is None:
         return None
     text, end = Markup(""), 0
@@ -207,7 +207,7 @@ def aging(sentence: str | None, now: datetime) -> Markup | None:
 
 
 def cell(value: Cell, now: datetime) -> str | Markup:
-    """A cell of the table of subjects."""
+    """Return the HTML of a table cell."""
     match value:
         case At(time):
             return moment(_time(time), now)
@@ -230,14 +230,14 @@ def _time(value: Any) -> datetime | None:
 
 
 def number(value: float | None) -> str:
-    """A number with thin spaces between thousands."""
+    """Return a number with thin spaces between thousands."""
     if value is None:
         return "–"
     return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else f"{value:,.1f}".replace(",", "\u202f")
 
 
 def size(value: int | None) -> str:
-    """A number of bytes in the unit that fits."""
+    """Return a number of bytes in a suitable unit."""
     if value is None:
         return "–"
     left = float(value)
@@ -249,37 +249,37 @@ def size(value: int | None) -> str:
 
 
 def pretty(value: object) -> str:
-    """A value as JSON, for people."""
+    """Return a value as JSON for people."""
     return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True, default=str)
 
 
 def query(values: Mapping[str, Any]) -> str:
-    """The part of an address after its path, of those values that say something."""
+    """Return the query of a web address, with all values that are not empty."""
     said = {name: value for name, value in values.items() if value not in (None, "", [], False)}
     return f"?{urlencode(said, doseq=True)}" if said else ""
 
 
 def next_page(filters: BaseModel, token: str | None, *without: str) -> str | None:
-    """The address of the next page of a list, with the same filters; ``None``: there is none."""
+    """Return the address of the next page of a list, with the same filters; ``None`` without a next page."""
     asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", *without})
     return query({**asked, "page_token": token}) if token else None
 
 
 def columns(given: Sequence[Column]) -> list[Column]:
-    """The columns that the page has."""
+    """Return the columns that web pages show."""
     return [one for one in given if "page" in one.on]
 
 
 def part(name: str) -> Markup:
-    """The begin of a part of a page that moves alone: an element with this id. ``end`` stands behind it."""
+    """Return the mark before a part that is updated separately: an element with this id. ``end`` comes after it."""
     return Markup("<!--{} {}-->").format(_PART, name)
 
 
 def parts_of(text: str) -> tuple[str, dict[str, tuple[str, str]]]:
-    """The main part of a page without the marks of its parts, and each part with its mark; the frame is named ``""``.
+    """Return the main part of a page without marks, and each part with its checksum. The frame has the name ``""``.
 
-    A mark tells what is on the screen from anything else, and is the same for every gateway: it leaves out words for
-    ages, which the page counts, and the keys of forms.
+    The checksum changes when the visible content changes, and is the same on every gateway. It leaves out words for
+    ages, which the page updates itself, and the keys of forms.
     """
     whole = text[text.index("<main ") : text.index("</main>") + len("</main>")]
     parts = {"": _PARTS.sub(r"<\1>", whole), **dict(_PARTS.findall(whole))}
@@ -293,7 +293,7 @@ def _mark(text: str) -> str:
 
 
 def _stream(request: Request, text: str) -> str:
-    """The address of the stream of a page that was rendered as ``text``."""
+    """Return the address of the stream for a page that was rendered as ``text``."""
     _, parts = parts_of(text)
     seen = "".join([mark for mark, _ in parts.values()][:_SEEN_MAX])
     said = {"path": request.scope["path"], "query": request.scope["query_string"].decode("latin-1"), "seen": seen}
@@ -329,13 +329,13 @@ _TEMPLATES = _environment()
 
 
 def html(template: str, **values: Any) -> str:
-    """A template with these values, and with who reads it."""
+    """Render a template with these values, and with the name and role of the caller."""
     who = {"caller": caller_name(), "role": caller_role(), "navigation": NAVIGATION, "build": release()}
     return _TEMPLATES.get_template(template).render(who | {"layout": "base.html", "moves": False} | values)
 
 
 def answer(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """A whole page, compressed where that is understood."""
+    """Return a whole page, compressed if the client accepts that, or only its main part for a stream."""
     alone = ALONE in request.scope
     moves = getattr(request.scope.get("route"), "operation_id", None) in MOVES
     layout = "main.html" if alone else "base.html"
@@ -345,7 +345,7 @@ def answer(request: Request, template: str, *, status: int = 200, **values: Any)
     if moves:
         text = text.replace(_STREAM, escape(_stream(request, text)))
     body = _PARTS.sub(r"\2", text).replace(NO_KEY, uuid.uuid4().hex).encode()
-    # Back shows a form as it was sent, with its key, so that pressing again does nothing twice.
+    # Back then shows a form with its old key, so that the same action is not done twice.
     headers = {"Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}
     if len(body) >= _ZIP_FROM and accepts_gzip(request):
         body = gzip.compress(body, 5, mtime=0)

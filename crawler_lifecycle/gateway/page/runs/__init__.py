@@ -1,1 +1,1 @@
-"""Pages of runs: the list, one run, its log and files, and what is done about runs."""
+"""Web pages of runs: the list, one run, its log and files, and actions on runs."""

@@ -1,8 +1,8 @@
 """The list of runs, and actions on runs: one, a selection, or all that fit.
 
-Each run is carried out by the commands of the API and gets an answer of its own. A form carries a key and, of each run,
-the attempt that was shown: sent twice, or again after Back, it does nothing twice; a run that changed meanwhile
-is told about and left alone.
+The commands of the API carry out the action for each run, and each run has its own result. A form contains a key, and
+the attempt of each run that was shown. A form that is sent again, for example after Back, does nothing twice. A run
+that has another attempt now is reported and not changed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)
 
-#: Runs that one form may name.
+#: The most runs in one form.
 SELECTED_MAX = 500
-#: Runs of one form that are worked on at the same moment.
+#: The most runs of one form that are worked on at the same moment.
 AT_ONCE = 8
 
 
 class RunForm(ActionForm):
-    """The form of a run, or of a selection. Each run is written as its number, a dot, and the attempt it was in."""
+    """The form of one or more runs. Each run is its number, a dot, and the attempt that was shown."""
 
     subject: ClassVar[Subject] = RUN
     run: Annotated[
@@ -55,32 +55,32 @@ class RunForm(ActionForm):
     typed: str | None = Field(default=None, max_length=40)
 
     def chosen(self) -> list[tuple[int, int]]:
-        """Each run once, with its attempt. Raises ``Problem`` 422 for none, or too many."""
+        """Return each run once, with its attempt. Raises ``Problem`` 422 for no run, or for too many."""
         found = {int(run): int(attempt) for run, _, attempt in (text.partition(".") for text in self.run)}
         if not found:
-            raise Problem(422, "invalid_request", "run: none was chosen; go back and choose the runs first")
+            raise Problem(422, "invalid_request", "run: no run was chosen; go back and choose the runs first")
         if len(found) > SELECTED_MAX:
-            detail = f"run: {len(found)} were chosen; choose at most {SELECTED_MAX} at once"
+            detail = f"run: {len(found)} runs were chosen; choose at most {SELECTED_MAX} at once"
             raise Problem(422, "invalid_request", detail)
         return list(found.items())
 
 
 def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
-    """Add the route of what is asked."""
+    """Add the route of actions on runs."""
 
     @app.post("/runs", operation_id="pressRuns", include_in_schema=False)
     async def press_runs(request: Request) -> Response:
-        """Carry out what was asked, and tell it for each run."""
+        """Carry out the action, and show its result for each run."""
         asked = read(RunForm, await form(request))
         chosen = asked.chosen()
         if asked.do == "delete" and not may("deleteRun"):
             raise Problem(403, "forbidden", "do: 'delete' needs the role admin; ask for a token that has it")
         if asked.action.danger and (expected := await _unconfirmed(commands, chosen, asked)) is not None:
             return answer(request, "force.html", expected=expected, asked=asked, chosen=chosen, now=clock())
-        places = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(AT_ONCE)
 
         async def one(run_id: int, attempt: int) -> Outcome:
-            async with places:
+            async with limit:
                 return await _carry_out(commands, asked, run_id, attempt)
 
         outcomes = await asyncio.gather(*(one(run_id, attempt) for run_id, attempt in chosen))
@@ -88,13 +88,15 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
 
 
 def outcome_of(run_id: int, done: bool, text: str) -> Outcome:
-    """The outcome for a run."""
+    """Return the result of an action on one run."""
     return Outcome(f"run {run_id}", f"/runs/{run_id}", done, text)
 
 
 async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], asked: RunForm) -> str | None:
-    """The text that must be typed before a force or a deletion; ``None``: it was, or each of the runs that are forced
-    was asked to stop before."""
+    """Return the text that a person must type before a force or a deletion.
+
+    Return ``None`` if the text was typed, or, for a force, if all these runs already have a stop or have ended.
+    """
     expected = str(chosen[0][0] if len(chosen) == 1 else len(chosen))
     if asked.typed is not None and asked.typed.strip() == expected:
         return None
@@ -104,7 +106,7 @@ async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], as
         try:
             row = await commands.find(run_id)
         except LifecycleError:
-            continue  # it is told when it is carried out
+            continue  # the result of the action will show it
         if row.stop is None and not row.status.terminal:
             return expected
     return None
@@ -112,7 +114,7 @@ async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], as
 
 async def _carry_out(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> Outcome:
     try:
-        with suppress(RowUnreadable):  # a stop must reach it all the same
+        with suppress(RowUnreadable):  # such a run can still be stopped
             row = await commands.find(run_id)
             check_shown(attempt, row.attempt, row.status)
         outcome = await _do(commands, asked, run_id, attempt)
@@ -125,7 +127,7 @@ async def _carry_out(commands: Commands, asked: RunForm, run_id: int, attempt: i
         return outcome_of(run_id, False, "This is a bug in the service; its log has the details")
     row = outcome.row
     if row.status.terminal and asked.action.path == "stop":
-        return outcome_of(run_id, False, outcome.note or "It had ended already.")
+        return outcome_of(run_id, False, outcome.note or "The run had already ended.")
     return outcome_of(run_id, True, asked.sentence(outcome.fresh, outcome.note, attempt=row.attempt))
 
 
@@ -143,27 +145,27 @@ async def _do(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> 
             return await commands.resume(run_id, signed(ResumeRun(**own)), attempt)
 
 
-#: Seconds that a list waits to know how everything stands; what takes longer comes by the stream.
+#: Seconds that a list waits for the status bar. A later status bar comes with the stream.
 HEALTH_WAIT_S = 0.3
-#: Filters that have no field of their own on the page, and stay when others change.
+#: Filters without a field on the page. They stay when a person changes other filters.
 _UNSHOWN = ("stage", "parent")
-#: Filters that few use: they are folded unless one of them is set.
+#: Filters that are used seldom. The page hides them unless one of them is set.
 _RARE = {*_UNSHOWN, "trigger", "outcome", "flow_id", "tag", "created_from", "created_until"}
 _CHOICES = {"status": list(RunStatus), "trigger": list(Trigger)}
 
 
 class PageFilters(RunFilters):
-    """Filters in the address of the list. With ``all`` it has every run that fits, chosen, as far as a form can."""
+    """Filters in the address of the list. With ``all``, all runs that fit are listed and chosen, up to the limit."""
 
     all: bool = False
 
 
 def add_runs(app: FastAPI, views: RunViews, health: Health) -> None:
-    """Add the list."""
+    """Add the list of runs."""
 
     @app.get("/", operation_id="showRuns", include_in_schema=False)
     async def show_runs(request: Request) -> Response:
-        """Runs that fit the filters of the address, newest first; above them how everything stands."""
+        """Show the status bar, and below it the runs that fit the filters of the address, newest first."""
         filters = read(PageFilters, request.query_params.multi_items())
         read_runs = run_in_threadpool(lambda: _everything(views, filters) if filters.all else views.listed(filters))
         found, strip = await asyncio.gather(read_runs, health.read_within(HEALTH_WAIT_S))
@@ -185,7 +187,7 @@ def add_runs(app: FastAPI, views: RunViews, health: Health) -> None:
 
 
 def _everything(views: RunViews, filters: PageFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-    """All runs that fit, at most as many as one form may name; the token tells that there are more."""
+    """Return all runs that fit, up to the limit of one form. The page token says whether there are more."""
     page, tasks = views.listed(filters.model_copy(update={"page_size": PAGE_MAX}))
     runs, token = page.runs, page.next_page_token
     while token is not None and len(runs) < SELECTED_MAX:

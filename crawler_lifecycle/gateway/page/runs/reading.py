@@ -1,4 +1,4 @@
-"""The pages of what a run leaves: its log, files and items."""
+"""The web pages of a run's log, files and items."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem
 
-#: Lines that the page begins with, and bytes of them that are sent with it.
+#: The most lines and bytes of a log in the first answer of the page.
 LINES, BYTES = 500, 256 * 1024
-#: Items that one page shows.
+#: The most items on one page.
 ROWS = 200
-#: Escape sequences of terminals, then every other control character but the end of a line and the tabulator, and what
-#: turns the direction of a text around.
+#: Escape sequences of terminals, all other control characters except line end and tab, and characters that change the
+#: direction of text.
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     "|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
@@ -42,23 +42,23 @@ _ESCAPES = re.compile(
 
 
 class ShownItems(ItemsChoice):
-    """The same, and whether statistics are shown beside them."""
+    """The parameters of the API, and ``stats``, which also shows statistics."""
 
     stats: bool = False
 
 
 def plain(data: bytes) -> str:
-    """The output of a task, as text that no terminal and no page can misread."""
+    """Return the output of a task as text, without characters that a terminal or a page could misread."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     return _ESCAPES.sub("", text)
 
 
 def add_log(app: FastAPI, reader: LogReader, views: RunViews, runs: RunReader, tasks: TaskReader) -> None:
-    """Add the page of a log, and the whole of it as a file."""
+    """Add the page of a log, and the download of the whole log."""
 
     @app.get("/runs/{run_id}/log", operation_id="showLog", include_in_schema=False)
     async def show_log(run_id: RunId, choice: Annotated[FilesChoice, Query()], request: Request) -> Response:
-        """The end of a task's log, or a word on where it is."""
+        """Show the end of a task's log, or the reason why it is not here."""
         row = await run_in_threadpool(undeleted, runs, run_id)
         task = await run_in_threadpool(find_task, tasks, row.ref, choice.task)
         text, away = await _end(reader, task)
@@ -68,7 +68,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews, runs: RunReader, t
 
     @app.get("/runs/{run_id}/log/whole", operation_id="fetchLog", include_in_schema=False)
     async def fetch_log(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> Streamed:
-        """All that a task has printed up to now, byte by byte."""
+        """Send the whole log of a task up to now, byte by byte."""
 
         def task() -> LoggedTask:
             return find_task(tasks, undeleted(runs, run_id).ref, choice.task)
@@ -79,7 +79,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews, runs: RunReader, t
 
 
 async def _end(reader: LogReader, task: LoggedTask) -> tuple[str, str | None]:
-    """The last lines, and why there are none."""
+    """Return the last lines, or an empty text and the reason."""
     try:
         chunks = await reader.read(task, LINES, follow=False)
     except Problem as problem:
@@ -92,9 +92,9 @@ async def _end(reader: LogReader, task: LoggedTask) -> tuple[str, str | None]:
     return plain(kept), None
 
 
-#: Bytes of a text that are shown, and of a picture that is.
+#: The most bytes of a text, and of a picture, that the page shows.
 TEXT_MAX, PICTURE_MAX = 256 * 1024, 2 * 1024 * 1024
-#: Pictures by how they begin: a name alone is a crawler's word. Those of vectors may hold scripts, and are none here.
+#: Types of pictures by their first bytes, as a crawler may choose any file name. SVG is left out: it may run scripts.
 _PICTURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -105,12 +105,12 @@ _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -> None:
-    """Add the list of files, and one file."""
+    """Add the web pages of the list of files, and of one file."""
     threads = CapacityLimiter(THREADS)
 
     @app.get("/runs/{run_id}/files", operation_id="showFiles", include_in_schema=False)
     async def show_files(run_id: RunId, request: Request) -> Response:
-        """The files that the tasks of a run leave: as they lie there now, or in its archive."""
+        """List the files of a run, from the folders of its tasks or from its archive."""
 
         def listed() -> FileList:
             row = undeleted(runs, run_id)
@@ -123,7 +123,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
 
     @app.get("/runs/{run_id}/file", operation_id="showFile", include_in_schema=False)
     async def show_file(run_id: RunId, choice: Annotated[NameChoice, Query()], request: Request) -> Response:
-        """The beginning of one file, as text or as a picture."""
+        """Show the beginning of one file, as text or as a picture."""
 
         def begin() -> tuple[int, bytes]:
             row = undeleted(runs, run_id)
@@ -143,12 +143,12 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
 
 
 def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
-    """Add the page of items: a table, a filter, and on demand the statistics of their fields."""
+    """Add the web page of items: a table, a filter, and optional statistics of the fields."""
     tables = CapacityLimiter(TABLES)
 
     @app.get("/runs/{run_id}/items", operation_id="showItems", include_in_schema=False)
     async def show_items(run_id: RunId, choice: Annotated[ShownItems, Query()], request: Request) -> Response:
-        """Items as a table, columns by how often they are filled."""
+        """Show items as a table. The fields that most items have are the first columns."""
         table = await to_thread.run_sync(items.table, run_id, choice, ROWS, limiter=tables)
         stats = await to_thread.run_sync(items.stats, run_id, choice, limiter=tables) if choice.stats else None
         asked = choice.model_dump(exclude_none=True, exclude={"offset", "stats"})

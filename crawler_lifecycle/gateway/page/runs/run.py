@@ -1,4 +1,4 @@
-"""The page of one run, in the order in which somebody asks at three in the morning: is it true, why, what to press."""
+"""The web page of one run. It first shows whether the status is true, then why, then the possible actions."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelineEntry
 from crawler_lifecycle.ports.runs import DrawnTask, RunRow, TaskRow
 from crawler_lifecycle.store.store import Store
 
-#: Tasks that are drawn as squares; a run of more is told by its counts and its list.
+#: The most tasks that are drawn as squares. All tasks are in the counts and in the table.
 SQUARES_MAX = 10_000
-#: So many of them are sent together when one of them is another one.
+#: Squares in one block. A block is sent again if one of its squares changes.
 BLOCK = 250
-#: Squares of a row: ten rows make a block.
+#: Squares in one row. Ten rows make a block.
 COLUMNS = 25
-#: Characters that a square says: a reason may have thousands, and so may each of ten thousand tasks.
+#: The most characters in the text of a square. A reason may have thousands, for each of ten thousand tasks.
 SAID_MAX = 200
-#: Tasks that are told about beside their squares.
+#: The most tasks that are listed in addition to their squares.
 FEW = 20
-#: Entries of the timeline, and corrections, that the page of a run has; the rest has pages of its own.
+#: The most entries of the timeline, and the most corrections, on the page of a run. Other pages have the rest.
 ENTRIES_MAX = 200
 #: The letter of each status of a task.
 LETTERS = {
@@ -62,13 +62,13 @@ _STATUSES = {letter: status.lower() for status, letter in LETTERS.items()}
 
 
 class PageTasks(TaskFilters):
-    """Filters in the address of a run's tasks; the list begins with ``task``."""
+    """Filters in the address of a run's tasks. The list begins with the id ``task``."""
 
     task: int | None = Field(default=None, ge=1, le=ID_MAX)
 
 
 class AgainForm(BaseModel):
-    """The form that sends deliveries again."""
+    """The form that repeats deliveries."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -76,13 +76,13 @@ class AgainForm(BaseModel):
 
 
 def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliveries: Deliveries) -> None:
-    """Add the page of a run, its tasks and timeline, and sending again."""
+    """Add the web pages of a run, of its tasks and of its timeline, and the action that repeats deliveries."""
     clock = views.clock
     timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
 
     @app.get("/runs/{run_id}", operation_id="showRun", include_in_schema=False)
     async def show_run(run_id: RunId, request: Request) -> Response:
-        """Everything about one run."""
+        """Show one run."""
         row = await run_in_threadpool(found, store.runs, run_id)
         return await run_in_threadpool(shown, request, row, await views.detail_of(row))
 
@@ -95,7 +95,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
 
     @app.get("/runs/{run_id}/tasks", operation_id="showTasks", include_in_schema=False)
     def show_tasks(run_id: RunId, request: Request) -> Response:
-        """The tasks of a run, as a table."""
+        """Show the tasks of a run as a table."""
         filters = read(PageTasks, request.query_params.multi_items())
         after = decode("task", filters.page_token) or (filters.task or 1) - 1
         run = views.of(found(store.runs, run_id), clock())
@@ -108,7 +108,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
 
     @app.get("/runs/{run_id}/timeline", operation_id="showTimeline", include_in_schema=False)
     def show_timeline(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
-        """Everything that happened to a run, oldest first."""
+        """Show the timeline of a run, oldest entries first."""
         row = found(store.runs, run_id)
         page = timeline.page(row, paging.page_token, paging.page_size)
         values: dict[str, Any] = {"timeline": page.timeline, "more": next_page(paging, page.next_page_token)}
@@ -116,15 +116,15 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
 
     @app.post("/runs/{run_id}/export", operation_id="pressExport", include_in_schema=False)
     async def press_export(run_id: RunId, request: Request) -> Response:
-        """Deliver again what an ended run delivers; under the same names, so pressed twice it arrives once."""
+        """Repeat the deliveries of an ended run. They keep their ids, so a receiver can ignore a second one."""
         read(AgainForm, await form(request))
         outcome = await deliveries.resend(run_id, ResendExport())
-        sent = outcome_of(run_id, True, outcome.note or "It is sent again.")
+        sent = outcome_of(run_id, True, outcome.note or "The deliveries are repeated.")
         return outcomes_page(request, "Send again", [sent], clock())
 
 
 def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
-    """The tasks as squares, and those of them that somebody should read about."""
+    """Return the tasks as squares, and the few tasks that the page lists: all of a small run, or those that failed."""
     drawn: Sequence[DrawnTask] = []
     few: Sequence[TaskRow] = []
     unreadable = None
@@ -141,12 +141,13 @@ def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
 
 
 def squares(tasks: Sequence[DrawnTask]) -> list[Markup]:
-    """One square for each task, as HTML, in blocks. There are always as many of these, so that each has its place on a
-    page to which tasks are added.
+    """Return one square for each task, as blocks of HTML. The number of blocks is fixed, because a page can replace a
+    block but not add one.
 
-    A square is no element, of which ten thousand keep a browser busy for seconds: a block has its whole rows, and then
-    the rest, each as one text for each status, with spaces where the others are. What a square says when it is
-    pointed at, and its id, stand in lines of their own; ``squares.js`` tells it and leads there.
+    A square is a character and not an HTML element: ten thousand elements would slow down a browser. A block has its
+    complete rows, and then the last row. Both have one text for each status, with spaces for the other statuses. The
+    attribute ``data-tasks`` has a line with the id and the text of each square. ``squares.js`` shows that text, and
+    opens the task after a click.
     """
     said: dict[tuple[object, ...], str] = {}
     blocks = []
@@ -166,7 +167,7 @@ def squares(tasks: Sequence[DrawnTask]) -> list[Markup]:
 
 
 def _pad(letters: str) -> str:
-    """Rows of squares: a text for each status above each other."""
+    """Return rows of squares: one text for each status, drawn in the same position."""
     rows = [letters[n : n + COLUMNS] for n in range(0, len(letters), COLUMNS)]
     layers = []
     for letter in sorted(set(letters)):
@@ -176,7 +177,7 @@ def _pad(letters: str) -> str:
 
 
 def about_of(task: DrawnTask) -> str:
-    """One line about a task."""
+    """Return one line about a task."""
     parts = [str(task.status), task.outcome or "", task.cause or task.reason or ""]
     parts += [f"on {task.node}" if task.node else "", exit_of(task)]
     parts += [f"memory {size(task.peak_memory)}" if task.peak_memory is not None else ""]
@@ -185,14 +186,14 @@ def about_of(task: DrawnTask) -> str:
 
 
 def exit_of(task: DrawnTask) -> str:
-    """The way in which its process ended."""
+    """Return the signal or the exit code of a task's process."""
     if task.exit_signal:
         return f"signal {task.exit_signal}"
     return f"exit {task.exit_code}" if task.exit_code is not None else ""
 
 
 def history_of(store: Store, timeline: Timeline, row: RunRow) -> dict[str, Any]:
-    """The history of a run: newest first where all of it fits, else its beginning and the way to the rest."""
+    """Return the history of a run: all entries, newest first, or else only the first entries, oldest first."""
     page = timeline.page(row, None, ENTRIES_MAX)
     entries: Sequence[TimelineEntry] = page.timeline
     whole = page.next_page_token is None
@@ -208,7 +209,7 @@ def history_of(store: Store, timeline: Timeline, row: RunRow) -> dict[str, Any]:
 
 
 def ladder(run: RunDetail) -> list[tuple[float, bool]]:
-    """The minutes between looks, and which of them holds now, as far as the times of the looks tell."""
+    """Return the minutes between looks. ``True`` marks the one that is used now, as far as the times of looks show."""
     own = run.request.get("poll_minutes")
     minutes = [float(one) for one in own] if isinstance(own, list) and own else list(LADDER_MINUTES)
     if run.next_look_at is None or run.verified_at is None or run.status in ("COMPLETED", "FAILED"):

@@ -1,4 +1,4 @@
-"""The form that starts a run: from the catalogue, or filled in from a run that there was."""
+"""The form that starts a run: empty for a crawler of the catalogue, or with the values of an earlier run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, refused
 
-#: Tasks of a run that are filled in; a run of more is started by a programme.
+#: The most tasks of an earlier run that the form contains. Runs with more tasks must be started through the API.
 TASKS_SHOWN_MAX = 2000
 LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
 _PLAIN = ("crawler", "max_parallel_tasks", "flow_id", "priority", "tags", "settings", "tasks", "cpu", "memory")
@@ -34,7 +34,7 @@ _KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
 
 
 def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskReader) -> None:
-    """Add the form and its sending."""
+    """Add the routes that show and receive the form."""
 
     @app.get("/runs/new", operation_id="showStart", include_in_schema=False)
     async def show_start(
@@ -42,7 +42,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskR
         crawler: str | None = None,
         like: Annotated[int | None, Query(ge=1, le=ID_MAX)] = None,
     ) -> Response:
-        """The form of a crawler; ``like`` fills it in from that run."""
+        """Show the form of a crawler. ``like`` is the number of a run whose values fill the form."""
         given: dict[str, str] = {}
         note = None
         if like is not None:
@@ -53,7 +53,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskR
 
     @app.post("/runs/new", operation_id="pressStart", include_in_schema=False)
     async def press_start(request: Request) -> Response:
-        """Start the run, once for each form, and lead to it."""
+        """Start a run and redirect to its page. A form that is sent again starts no second run."""
         pairs = await fields.form(request)
         given = dict(pairs)
 
@@ -79,14 +79,14 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskR
             away = str(error)
         values: dict[str, Any] = {"known": sorted(known), "crawler": known.get(given.get("crawler", ""))}
         values |= {"away": away or crawlers.note(), "wrong": problem and _wrong(problem)}
-        # A form that was refused keeps its key: nothing was started under it, and pressing twice stays harmless.
+        # A refused form keeps its key: it started nothing, and a double click still starts only one run.
         key = given.get("key") or uuid.uuid4().hex
         values |= {"given": given, "key": key, "limits": LIMITS, "note": note}
         return answer(request, "start.html", status=problem.status if problem else 200, **values)
 
 
 def _body(pairs: fields.Pairs) -> StartRun:
-    """The form as the API takes it. Raises ``Problem`` 422 that names each wrong field."""
+    """Return the body of the API for the form. Raises ``Problem`` 422, which names each wrong field."""
     given = fields.typed(pairs, [*_KNOWN, *(name for name, _ in pairs if name.startswith("arg."))])
     if not given.get("key"):
         raise refused("key", "missing; load the form again")
@@ -119,7 +119,7 @@ def _tasks(text: str) -> list[dict[str, Any]]:
 
 
 def _wrong(problem: Problem) -> fields.Wrong:
-    """By the names that the form has for them."""
+    """Return the errors by the names of the form's fields."""
     names: dict[str, str] = {}
     for error in problem.errors:
         first, _, rest = error.field.partition(".")
@@ -129,7 +129,7 @@ def _wrong(problem: Problem) -> fields.Wrong:
 
 
 def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:
-    """The form as this run would have been started with, and what could not be filled in."""
+    """Return the values of the form that would start this run again, and a note about values that are missing."""
     stored = row.request
     plain = {name: stored.get(name) for name in ("flow_id", "priority", "max_parallel_tasks")}
     plain |= {f"arg.{name}": value for name, value in mapping_of(stored.get("args")).items()}
@@ -140,14 +140,14 @@ def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]
     tags = stored.get("tags")
     given["tags"] = ", ".join(str(tag) for tag in tags) if isinstance(tags, list) else ""
     notes = [
-        f"The run gave {name} as an empty text, which this form cannot say: the default would hold."
+        f"The run had an empty text for {name}. This form cannot send one, so the default would be used."
         for name, value in given.items()
         if name.startswith("arg.") and not value.strip()
     ]
     if row.multi:
         own = tasks.list_tasks(row.run_id, limit=TASKS_SHOWN_MAX + 1)
         if len(own) > TASKS_SHOWN_MAX:
-            notes.append(f"Its more than {TASKS_SHOWN_MAX} tasks are not filled in. Start such a run through the API.")
+            notes.append(f"The run has more than {TASKS_SHOWN_MAX} tasks, which are left out. Use the API to start it.")
         else:
             given["tasks"] = "\n".join(json.dumps(dict(task.args), ensure_ascii=False) for task in own)
     return given, " ".join(notes) or None
