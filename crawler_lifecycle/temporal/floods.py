@@ -1,7 +1,7 @@
 """Limits the signals in one step of a workflow: drops most of a flood before the workflow's code sees it.
 
 The SDK allows two seconds for a step, and makes a task for each signal. Anybody may send thousands of signals. They
-would fail the step repeatedly and delay a stop. Only signals that have no effect beside the kept ones are dropped.
+would fail the step repeatedly and delay a stop. A signal is only dropped if the kept signals have the same effect.
 """
 
 from __future__ import annotations

@@ -208,20 +208,18 @@ class ScheduleKeeper:
             if found is None:
                 with suppress(ScheduleAlreadyRunningError):  # another worker or gateway has just created it
                     await client.create_schedule(temporal_schedule_id(name), wanted)
-                return "deleted in Temporal, and made again"
+                return "deleted in Temporal, and created again"
             there, note = found.schedule, found.schedule.state.note or ""
             digest = _digest(there, await _input(client, there))
             if (there.state.paused, note, digest) == (wanted.state.paused, wanted.state.note, _left(wanted)[0]):
                 return None
             await client.get_schedule_handle(temporal_schedule_id(name)).update(lambda _: ScheduleUpdate(wanted))
-            return None if digest in (_left(there)[0], _left(wanted)[0]) else "changed in Temporal, and set back"
+            return None if digest in (_left(there)[0], _left(wanted)[0]) else "changed in Temporal, and restored"
 
-    async def _write(
-        self, row: ScheduleRow, revision: int | None, report: str | None, ended_at: datetime | None
-    ) -> None:
-        if (revision, report, ended_at) != (row.told, row.trouble, row.ended_at):
+    async def _write(self, row: ScheduleRow, sent: int | None, report: str | None, ended_at: datetime | None) -> None:
+        if (sent, report, ended_at) != (row.told, row.trouble, row.ended_at):
             write = self._store.told_schedule
-            await asyncio.to_thread(write, row.schedule_id, revision, trouble=report, ended_at=ended_at)
+            await asyncio.to_thread(write, row.schedule_id, sent, trouble=report, ended_at=ended_at)
 
     async def _taken_over(self, row: ScheduleRow, found: ScheduleDescription | None) -> ScheduleRow:
         """Copy a pause or resumption in Temporal into the row. Return the row."""

@@ -92,8 +92,7 @@ async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
         await keep_audit_schedule(client, settings.every_s, settings.repair)
     except RPCError as error:
         log.warning(
-            "audits are not scheduled (%s); allow this worker to change schedules, or call crawlctl audit from a timer",
-            error,
+            "audits are not scheduled (%s); allow this worker to do it, or call crawlctl audit from a timer", error
         )
 
 

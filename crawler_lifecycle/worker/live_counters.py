@@ -22,7 +22,7 @@ from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 
 #: Seconds between two turns. Together with the duration of a turn, a counter is recorded within 5 s.
 TURN_S = 2.0
-#: Tasks of one run that are written in one transaction.
+#: The most tasks of a run that are written in one transaction.
 PAGE = 500
 #: Seconds without a report until a task is forgotten. Among very many tasks, each is read only every few minutes.
 FORGET_S = 3600.0

@@ -151,7 +151,7 @@ async def _registered(client: Client) -> dict[str, str]:
 
 
 async def _registered_again(client: Client, audit: AuditSettings | None) -> dict[str, str]:
-    """Register our search attributes again, if they are missing, and with ``audit`` also the schedule of audits."""
+    """Register our search attributes again if they are missing. With ``audit``, create the schedule of audits again."""
     if audit is not None:
         with contextlib.suppress(RPCError):  # a missing right was logged at the start
             await keep_audit_schedule(client, audit.every_s, audit.repair, only_missing=True)

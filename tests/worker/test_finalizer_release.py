@@ -117,7 +117,7 @@ def test_what_is_under_the_name_of_another_object_is_unknown(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         assert helper.turn() == (0, 0)
     assert (helper.state()["kept"], helper.state()["unknown"], keeper.calls) == (3, 2, [])
-    assert "2 ended tasks of the cluster have no row in the database" in caplog.text
+    assert "the cluster keeps 2 ended tasks that have no row in the database" in caplog.text
 
 
 def test_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

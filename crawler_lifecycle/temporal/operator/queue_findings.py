@@ -54,8 +54,7 @@ def judged(queue: Queue, role: str, unreachable: str) -> QueueFinding:
     if number == 0 and others:
         text = f"no worker of the current version ({_called(queue.current)}) polls {what}{waiting}; "
         text += f"{_counts(others)} and get no work"
-        cure = f"start workers of {_called(queue.current)}, or make the polling version current: "
-        cure += _make_current(queue, others)
+        cure = f"start workers of {_called(queue.current)}, or run: {_make_current(queue, others)}"
         return QueueFinding("bad", text, cure)
     if number == 0:
         return _nobody(queue, role, what, waiting, gone)
