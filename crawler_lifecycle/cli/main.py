@@ -73,14 +73,14 @@ GRAPH = {
     "stop": ("graphs:stop", "Ask graphs and everything that they execute to end, or cancel some of their steps."),
     "force-stop": ("graphs:force_stop", "End graphs and everything that they execute at once."),
     "retry": ("graphs:retry", "Retry steps, also of a graph that has ended."),
-    "step": ("graphs:step", "Show one step, what it waits for, how it failed, and its result."),
+    "step": ("graphs:step", "Show one step: what it waits for, its errors, and its result."),
     "render": ("graphs:render", "Draw a graph for Graphviz or Mermaid."),
 }
 SCHEDULE = {
-    "create": ("schedules:create", "Make a schedule: of a crawler, or of a file."),
+    "create": ("schedules:create", "Create a schedule for a crawler, or from a file."),
     "list": ("schedules:list_schedules", "List schedules."),
-    "describe": ("schedules:describe", "Show everything about a schedule, and what lies ahead."),
-    "update": ("schedules:update", "Change when a schedule is due, and what happens then."),
+    "describe": ("schedules:describe", "Show everything about a schedule, and its next due times."),
+    "update": ("schedules:update", "Change the due times of a schedule, and its rules for overlaps."),
     "pause": ("schedules:pause", "Pause a schedule: due times start nothing until it is resumed."),
     "resume": ("schedules:resume", "Resume a paused schedule."),
     "trigger": ("schedules:trigger", "Start now what a schedule starts."),

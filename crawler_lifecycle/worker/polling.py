@@ -165,7 +165,7 @@ def tuner(activities: int) -> WorkerTuner:
 
 
 class WorkflowSlots(CustomSlotSupplier):
-    """Slots for the workflow tasks of one worker. Cached workflows have slots of their own. Thread-safe.
+    """Slots for the workflow tasks of one worker. Cached workflows have separate slots. Thread-safe.
 
     All workflow tasks of a process share one interpreter. If a task takes 10 s, Temporal gives it to another worker,
     behind all starts. With the SDK's hundred shared slots, a burst of starts fills them all, and a stop waits among
