@@ -197,9 +197,7 @@ class Supervisor:
             self._ask_to_end(kept, kept.process, now)
         elif self._silent(kept, now):
             if kept.asked_to_end is None:
-                self._say(
-                    f"{kept.part.name} has not answered for {self._silent_s:g} s; restarting it (log: {kept.log})"
-                )
+                self._say(f"{kept.part.name} has not answered for {self._silent_s:g} s; replacing it (log: {kept.log})")
             self._ask_to_end(kept, kept.process, now)
         elif kept.ends and now - kept.since >= PROVED_S:
             kept.ends, kept.delay = 0, 0.0
