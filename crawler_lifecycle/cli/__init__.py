@@ -1,1 +1,1 @@
-"""``crawlctl``: the command line. Modules are imported when a verb needs them, so that every verb answers quickly."""
+"""``crawlctl``: the command line. Modules are imported only when a verb needs them, which makes every verb fast."""

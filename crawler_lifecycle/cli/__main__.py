@@ -1,4 +1,4 @@
-"""``python -m crawler_lifecycle.cli`` is ``crawlctl``."""
+"""Entry point of ``python -m crawler_lifecycle.cli``, which is ``crawlctl``."""
 
 from .main import main
 

@@ -1,4 +1,4 @@
-"""The Kubernetes cluster that a command means, and a connection to it whose errors name a cure."""
+"""Access to the Kubernetes cluster that a command names, and errors of the connection with a cure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _SETTING = "LIFECYCLE_CLUSTER__"
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """A Kubernetes cluster, as the options of a command name it. What is ``None`` is left to the settings."""
+    """A Kubernetes cluster from the options of a command. The settings replace each option that is ``None``."""
 
     kubeconfig: Path | None = None
     context: str | None = None
     namespace: str | None = None
     image: str | None = None
-    """The image of crawlers whose catalogue entry names none."""
+    """The image of crawlers whose catalogue entry has no image."""
     address: str = LOOPBACK
-    """An address of this machine that pods can reach: what they crawl of ours listens there."""
+    """An address of this machine that pods can reach. The demo site listens there."""
 
     def environment(self) -> dict[str, str]:
-        """The variables that make our processes use this cluster, over what the environment says already."""
+        """Return the environment variables that make our processes use this cluster."""
         given = {name: value.absolute() if isinstance(value, Path) else value for name, value in self._given().items()}
         return {f"{_SETTING}{name.upper()}": str(value) for name, value in given.items()}
 
     def settings(self) -> ClusterSettings:
-        """The settings in force with what was given here. Raises ``CommandFailed`` that names a wrong one."""
+        """Return the settings, changed by these options. Raises ``CommandFailed`` that names a wrong setting."""
         return load_settings().cluster.model_copy(update=self._given())
 
     def _given(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class ClusterAccess:
 
 
 def connect(settings: ClusterSettings) -> Api:
-    """A client of the cluster's API. Raises ``CommandFailed`` when its configuration cannot be read."""
+    """Return a client of the cluster's API. Raises ``CommandFailed`` if its configuration cannot be read."""
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.domain.errors import LifecycleError
 
@@ -58,24 +58,24 @@ def connect(settings: ClusterSettings) -> Api:
         )
     except LifecycleError as error:
         cure = "--kubeconfig FILE and --context NAME, or LIFECYCLE_CLUSTER__KUBECONFIG; kubectl config get-contexts"
-        raise CommandFailed(Exit.USAGE, "no cluster is known", str(error), cure) from None
+        raise CommandFailed(Exit.USAGE, "no Kubernetes cluster is configured", str(error), cure) from None
 
 
 def check_namespace(api: Api) -> None:
-    """Return when the cluster answers and has our namespace. Raises ``CommandFailed`` that names the cure."""
+    """Check that the cluster answers and has our namespace. Raises ``CommandFailed`` that names the cure."""
     if namespace_phase(api) != "Terminating":
         return
     name = api.namespace
-    why = "nothing can be created in it; what it still holds may wait for our finalizer"
-    cure = f"crawlctl cluster release --namespace {name}, or --namespace for another one"
+    why = "nothing can be created in it; pods that are left may wait for our finalizer"
+    cure = f"crawlctl cluster release --namespace {name}, or use --namespace with another name"
     raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"the namespace {name!r} is being deleted", why, cure)
 
 
 def namespace_phase(api: Api) -> str | None:
-    """``Active`` or ``Terminating``; ``None`` for those who may not read it, which is no reason that they may not work
-    in it.
+    """Return ``Active`` or ``Terminating``; ``None`` if this account may not read the namespace.
 
-    Raises ``CommandFailed`` when there is none, or the cluster does not answer.
+    Such an account may still be allowed to work in the namespace. Raises ``CommandFailed`` if the namespace does not
+    exist, or the cluster does not answer.
     """
     from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
     from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import read_namespace
@@ -85,7 +85,7 @@ def namespace_phase(api: Api) -> str | None:
     try:
         return "Terminating" if read_namespace(api).leaving else "Active"
     except NotFound:
-        cure = f"kubectl create namespace {name}; --namespace names another"
+        cure = f"kubectl create namespace {name}, or use --namespace with another name"
         raise CommandFailed(Exit.NOT_FOUND, f"the cluster has no namespace {name!r}", None, cure) from None
     except Refused:
         return None
@@ -94,13 +94,13 @@ def namespace_phase(api: Api) -> str | None:
 
 
 def failed(error: Exception) -> CommandFailed:
-    """The failure of a command that got no answer."""
+    """Return the error of a command that the cluster refused or did not answer."""
     status = getattr(error, "status", None)
     if status == 401:
         again = "log in again: kubectl get namespaces"
-        return CommandFailed(Exit.NOT_AUTHORISED, "the cluster does not know us", str(error), again)
+        return CommandFailed(Exit.NOT_AUTHORISED, "the cluster does not accept this login", str(error), again)
     if status == 403:
-        ask = "ask for the right (deploy/ holds the roles), or use another --context"
-        return CommandFailed(Exit.NOT_AUTHORISED, "the cluster refuses this", str(error), ask)
-    cure = "kubectl version, with the same kubeconfig and context, tells whether anybody reaches it"
+        ask = "ask for the permission (deploy/ has the roles), or use another --context"
+        return CommandFailed(Exit.NOT_AUTHORISED, "the cluster does not allow this", str(error), ask)
+    cure = "check it with kubectl version, with the same kubeconfig and context"
     return CommandFailed(Exit.UNREACHABLE, "the cluster does not answer", str(error), cure)

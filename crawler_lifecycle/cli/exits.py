@@ -1,4 +1,4 @@
-"""The exit of our programs."""
+"""The end of our programs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NoReturn
 
 
 def leave(code: int) -> NoReturn:
-    """Flush what was written, then end the process at once with ``code``.
+    """Flush the output, then end the process at once with ``code``.
 
-    The Temporal SDK's own threads may still run while the interpreter takes itself apart, and then a finished program
-    dies by SIGABRT or SIGSEGV (measured: 24 of 70 short programs). Whoever touched a Temporal client leaves this way.
+    Every program that used a Temporal client must end like this. Threads of the Temporal SDK may still run while the
+    interpreter shuts down. A finished program is then killed by SIGABRT or SIGSEGV (measured: 24 of 70 short programs).
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # the reader of a pipe may have left before us
+        with contextlib.suppress(OSError, ValueError):  # the reader of a pipe may have ended already
             stream.flush()
     os._exit(code)

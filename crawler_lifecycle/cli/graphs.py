@@ -1,4 +1,4 @@
-"""``crawlctl graph``: verbs that start, show, steer and follow graphs."""
+"""``crawlctl graph``: verbs that start, show, control and watch graphs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def _line(row: Document) -> str:
-    """A graph in one line, for who watches it."""
+    """Return one line about a graph, for ``watch`` and ``wait``."""
     said = row.get("cause") or row.get("waiting")
     head = f"graph {row.get('id')} {row.get('state')}, {steps(row) or 'no steps'}"
     return clean(head + (f": {said}" if said else ""))
 
 
 def does(row: Document) -> str:
-    """The function, crawler or class of a step."""
+    """Return the function, crawler or class that a step executes."""
     job = row.get("job") or {}
     return str(job.get("call") or job.get("crawler") or job.get("plan") or job.get("name") or "")
 
@@ -54,7 +54,7 @@ STEPS = (
 
 Key = Annotated[str, Parameter(help="the graph's id")]
 Keys = Annotated[str, Parameter(help="more graphs")]
-Steps = Annotated[list[str] | None, Parameter(name="--step", help="this step, by its path, and what is in it")]
+Steps = Annotated[list[str] | None, Parameter(name="--step", help="path of a step; includes the steps inside it")]
 State = Literal["draft", "executing", "completed", "cancelled", "discarded"]
 StepState = Literal[
     "all", "suspended", "scheduled", "available", "executing", "retryable", "completed", "cancelled", "discarded"
@@ -69,21 +69,21 @@ _FIELDS = ("id", "name", "tags", "options", "context", "steps")
 def start(
     build: Annotated[str | None, Parameter(help="module:function that returns a Workflow, or module:workflow")] = None,
     /,
-    *words: Annotated[str, Parameter(help="behind --: texts that the function is called with")],
-    file: Annotated[Path | None, Parameter(help="instead: a graph as JSON; - is standard input")] = None,
-    id: Annotated[str | None, Parameter(help="id of the graph; the same graph under it is started once")] = None,
+    *words: Annotated[str, Parameter(help="after --: arguments of the function")],
+    file: Annotated[Path | None, Parameter(help="start the graph in this JSON file; - is standard input")] = None,
+    id: Annotated[str | None, Parameter(help="id of the graph; a second start with the same id does nothing")] = None,
     name: Annotated[str | None, Parameter(help="its name, for people")] = None,
     tag: Annotated[list[str] | None, Parameter(help="tag of the graph")] = None,
-    parent: Annotated[str | None, Parameter(help="workflow id that is told when it has ended")] = None,
+    parent: Annotated[str | None, Parameter(help="id of the workflow to notify when the graph ends")] = None,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(negative=(), help="the same, with a line for each change")] = False,
-    dry_run: Annotated[bool, Parameter(negative=(), help="only show the graph as JSON, as --file reads it")] = False,
+    watch: Annotated[bool, Parameter(negative=(), help="wait, and print a line for each change")] = False,
+    dry_run: Annotated[bool, Parameter(negative=(), help="only show the graph, as JSON for --file")] = False,
 ) -> int:
-    """Start a graph: of a module that builds it in a process beside this one, or of a file."""
+    """Start a graph that a module builds in a separate process, or a graph from a file."""
     if (build is None) == (file is None):
         cure = "crawlctl graph start module:function, or crawlctl graph start --file graph.json"
-        raise CommandFailed(Exit.USAGE, "give what builds the graph, or --file, and not both", None, cure)
+        raise CommandFailed(Exit.USAGE, "give either module:function or --file", None, cure)
     found = _built(build, words) if build is not None else _document(str(file), content_of(file or Path()))
     given: dict[str, Any] = {"id": id, "name": name, "tags": tag}
     found |= {field: one for field, one in given.items() if one}
@@ -107,25 +107,25 @@ def start(
 
 
 def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
-    """The graph that a module of the user builds, in a process that gets nothing from this one but the words."""
+    """Return the graph that a user's module builds. It runs in a separate process, which only gets the arguments."""
     content, code = answer_of("crawler_lifecycle.graphs.script", [build, *words])
     if code:
-        why = f"the process that builds it ended with {code}; what it said stands above"
+        why = f"its process ended with exit code {code}; its output is above"
         again = shlex.join(["python", "-m", "crawler_lifecycle.graphs.script", build, *words])
-        raise CommandFailed(Exit.USAGE, f"{build!r} gave no graph", why, again)
+        raise CommandFailed(Exit.USAGE, f"{build!r} returned no graph", why, again)
     return _document(build, content)
 
 
 def _document(where: str, content: bytes) -> dict[str, Any]:
     found = json_of(where, content)
     if not isinstance(found, dict) or not isinstance(found.get("steps"), list) or not found.keys() <= set(_FIELDS):
-        cure = f"give an object with steps, and any of {', '.join(_FIELDS[:-1])}"
-        raise CommandFailed(Exit.USAGE, f"{where}: this is no graph", None, cure)
+        cure = f"give a JSON object with steps, and optionally {', '.join(_FIELDS[:-1])}"
+        raise CommandFailed(Exit.USAGE, f"{where}: this is not a graph", None, cure)
     return found
 
 
 def _checked(found: dict[str, Any]) -> tuple[GraphSpec, list[bytes], str]:
-    """The graph, the pages in which it travels, and its fingerprint. Raises ``CommandFailed``."""
+    """Return the graph, its pages for the gateway, and its fingerprint. Raises ``CommandFailed``."""
     from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.domain.graph.checks import check
     from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint, step_from_json
@@ -146,7 +146,7 @@ def _checked(found: dict[str, Any]) -> tuple[GraphSpec, list[bytes], str]:
 
 def list_graphs(
     *,
-    state: Annotated[list[State] | None, Parameter(help="only in this state; more than once: in any of them")] = None,
+    state: Annotated[list[State] | None, Parameter(help="only graphs in this state; may be repeated")] = None,
     name: Annotated[str | None, Parameter(help="only graphs of this name")] = None,
     limit: Limit = 50,
 ) -> int:
@@ -158,8 +158,8 @@ def describe(
     graph: Key,
     /,
     *,
-    steps: Annotated[StepState | None, Parameter(help="list its steps in this state as well")] = None,
-    below: Annotated[str | None, Parameter(help="only those in this step, by its path")] = None,
+    steps: Annotated[StepState | None, Parameter(help="also list its steps in this state")] = None,
+    below: Annotated[str | None, Parameter(help="only list the steps inside this step; give its path")] = None,
     limit: Limit = 50,
 ) -> int:
     """Show everything about a graph on one screen, and its steps."""
@@ -188,12 +188,12 @@ def describe(
 
 def step(
     graph: Key,
-    path: Annotated[str, Parameter(help="the step's path: its name after those of the graphs it is in")],
+    path: Annotated[str, Parameter(help="the step's path: the names of the graphs around it, and its own name")],
     /,
     *,
-    result: Annotated[bool, Parameter(negative=(), help="print what it recorded, as JSON, and nothing else")] = False,
+    result: Annotated[bool, Parameter(negative=(), help="only print its recorded result, as JSON")] = False,
 ) -> int:
-    """Show one step: what it does, what it waits for, how its executions failed."""
+    """Show one step: what it executes, what it waits for, and the errors of its executions."""
     with current().gateway() as gateway:
         if result:
             print(gateway.text(GRAPH.path(graph, "/result"), path=path))
@@ -230,21 +230,21 @@ def render(
     graph: Key,
     /,
     *,
-    form: Annotated[Literal["mermaid", "dot"], Parameter(name="--format", help="for Mermaid, or Graphviz")] = "mermaid",
+    form: Annotated[Literal["mermaid", "dot"], Parameter(name="--format", help="dot is for Graphviz")] = "mermaid",
     expand: Annotated[
-        list[str] | None, Parameter(help="draw all steps in this one; otherwise above 50 they are one box; '*': in all")
+        list[str] | None, Parameter(help="draw all steps in this one ('*': in all); default: a box if above 50")
     ] = None,
 ) -> int:
     """Draw a graph with the states of its steps, as text for Graphviz or Mermaid."""
     if current().output != "table":
-        raise CommandFailed(Exit.USAGE, "graph render gives a text of its own format", None, "leave -o out")
+        raise CommandFailed(Exit.USAGE, "graph render does not support -o", None, "use --format instead of -o")
     with current().gateway() as gateway:
         text = gateway.text(GRAPH.path(graph, "/picture"), format=form, expand=expand)
     print(clean(text, lines=True), end="")
     return Exit.DONE
 
 
-# --- steering ---------------------------------------------------------------------------------------------------------
+# --- control ----------------------------------------------------------------------------------------------------------
 
 
 def stop(
@@ -257,11 +257,14 @@ def stop(
     by: By = None,
     wait: Proof = False,
 ) -> int:
-    """Ask graphs to end with all that they execute. With --step only cancel that and what depends on it."""
+    """Ask graphs and everything that they execute to end.
+
+    With --step, only cancel these steps and the steps that depend on them.
+    """
     body: dict[str, Any] = {"reason": reason, "requested_by": by or user()}
     if step:
         if graphs or force or wait:
-            raise CommandFailed(Exit.USAGE, "--step goes with one graph, without --force and --wait")
+            raise CommandFailed(Exit.USAGE, "--step cannot be used with several graphs, --force or --wait")
         return _change(graph, "cancel", body | {"names": step}, "cancelled")
     return GRAPH.each((graph, *graphs), "stop", body | {"force": force or None}, wait=wait)
 
@@ -269,8 +272,8 @@ def stop(
 def force_stop(
     graph: Key, /, *graphs: Keys, reason: Reason = None, yes: Yes = False, by: By = None, wait: Proof = False
 ) -> int:
-    """End graphs at once, killing the functions and crawlers that they execute."""
-    GRAPH.be_sure((graph, *graphs), "whatever is executed by graph", yes=yes)
+    """End graphs at once, and kill the functions and crawlers that they execute."""
+    GRAPH.be_sure((graph, *graphs), "everything that is executed by graph", yes=yes)
     return stop(graph, *graphs, reason=reason, force=True, by=by, wait=wait)
 
 
@@ -280,13 +283,16 @@ def retry(
     *,
     step: Steps = None,
     cascade: Annotated[
-        bool, Parameter(negative="--no-cascade", help="with the dependents that were cancelled because of them")
+        bool, Parameter(negative="--no-cascade", help="also retry the steps that were cancelled because of them")
     ] = True,
-    fresh: Annotated[bool, Parameter(negative=(), help="crawls begin a new run instead of resuming theirs")] = False,
+    fresh: Annotated[bool, Parameter(negative=(), help="start new runs instead of resuming the old ones")] = False,
     by: By = None,
     wait: End = False,
 ) -> int:
-    """Let steps begin anew: those that failed, were cancelled, or wait for their next try; completed ones by name."""
+    """Retry the steps of a graph that failed, were cancelled, or wait for their next try.
+
+    A completed step is only retried with --step.
+    """
     body: dict[str, Any] = {"names": step, "cascade": cascade, "fresh": fresh, "requested_by": by or user()}
     code = _change(graph, "retry", body, "retried")
     if not wait or code != Exit.DONE:
@@ -301,22 +307,22 @@ def wait(
     *,
     goal: Annotated[Literal["completed", "ended"], Parameter(name="--for", help="what to wait for")] = "completed",
 ) -> int:
-    """Wait for a graph; give up after --timeout (exit 7), without it never.
+    """Wait for the end of a graph, at most for --timeout (exit code 7).
 
-    With --for completed the exit code tells how it ended: 0 completed, 5 discarded, 6 cancelled.
+    With --for completed the exit code says how it ended: 0 completed, 5 discarded, 6 cancelled.
     """
     with current().gateway() as gateway:
         return GRAPH.await_end(gateway, graph, goal)
 
 
 def watch(graph: Key, /) -> int:
-    """Watch a graph to its end; the exit code tells how it ended: 0 completed, 5 discarded, 6 cancelled."""
+    """Watch a graph until its end. The exit code says how it ended: 0 completed, 5 discarded, 6 cancelled."""
     with current().gateway() as gateway:
         return GRAPH.watch_one(gateway, graph)
 
 
 def _change(graph: str, action: str, body: dict[str, object], what: str) -> int:
-    """Change steps, and tell how many."""
+    """Change steps, and print how many were changed."""
     with current().gateway() as gateway:
         answer = gateway.post(GRAPH.path(graph, f"/{action}"), body)
     count = answer.get("count") or 0

@@ -1,4 +1,4 @@
-"""Input of commands: pairs of words, files or standard input, and what users' modules answer."""
+"""Input of commands: ``name=value`` options, files or standard input, and the output of users' modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .problems import CommandFailed, Exit
 
 
 def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
-    """``name=value`` words as a mapping; a value may hold anything, ``=`` included. Raises ``CommandFailed``."""
+    """Return ``name=value`` options as a mapping. A value may also contain ``=``. Raises ``CommandFailed``."""
     found: dict[str, str] = {}
     for word in words or ():
         name, equals, value = word.partition("=")
@@ -29,7 +29,7 @@ def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def content_of(file: Path, option: str = "--file") -> bytes:
-    """The bytes of a file; ``-`` is standard input. Raises ``CommandFailed``."""
+    """Return the bytes of a file; ``-`` is standard input. Raises ``CommandFailed``."""
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
@@ -37,17 +37,17 @@ def content_of(file: Path, option: str = "--file") -> bytes:
 
 
 def json_of(where: str, content: bytes) -> Any:
-    """The value in a JSON text. Raises ``CommandFailed``."""
+    """Return the value of a JSON text. ``where`` names the text in errors. Raises ``CommandFailed``."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise CommandFailed(Exit.USAGE, f"{where}: this is no JSON", str(error)) from None
+        raise CommandFailed(Exit.USAGE, f"{where}: this is not valid JSON", str(error)) from None
 
 
 def answer_of(module: str, words: Sequence[str], timeout_s: float | None = None) -> tuple[bytes, int]:
-    """The output of ``python -m module words`` and its exit code; killed with its children when it takes longer.
+    """Return the output of ``python -m module words`` and its exit code.
 
-    It is a process of its own, which finds modules in the folder of the call.
+    The process finds modules in the current folder. After ``timeout_s`` seconds it is killed with its child processes.
     """
     command = [sys.executable, "-m", module, *words]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
@@ -57,5 +57,5 @@ def answer_of(module: str, words: Sequence[str], timeout_s: float | None = None)
         return b"", -signal.SIGKILL
     finally:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)  # also what it left behind
+            os.killpg(child.pid, signal.SIGKILL)  # also ends its child processes
         child.wait()

@@ -1,4 +1,4 @@
-"""This machine: its loopback address, and the identity of a process: its number and its start time."""
+"""Facts about this machine: its loopback address, and the start times of processes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ LOOPBACK = "127.0.0.1"
 
 
 def start_time(pid: int) -> int | None:
-    """The start of a process, in clock ticks since the machine's start; ``None`` when it does not exist or has ended.
+    """Return the start time of a process, in clock ticks since the machine's start.
 
-    Process ids are used again; id and start time together name one process for good.
+    ``None`` if it does not exist or has ended. Process ids are used again, but id and start time identify one process.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""``crawlctl``: the table of verbs, and how a call ends."""
+"""``crawlctl``: the table of verbs, and the entry point."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from cyclopts import App, CycloptsError, Parameter
 from . import exits, output, session
 from .problems import CommandFailed, Exit
 
-#: Verb -> its function (or group of verbs) by name, and its line in the help. They are imported when their verb is
-#: called: what one verb needs must not slow down the others.
+#: Verb -> the name of its function (or of its group of verbs), and its line in the help. The function is imported when
+#: its verb is called, because the imports of one verb must not slow down the others.
 RUNS = {
     "start": ("runs.start:start", "Start a run of a crawler."),
-    "stop": ("runs.verbs:stop", "Ask runs to end in order."),
-    "force-stop": ("runs.verbs:force_stop", "End runs at once, killing what they execute."),
-    "resume": ("runs.verbs:resume", "Go on with a run that has ended, as its next attempt."),
-    "delete": ("runs.verbs:delete", "Delete all that ended runs brought; a stub of each stays."),
-    "look": ("runs.verbs:look", "Have the cluster asked about a run now."),
-    "wait": ("runs.verbs:wait", "Wait for a run; the exit code tells how it ended."),
-    "watch": ("runs.watch:watch", "Watch a run to its end, or all live runs."),
+    "stop": ("runs.verbs:stop", "Ask runs to end gracefully."),
+    "force-stop": ("runs.verbs:force_stop", "End runs at once, and kill their crawlers."),
+    "resume": ("runs.verbs:resume", "Continue a run that has ended, as its next attempt."),
+    "delete": ("runs.verbs:delete", "Delete the data of ended runs; a short record of each stays."),
+    "look": ("runs.verbs:look", "Check the tasks of a run on the cluster now."),
+    "wait": ("runs.verbs:wait", "Wait for the end of a run; the exit code says how it ended."),
+    "watch": ("runs.watch:watch", "Watch a run until its end, or all live runs."),
     "list": ("runs.verbs:list_runs", "List runs, newest first."),
     "get": ("runs.verbs:get", "Describe a run; without one, list runs."),
     "describe": ("runs.verbs:describe", "Show everything about a run on one screen."),
-    "tasks": ("runs.tasks:app", "List the tasks of a run; tasks add gives it more."),
+    "tasks": ("runs.tasks:app", "List the tasks of a run, or add tasks to it (tasks add)."),
     "timeline": ("runs.verbs:timeline", "List everything that happened to a run, and how late it was recorded."),
     "corrections": ("runs.verbs:corrections", "List recorded statuses that were untrue, and for how long."),
     "logs": ("runs.logs:logs", "Show the log of a task, or follow it."),
     "items": ("runs.items:items", "Show the items that a run found, or write them into a file."),
-    "files": ("runs.files:files", "List the supporting files of a run, show or fetch one."),
-    "export": ("runs.files:export", "Show what was exported of a run; send it again, or fetch it."),
+    "files": ("runs.files:files", "List the supporting files of a run; show or download one."),
+    "export": ("runs.files:export", "Show the export of a run; send it again, or download it."),
 }
 SERVICES = {
-    "audit": ("admin.audit:audit", "Compare database, cluster and Temporal, and put right what differs."),
+    "audit": ("admin.audit:audit", "Compare database, cluster and Temporal, and repair differences."),
     "dev": ("stack.dev:dev", "Run everything on this machine until Ctrl-C."),
     "worker": ("admin.services:worker", "Run a worker."),
-    "gateway": ("admin.services:gateway_app", "Run the gateway (HTTP API); gateway token new makes tokens."),
+    "gateway": ("admin.services:gateway_app", "Run the gateway (HTTP API), or make a token (gateway token new)."),
     "scheduler": ("admin.services:scheduler", "Run the scheduler service."),
-    "doctor": ("doctor.verb:doctor", "Check everything that a run needs, and say what to do about it."),
+    "doctor": ("doctor.verb:doctor", "Check everything that a run needs, and show what to do."),
 }
 PROGRAM = {
     "completion": ("program:completion", "Print the completion script of bash, zsh or fish."),
@@ -50,74 +50,74 @@ CRAWLER = {
     "describe": ("runs.verbs:describe_crawler", "Show one crawler of the catalogue."),
 }
 MANAGER = {
-    "start": ("managers.start:start", "Start a manager: of a class, or a crawler once for each item."),
+    "start": ("managers.start:start", "Start a manager for a class, or for a crawler that runs once for each item."),
     "list": ("managers.verbs:list_managers", "List managers, newest first."),
     "describe": ("managers.verbs:describe", "Show everything about a manager, and its jobs."),
-    "watch": ("managers.verbs:watch", "Watch a manager to its end."),
-    "wait": ("managers.verbs:wait", "Wait for a manager; the exit code tells how it ended."),
-    "stop": ("managers.verbs:stop", "Ask managers to end, with their runs."),
+    "watch": ("managers.verbs:watch", "Watch a manager until its end."),
+    "wait": ("managers.verbs:wait", "Wait for the end of a manager; the exit code says how it ended."),
+    "stop": ("managers.verbs:stop", "Ask managers and their runs to end."),
     "force-stop": ("managers.verbs:force_stop", "End managers and their runs at once."),
-    "pause": ("managers.verbs:pause", "Have managers start nothing more for now."),
-    "resume": ("managers.verbs:resume", "Let a paused manager go on, or one that has ended begin its next attempt."),
-    "add": ("managers.start:add", "Give a manager more jobs."),
+    "pause": ("managers.verbs:pause", "Pause managers: they start no more runs until they are resumed."),
+    "resume": ("managers.verbs:resume", "Resume a paused manager, or start the next attempt of one that has ended."),
+    "add": ("managers.start:add", "Add jobs to a manager."),
     "cap": ("managers.verbs:cap", "Set how many runs a manager may have at once."),
-    "logs": ("managers.verbs:logs", "Show what the class of a manager printed last."),
-    "plan": ("managers.plan:plan", "Show what a class would schedule; without one, list the classes there are."),
+    "logs": ("managers.verbs:logs", "Show the last output of a manager's class."),
+    "plan": ("managers.plan:plan", "Show the jobs that a class would schedule; without a class, list the classes."),
 }
 GRAPH = {
-    "start": ("graphs:start", "Start a graph: of a module that builds it, or of a file."),
+    "start": ("graphs:start", "Start a graph that a module builds, or a graph from a file."),
     "list": ("graphs:list_graphs", "List graphs, newest first."),
     "describe": ("graphs:describe", "Show everything about a graph, and its steps."),
-    "watch": ("graphs:watch", "Watch a graph to its end."),
-    "wait": ("graphs:wait", "Wait for a graph; the exit code tells how it ended."),
-    "stop": ("graphs:stop", "Ask graphs to end, with all that they execute; or cancel some of their steps."),
-    "force-stop": ("graphs:force_stop", "End graphs and all that they execute at once."),
-    "retry": ("graphs:retry", "Let steps begin anew, also of a graph that has ended."),
-    "step": ("graphs:step", "Show one step, what it waits for, how it failed, and its result."),
+    "watch": ("graphs:watch", "Watch a graph until its end."),
+    "wait": ("graphs:wait", "Wait for the end of a graph; the exit code says how it ended."),
+    "stop": ("graphs:stop", "Ask graphs and everything that they execute to end, or cancel some of their steps."),
+    "force-stop": ("graphs:force_stop", "End graphs and everything that they execute at once."),
+    "retry": ("graphs:retry", "Retry steps, also of a graph that has ended."),
+    "step": ("graphs:step", "Show one step: what it waits for, its errors, and its result."),
     "render": ("graphs:render", "Draw a graph for Graphviz or Mermaid."),
 }
 SCHEDULE = {
-    "create": ("schedules:create", "Make a schedule: of a crawler, or of a file."),
+    "create": ("schedules:create", "Create a schedule for a crawler, or from a file."),
     "list": ("schedules:list_schedules", "List schedules."),
-    "describe": ("schedules:describe", "Show everything about a schedule, and what lies ahead."),
-    "update": ("schedules:update", "Change when a schedule is due, and what happens then."),
-    "pause": ("schedules:pause", "Have due times begin nothing for now."),
-    "resume": ("schedules:resume", "Let a paused schedule go on."),
-    "trigger": ("schedules:trigger", "Have a schedule be due now."),
-    "backfill": ("schedules:backfill", "Have past due times begin that began nothing."),
-    "due": ("schedules:due", "List due times, each with what became of it."),
-    "delete": ("schedules:delete", "Delete a schedule; its due times stay on record."),
+    "describe": ("schedules:describe", "Show everything about a schedule, and its next due times."),
+    "update": ("schedules:update", "Change the due times of a schedule, and its rules for overlaps."),
+    "pause": ("schedules:pause", "Pause a schedule: due times start nothing until it is resumed."),
+    "resume": ("schedules:resume", "Resume a paused schedule."),
+    "trigger": ("schedules:trigger", "Start now what a schedule starts."),
+    "backfill": ("schedules:backfill", "Start past due times that started nothing."),
+    "due": ("schedules:due", "List due times with their results."),
+    "delete": ("schedules:delete", "Delete a schedule; its recorded due times stay."),
 }
 WEBHOOK = {
-    "create": ("webhooks:create", "Make a webhook: who is told, and of what."),
+    "create": ("webhooks:create", "Create a webhook: its receiver, and the events that it gets."),
     "list": ("webhooks:list_webhooks", "List webhooks."),
-    "describe": ("webhooks:describe", "Show everything about a webhook, and how it stands."),
-    "update": ("webhooks:update", "Change where a webhook leads, and what it is told of."),
-    "pause": ("webhooks:pause", "Have nothing told to a webhook for now."),
-    "resume": ("webhooks:resume", "Let a paused webhook go on."),
-    "test": ("webhooks:try_out", "Tell a webhook of an event that is for it alone."),
-    "deliveries": ("webhooks:deliveries", "List what was told to a webhook, or tried to be."),
-    "delete": ("webhooks:delete", "Delete a webhook; its deliveries stay on record."),
+    "describe": ("webhooks:describe", "Show everything about a webhook, and its state."),
+    "update": ("webhooks:update", "Change the receiver or the events of a webhook."),
+    "pause": ("webhooks:pause", "Pause a webhook: it delivers nothing until it is resumed."),
+    "resume": ("webhooks:resume", "Resume a paused webhook."),
+    "test": ("webhooks:try_out", "Send a test event to a webhook."),
+    "deliveries": ("webhooks:deliveries", "List deliveries of a webhook, also failed ones."),
+    "delete": ("webhooks:delete", "Delete a webhook; its recorded deliveries stay."),
 }
 DB = {
-    "upgrade": ("admin.services:db_upgrade", "Bring the database's schema to this version."),
+    "upgrade": ("admin.services:db_upgrade", "Upgrade the database's schema to this version."),
     "current": ("admin.services:db_current", "Show the schema version of the database."),
     "check": ("admin.services:db_check", "Fail unless the database has the schema of this version."),
-    "prune": ("admin.db_prune:prune", "Remove what runs that ended long ago left and nobody needs; the record stays."),
+    "prune": ("admin.db_prune:prune", "Remove details of runs that ended long ago; their records stay."),
 }
 CLUSTER = {
-    "release": ("admin.cluster:release", "Take our finalizer from pods that nobody will record any more."),
-    "tidy": ("admin.cluster_tidy:tidy", "Remove what old runs left on the shared volume and in object storage."),
+    "release": ("admin.cluster:release", "Remove our finalizer from pods that will not be recorded any more."),
+    "tidy": ("admin.cluster_tidy:tidy", "Remove files of old runs from the shared volume and object storage."),
 }
 ROOM = "crawler_lifecycle.cli"
 ALIASES = {"list": "ls", "tasks": "ps", "force-stop": "terminate"}
 
 
 def build() -> App:
-    """The application: verbs by name, everything else imported later."""
+    """Return the application: it knows the names of the verbs, and imports the rest later."""
     app = App(
         name="crawlctl",
-        help="Run crawls and know the truth about them.",
+        help="Run crawls, and see their true state.",
         help_epilogue=session.HELP,
         help_format="markdown",
         version=session.installed,
@@ -125,7 +125,7 @@ def build() -> App:
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
         result_action="return_value",
-        # Lists would get a `--empty-NAME` beside them, which nobody needs.
+        # Without this, each option with a list would get an additional `--empty-NAME`.
         default_parameter=Parameter(negative=()),
     )
     for title, verbs in (("Runs", RUNS), ("Services", SERVICES), ("This program", PROGRAM)):
@@ -136,7 +136,7 @@ def build() -> App:
         ("manager", MANAGER, "Crawl managers: streams of runs."),
         ("graph", GRAPH, "Graphs: runs and functions with dependencies."),
         ("schedule", SCHEDULE, "Schedules: runs, managers and graphs at due times."),
-        ("webhook", WEBHOOK, "Webhooks: others are told what happens, signed."),
+        ("webhook", WEBHOOK, "Webhooks: signed events for other systems."),
         ("db", DB, "The database."),
         ("cluster", CLUSTER, "The Kubernetes cluster."),
     )
@@ -151,18 +151,18 @@ def build() -> App:
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Raise ``CommandFailed`` for a word whose bytes are no text: it could be sent nowhere and written nowhere."""
-    for place, word in enumerate(words, 1):
+    """Raise ``CommandFailed`` for an argument that is not valid UTF-8: it could not be sent or stored."""
+    for number, word in enumerate(words, 1):
         try:
             word.encode()
         except UnicodeEncodeError:
             shown = word.encode("utf-8", "backslashreplace").decode()
-            cure = "write it in UTF-8; a file with such a name has to be renamed"
-            raise CommandFailed(Exit.USAGE, f"argument {place}: {shown!r} is no text", None, cure) from None
+            cure = "write it in UTF-8; if it is the name of a file, rename the file"
+            raise CommandFailed(Exit.USAGE, f"argument {number}: {shown!r} is not valid UTF-8", None, cure) from None
 
 
 def run(words: Sequence[str]) -> int:
-    """Carry out one command line; the exit code. Problems are told on standard error, never as a traceback."""
+    """Execute one command line. Return the exit code. Expected errors are printed without a traceback."""
     try:
         check_words(words)
         options, rest = session.split(words)
@@ -186,7 +186,7 @@ def _fail(code: int, text: str) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of the console script; other programs give the words themselves."""
+    """Run the console script and end the process. Other programs pass the command line in ``words``."""
     exits.leave(run(sys.argv[1:] if words is None else words))
 
 

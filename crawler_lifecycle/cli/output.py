@@ -1,6 +1,6 @@
 """Output formats: tables for people; JSON, JSON lines, YAML and names for programs.
 
-Data comes from crawlers and their pages, so every text passes ``clean`` before it reaches a terminal.
+Data comes from crawlers and crawled pages. Therefore ``clean`` is applied to every text before it is printed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from crawler_lifecycle.subjects import At, Cell, Column, Count, Document, Lag, L
 
 from .session import current, say
 
-#: Where no terminal says how wide it is, nothing is cut or folded.
+#: Width of output that is not for a terminal: no text is cut or folded.
 WIDE = 10_000
 
-#: Status -> colour. Colour only repeats what the word says.
+#: Status -> colour. The colour adds no information to the word.
 STYLES = {
     **dict.fromkeys(("COMPLETED", "SUCCEEDED"), "green"),
     **dict.fromkeys(("FAILED", "LOST"), "red"),
@@ -30,20 +30,20 @@ STYLES = {
 
 
 def now() -> datetime:
-    """The present, in one place so that tests can hold it still."""
+    """Return the present time. Tests replace this function."""
     return datetime.now(UTC)
 
 
 def say_note(answer: Document, about: str = "") -> None:
-    """Return what an answer of the gateway notes for a person, if anything; ``about``: on what."""
+    """Print the note in an answer of the gateway, if it has one. ``about`` names the subject."""
     if answer.get("note"):
         say((f"{about}: " if about else "") + clean(answer["note"]))
 
 
 def clean(value: object, *, lines: bool = False) -> str:
-    """A text without control characters: each becomes its escape, so that data cannot steer a terminal.
+    """Return a text with escaped control characters, because data must not control a terminal.
 
-    ``lines`` leaves line breaks and tabs alone.
+    With ``lines``, line breaks and tabs stay.
     """
     text = "" if value is None else str(value)
     if text.isprintable():
@@ -53,7 +53,7 @@ def clean(value: object, *, lines: bool = False) -> str:
 
 
 def moment(value: object) -> datetime | None:
-    """The time that a field of the API holds."""
+    """Return the time in a field of the API; ``None`` if it has none."""
     if not isinstance(value, str):
         return None
     try:
@@ -64,7 +64,7 @@ def moment(value: object) -> datetime | None:
 
 
 def span(seconds: float) -> str:
-    """A length of time in its one or two largest units: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``, ``4 d``."""
+    """Return a duration in its one or two largest units: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     whole = int(seconds)
@@ -76,7 +76,10 @@ def span(seconds: float) -> str:
 
 
 def ago(value: object) -> str:
-    """A time as seen from now: ``3 s ago``, ``in 2 min``, ``-``; with ``--time-format iso`` the time itself, in UTC."""
+    """Return a time relative to now (``3 s ago``, ``in 2 min``), or in UTC with ``--time-format iso``.
+
+    ``-`` if there is no time.
+    """
     found = moment(value)
     if found is None:
         return "-"
@@ -87,23 +90,23 @@ def ago(value: object) -> str:
 
 
 def number(value: object) -> str:
-    """A count with separators; ``-`` when there is none."""
+    """Return a count with separators of thousands; ``-`` if there is none."""
     return f"{value:,}" if isinstance(value, int) else "-"
 
 
 def took(begin: object, end: object) -> str:
-    """The length of time between two times of the API, up to now while there is no end."""
+    """Return the duration between two times of the API. Without an end it lasts until now."""
     since, until = moment(begin), moment(end) or now()
     return span((until - since).total_seconds()) if since else "-"
 
 
 def milliseconds(value: object) -> str:
-    """A lag in words."""
+    """Return a number of milliseconds as a duration; ``-`` if there is none."""
     return span(value / 1000) if isinstance(value, int | float) else "-"
 
 
 def written(cell: Cell) -> str:
-    """A cell of the table of subjects as a terminal shows it; ``-`` for nothing."""
+    """Return the text of a table cell for a terminal; ``-`` for an empty one."""
     match cell:
         case At(time, exact):
             return (clean(time) or "-") if exact else ago(time)
@@ -121,14 +124,14 @@ def written(cell: Cell) -> str:
 
 
 def as_json(document: object, *, indent: int | None = 2) -> str:
-    """A JSON text for eyes and programs: letters of all languages as they are, everything invisible escaped."""
+    """Return JSON for people and programs. Letters of all languages stay; invisible characters are escaped."""
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def as_yaml(document: object) -> str:
-    """The same as YAML. Only between double quotes can characters be escaped, so texts that need it stand there."""
-    import yaml  # only for those who ask for it
+    """Return YAML with escaped invisible characters. Such texts get double quotes, where YAML allows escapes."""
+    import yaml  # imported here, because few commands need it
 
     class Dumper(yaml.SafeDumper):
         pass
@@ -148,9 +151,9 @@ def as_yaml(document: object) -> str:
 def emit(
     document: object, *, names: Sequence[object], table: Callable[[], None], rows: Sequence[Document] | None = None
 ) -> None:
-    """Write ``document`` in the format that was asked for; ``table`` writes it for people, ``names`` are its ids.
+    """Write ``document`` in the format of ``-o``. ``table`` writes it for people.
 
-    ``rows`` are the lines of ``-o jsonl`` (default: the document as one line).
+    ``names`` are the ids for ``-o name``. ``rows`` are the lines for ``-o jsonl`` (default: the document as one line).
     """
     if current().output == "json":
         print(as_json(document))
@@ -176,9 +179,9 @@ def emit_list(
     empty: str,
     beside: Mapping[str, Document | None] = MappingProxyType({}),
 ) -> None:
-    """Write rows in the format that was asked for; ``name`` is the field with a row's id.
+    """Write rows in the format of ``-o``. ``name`` is the field with a row's id.
 
-    ``beside``: what else the document holds, if it is there; its ``text`` stands below the table.
+    ``beside`` has further parts of the document. The ``text`` of each is printed below the table.
     """
     known = {name: one for name, one in beside.items() if one}
 
@@ -191,7 +194,7 @@ def emit_list(
 
 
 def build_table(rows: Sequence[Document], columns: Sequence[Column]) -> Any:
-    """A rich table of the columns that the format shows."""
+    """Return a rich table with the columns of the output format (``table`` or ``wide``)."""
     from rich.table import Table
     from rich.text import Text
 
@@ -207,22 +210,22 @@ def build_table(rows: Sequence[Document], columns: Sequence[Column]) -> Any:
 
 
 def show_rows(rows: Sequence[Document], columns: Sequence[Column], *, empty: str) -> None:
-    """A table on standard output; ``empty`` is said when there is nothing to show."""
+    """Print a table on standard output. Without rows, print ``empty`` on standard error."""
     if not rows:
         say(empty)
         return
     terminal = console()
     with terminal.capture() as capture:
         terminal.print(build_table(rows, columns))
-    # The last column is padded, too; spaces at the end of a line are only trouble for whoever copies it.
+    # Rich pads the last column too. Spaces at the end of a line are a nuisance when people copy it.
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
     for row in rows:
-        if row.get("unreadable"):  # it stands still until a person mends it
+        if row.get("unreadable"):  # it does not continue until a person repairs the row
             say(clean(row["unreadable"]))
 
 
 def show_facts(facts: Sequence[tuple[str, Cell]]) -> None:
-    """Names and values, one line each."""
+    """Print names and values, one line each."""
     from rich.text import Text
 
     terminal = console()
@@ -234,7 +237,7 @@ def show_facts(facts: Sequence[tuple[str, Cell]]) -> None:
 
 
 def console() -> Any:
-    """A rich console on standard output that treats every text as data."""
+    """Return a rich console on standard output that interprets no markup in texts."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
@@ -251,7 +254,7 @@ def console() -> Any:
 
 
 def write_lines(lines: Sequence[str]) -> None:
-    """Write lines as they come, each with its time."""
+    """Print lines with the present time. They go to standard error if standard output is for a program."""
     moment = f"{now():%Y-%m-%dT%H:%M:%SZ}"
     for line in lines:
         if current().for_people:

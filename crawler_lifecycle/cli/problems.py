@@ -1,4 +1,4 @@
-"""Errors of commands: an exit code, and a message that says what, why and what to do next."""
+"""Errors of commands: an exit code, and a message with the problem, its cause and the next step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes; scripts rely on them."""
+    """Exit codes. They must not change, because scripts use them."""
 
     DONE = 0
     ERROR = 1
@@ -22,7 +22,7 @@ class Exit(IntEnum):
 
 
 class CommandFailed(Exception):
-    """A command cannot do what was asked for. ``next_step`` is a command or an action, ready to be tried."""
+    """A command failed. ``what`` is the problem, ``why`` its cause, ``next_step`` a command or an action to try."""
 
     def __init__(self, code: Exit, what: str, why: str | None = None, next_step: str | None = None) -> None:
         super().__init__(what)

@@ -1,4 +1,4 @@
-"""Verbs about the program itself: version and completion."""
+"""Verbs about the program itself: ``version`` and ``completion``."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ Shell = Literal["bash", "zsh", "fish"]
 
 _HINTS = {
     "bash": "next: crawlctl completion bash > ~/.local/share/bash-completion/completions/crawlctl",
-    "zsh": "next: write it as _crawlctl into a folder of $fpath",
+    "zsh": "next: save it as _crawlctl in a folder of $fpath",
     "fish": "next: crawlctl completion fish > ~/.config/fish/completions/crawlctl.fish",
 }
 
 
-def completion(shell: Annotated[Shell, Parameter(help="the shell that shall complete")], /) -> int:
+def completion(shell: Annotated[Shell, Parameter(help="bash, zsh or fish")], /) -> int:
     """Print the completion script of a shell."""
     from .main import build
 
     app = build()
 
-    # The options of every verb are taken out before the verbs see anything; here they are told to the generator.
+    # ``session.split`` removes the options of every verb from the command line before cyclopts sees it. The generator
+    # of completions learns them here.
     @app.meta.default
     def everywhere(
         *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         output: Annotated[Literal[options.FORMATS] | None, Parameter(name=["--output", "-o"], help="format")] = None,  # type: ignore[valid-type]
         gateway: Annotated[str | None, Parameter(help="address of the gateway")] = None,
         token_file: Annotated[Path | None, Parameter(help="file with the token")] = None,
-        timeout: Annotated[str | None, Parameter(help="give up after")] = None,
-        time_format: Annotated[Literal[options.TIME_FORMATS] | None, Parameter(help="how times are shown")] = None,  # type: ignore[valid-type]
+        timeout: Annotated[str | None, Parameter(help="longest time to wait")] = None,
+        time_format: Annotated[Literal[options.TIME_FORMATS] | None, Parameter(help="format of times")] = None,  # type: ignore[valid-type]
         no_color: Annotated[bool, Parameter(negative=(), help="no colours")] = False,
         quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative=(), help="data only")] = False,
     ) -> None:
@@ -49,7 +50,7 @@ def completion(shell: Annotated[Shell, Parameter(help="the shell that shall comp
 
 
 def show_version() -> int:
-    """Show the version of this program, of Python and of where both are."""
+    """Show the versions and paths of this program and of Python."""
     document = {
         "version": installed(),
         "python": platform.python_version(),

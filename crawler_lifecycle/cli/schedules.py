@@ -1,4 +1,4 @@
-"""``crawlctl schedule``: verbs that make, change, show and steer schedules."""
+"""``crawlctl schedule``: verbs that create, change, show and control schedules."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ Decision = Literal["started", "queued", "skipped_overlap", "paused", "missed", "
 
 @dataclass(frozen=True, slots=True)
 class TimeOptions:
-    """Options that say when it is due, and what happens then."""
+    """Options for the due times of a schedule, and for overlaps and late starts."""
 
-    cron: Annotated[str | None, Parameter(help="minute hour day month weekday, by the clock of --time-zone")] = None
+    cron: Annotated[str | None, Parameter(help="minute hour day month weekday, in --time-zone")] = None
     every: Annotated[int | None, Parameter(name="--every-s", help="seconds between due times")] = None
-    offset: Annotated[int | None, Parameter(name="--offset-s", help="seconds that these are moved by")] = None
+    offset: Annotated[int | None, Parameter(name="--offset-s", help="seconds to add to each of these times")] = None
     time_zone: Annotated[str | None, Parameter(help="zone of the IANA database; default: UTC")] = None
-    jitter: Annotated[int | None, Parameter(name="--jitter-s", help="start up to so many seconds later")] = None
-    start_at: Annotated[str | None, Parameter(help="nothing is due before, such as 2026-12-01T00:00Z")] = None
-    end_at: Annotated[str | None, Parameter(help="nothing is due after")] = None
-    exclude: Annotated[list[str] | None, Parameter(help="a date on which nothing is due; may be repeated")] = None
+    jitter: Annotated[int | None, Parameter(name="--jitter-s", help="random delay, up to so many seconds")] = None
+    start_at: Annotated[str | None, Parameter(help="no due times before, such as 2026-12-01T00:00Z")] = None
+    end_at: Annotated[str | None, Parameter(help="no due times after this time")] = None
+    exclude: Annotated[list[str] | None, Parameter(help="a date without due times; may be repeated")] = None
     overlap: Annotated[
         Literal["skip", "queue", "stop_previous", "allow"] | None,
-        Parameter(help="while what began before has no verdict; default: skip"),
+        Parameter(help="what to do while the previous one has not ended; default: skip"),
     ] = None
-    catch_up: Annotated[int | None, Parameter(name="--catch-up-s", help="how late one may begin; default: 600")] = None
+    catch_up: Annotated[
+        int | None, Parameter(name="--catch-up-s", help="seconds a start may be late; default: 600")
+    ] = None
     pause_after_failures: Annotated[int | None, Parameter(help="pause after so many failures in a row")] = None
 
     def given(self) -> dict[str, Any]:
-        """The options that were named, as a definition has them; cron and an interval take each other's place."""
+        """Return the given options as fields of a definition. Cron and interval replace each other."""
         words = {"every": "every_s", "offset": "offset_s", "jitter": "jitter_s", "catch_up": "catch_up_s"}
         words["exclude"] = "excluded"
         found = {words.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
@@ -69,44 +71,47 @@ def create(
     ] = None,
     setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
     file: Annotated[
-        Path | None, Parameter(help="a definition in JSON, also of a manager or a graph; -: standard input")
+        Path | None, Parameter(help="definition as JSON, for a run, manager or graph; - is standard input")
     ] = None,
     times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES,
     by: By = None,
 ) -> int:
-    """Make a schedule; one that is there gets this definition."""
+    """Create a schedule, or replace the definition of an existing one."""
     if (crawler is None) == (file is None):
-        raise CommandFailed(
-            Exit.USAGE, "give --crawler or --file, and not both", None, "crawlctl schedule create --help"
-        )
+        raise CommandFailed(Exit.USAGE, "give either --crawler or --file", None, "crawlctl schedule create --help")
     body: dict[str, Any] = _definition(file) if file is not None else {"run": {"crawler": crawler}}
     if crawler is not None:
         own = {"args": pairs(arg, "-a"), "settings": pairs(setting, "-s")}
         body["run"] |= {name: value for name, value in own.items() if value}
     elif arg or setting:
-        raise CommandFailed(Exit.USAGE, "-a and -s go with --crawler", None, "put them into the file")
+        raise CommandFailed(Exit.USAGE, "-a and -s need --crawler", None, "write them into the file")
     return KIND.put(name, {**body, **times.given()}, by, lambda _: "due trigger")
 
 
 def update(name: Name, /, *, times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES, by: By = None) -> int:
-    """Change when a schedule is due, and what happens then; what it begins stays (create gives all of it anew)."""
+    """Change the due times of a schedule, and its rules for overlaps and late starts.
+
+    What it starts does not change; for that, use create.
+    """
     return KIND.put(name, KIND.definition(name, times.given()), by, lambda _: "due trigger")
 
 
 def _definition(file: Path) -> dict[str, Any]:
     found = json_of(f"--file {file}", content_of(file))
     if not isinstance(found, dict):
-        raise CommandFailed(Exit.USAGE, f"--file {file} holds no object", None, "docs/schedules.md has an example")
+        raise CommandFailed(
+            Exit.USAGE, f"--file {file} has no JSON object", None, "see the example in docs/schedules.md"
+        )
     return found
 
 
 def list_schedules(*, limit: Limit = 50) -> int:
-    """List schedules, in the order in which they were made."""
+    """List schedules, the oldest first."""
     return KIND.list_all(limit)
 
 
 def describe(name: Name, /) -> int:
-    """Show everything about a schedule: its next due times, and days whose clock is set."""
+    """Show everything about a schedule, also its next due times and the days on which clocks change."""
     return KIND.describe(name)
 
 
@@ -114,10 +119,10 @@ def due(
     name: Name,
     /,
     *,
-    decision: Annotated[Decision | None, Parameter(help="only those that came to this")] = None,
+    decision: Annotated[Decision | None, Parameter(help="only due times with this result")] = None,
     limit: Limit = 50,
 ) -> int:
-    """List due times, the latest first, each with what became of it."""
+    """List due times with their results, the latest first."""
     with current().gateway() as gateway:
         rows = gateway.rows(f"{KIND.path(name)}/due", limit=limit, decision=decision)
     emit_list("due", rows, DUE, name="due_at", empty="nothing was due yet")
@@ -125,17 +130,17 @@ def due(
 
 
 def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> int:
-    """Have due times begin nothing until it is resumed; each still has its line."""
+    """Pause a schedule: due times start nothing until it is resumed. They are still recorded."""
     return KIND.pause(name, reason, by)
 
 
 def resume(name: Name, /) -> int:
-    """Let a paused schedule go on; what was due meanwhile begins by backfill alone."""
+    """Resume a paused schedule. To start what was due during the pause, use backfill."""
     return KIND.post(name, "resume")
 
 
 def trigger(name: Name, /, *, by: By = None) -> int:
-    """Have it be due now, also while it is paused; what overlaps waits."""
+    """Start now what the schedule starts, also while it is paused. It waits if the previous one still runs."""
     path = f"{KIND.path(name)}/trigger"
     with current().gateway() as gateway:
         _asked(gateway.post(path, {"requested_by": by or user()}, key=uuid.uuid4().hex))
@@ -146,11 +151,11 @@ def backfill(
     name: Name,
     /,
     *,
-    after: Annotated[str, Parameter(help="due times behind this: a time, or 2h, 3d ago")],
-    until: Annotated[str | None, Parameter(help="and up to this; default: now")] = None,
+    after: Annotated[str, Parameter(help="due times after this: a time, or an age such as 2h or 3d")],
+    until: Annotated[str | None, Parameter(help="due times up to this; default: now")] = None,
     by: By = None,
 ) -> int:
-    """Have past due times begin that began nothing, one after the other."""
+    """Start past due times that started nothing, one after the other."""
     present = now()
     body = {"after": time_of("--after", after, present), "requested_by": by or user()}
     if until:
@@ -161,7 +166,7 @@ def backfill(
 
 
 def delete(name: Name, /) -> int:
-    """Delete a schedule; its due times stay on record, and what they began goes on."""
+    """Delete a schedule. Its recorded due times stay, and what they started continues."""
     return KIND.delete(name)
 
 

@@ -29,13 +29,13 @@ REQUEST_TIMEOUT_S = 30.0
 
 HELP = """\
 Options of every verb, before or after it: `-o table|wide|json|jsonl|yaml|name` output format · `--gateway URL` · \
-`--token-file FILE` · `--timeout 30m` give up after · `--time-format relative|iso` · `--no-color` · \
+`--token-file FILE` · `--timeout 30m` longest time to wait · `--time-format relative|iso` · `--no-color` · \
 `-q`, `--quiet` data only.
 
 Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in this state, 5 run failed, 6 run stopped, \
 7 gave up waiting, 8 unreachable, 9 not authorised, 130 interrupted."""
 
-#: Options whose next word is data, whatever it looks like, and the long name under which they are passed on.
+#: Options whose next word is always data, even if it looks like an option -> their long name for the verb.
 _DATA = {"-a": "--arg", "-s": "--setting"} | {
     name: name
     for name in (
@@ -44,7 +44,7 @@ _DATA = {"-a": "--arg", "-s": "--setting"} | {
     )
 }
 
-#: Options of every verb that take a value: as written -> by which name they are kept.
+#: Options of every verb that need a value -> their long name.
 _VALUES = {"-o": "--output"} | {
     name: name for name in ("--output", "--gateway", "--timeout", "--time-format", "--token-file", "--color")
 }
@@ -65,8 +65,8 @@ class Session:
     quiet: bool = False
 
     def gateway(self) -> Gateway:
-        """A connection to the gateway that was named, or that runs here. Raises ``CommandFailed``."""
-        from .client.gateway import Gateway  # with its HTTP client, which `--help` can do without
+        """Return a connection to the named gateway, or to that of ``crawlctl dev``. Raises ``CommandFailed``."""
+        from .client.gateway import Gateway  # it imports the HTTP client, which `--help` does not need
 
         timeout_s = min(self.timeout_s or REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S)
         url = self.gateway_url or _setting("url")
@@ -74,25 +74,26 @@ class Session:
             return Gateway(url, token=self.token(), timeout_s=timeout_s)
         url = self._of_dev()
         if self.token() is not None:
-            say(f"the token is not shown to {url}: it was found by {dev_json.DEV_JSON}, and asks for none")
+            say(f"the token is not sent to {url}: this gateway was found in {dev_json.DEV_JSON}, and needs none")
         return Gateway(url, token=None, timeout_s=timeout_s)
 
     def _of_dev(self) -> str:
-        """The gateway of the nearest ``crawlctl dev``. Raises ``CommandFailed`` when there is none."""
+        """Return the address of the gateway of the nearest ``crawlctl dev``. Raises ``CommandFailed`` if none runs."""
         found = dev_json.nearest(say)
         if found is not None and found.known.get("gateway"):
             return str(found.known["gateway"])
         raise CommandFailed(
             Exit.UNREACHABLE,
             "no gateway is known",
-            f"no --gateway, no LIFECYCLE_GATEWAY__URL, and no {dev_json.DEV_JSON} of ours in this folder or above it",
-            "crawlctl dev (starts one on this machine), or crawlctl --gateway URL …",
+            f"no --gateway, no LIFECYCLE_GATEWAY__URL, and no {dev_json.DEV_JSON} in this folder or a folder above it",
+            "start a gateway on this machine with crawlctl dev, or name one with crawlctl --gateway URL …",
         )
 
     def token(self) -> str | None:
-        """The token for the gateway: of ``--token-file``, else ``LIFECYCLE_GATEWAY__TOKEN``, else the settings' file.
+        """Return the token from ``--token-file``, ``LIFECYCLE_GATEWAY__TOKEN`` or the settings file, in this order.
 
-        Never an argument: every user of a machine can read those of every process. Raises ``CommandFailed``.
+        A token is never an argument, because every user of a machine can read the arguments of all processes. Raises
+        ``CommandFailed``.
         """
         if self.token_file is not None:
             return _read_token(self.token_file)
@@ -102,7 +103,7 @@ class Session:
 
     @property
     def for_people(self) -> bool:
-        """Return whether standard output is a table, and not data for a program."""
+        """Return whether standard output is for people (a table), and not for a program."""
         return self.output in ("table", "wide")
 
 
@@ -110,18 +111,18 @@ _current = Session()
 
 
 def current() -> Session:
-    """The options of this call."""
+    """Return the options of this call."""
     return _current
 
 
 def say(line: str) -> None:
-    """Write a line for people on standard error; programs read standard output, where only data goes."""
+    """Write a line for people to standard error. Standard output only has data, which programs may read."""
     if not _current.quiet:
         print(line, file=sys.stderr, flush=True)
 
 
 def begin(session: Session) -> None:
-    """Make these the options of this call."""
+    """Set the options of this call."""
     global _current
     _current = session
 
@@ -138,23 +139,23 @@ def _read_token(file: Path) -> str:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        cure = "give a file with the token and nothing else"
+        cure = "give a file that only contains the token"
         raise CommandFailed(Exit.USAGE, f"--token-file {file} cannot be read", str(error), cure) from None
     return _checked_token(text.strip(), f"--token-file {file}")
 
 
 def _checked_token(text: str, where: str) -> str:
-    # The text itself is not shown: it may be most of a secret.
+    # The error does not contain the text: it may be a secret with a small mistake.
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         cure = "give one word of printable ASCII, as crawlctl gateway token new prints it"
-        raise CommandFailed(Exit.USAGE, f"{where} holds no token", None, cure)
+        raise CommandFailed(Exit.USAGE, f"{where} has no valid token", None, cure)
     return text
 
 
 def split(words: Sequence[str]) -> tuple[Session, list[str]]:
-    """Take the options of every verb out of the command line, wherever they stand; the rest is the verb's own.
+    """Split a command line into the options of every verb, at any position, and the words for the verb itself.
 
-    Words behind ``--`` and the values of options such as ``-a`` are data and left alone. Raises ``CommandFailed``.
+    Words after ``--`` and the values of options such as ``-a`` are data, and are not changed. Raises ``CommandFailed``.
     """
     found: dict[str, str] = {}
     flags: set[str] = set()
@@ -176,7 +177,8 @@ def split(words: Sequence[str]) -> tuple[Session, list[str]]:
             flags.add(_FLAGS[word])
         elif name == "--token":
             cure = "set LIFECYCLE_GATEWAY__TOKEN, or give --token-file FILE"
-            raise CommandFailed(Exit.USAGE, "every user of this machine can read what stands here", None, cure)
+            what = "--token is not supported: every user of this machine could read the token"
+            raise CommandFailed(Exit.USAGE, what, None, cure)
         else:
             rest.append(word)
     return _session(found, flags), rest
@@ -206,7 +208,7 @@ def _one_of(option: str, value: str, choices: Sequence[str]) -> str:
 
 
 def _parts(word: str) -> tuple[str, str | None]:
-    """An option's name and the value attached to it: ``--output=json``, ``-ojson``, ``-o=json``, ``-aname=value``."""
+    """Return an option's name and its attached value: ``--output=json``, ``-ojson``, ``-o=json``, ``-aname=value``."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
         return name, value if equals else None
@@ -221,16 +223,17 @@ _DURATION = re.compile(
 
 
 def seconds(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``30m``, ``1h30m`` or ``7d``. Raises ``CommandFailed``."""
+    """Return the seconds of a duration: ``90``, ``90s``, ``30m``, ``1h30m`` or ``7d``. Raises ``CommandFailed``."""
     match = _DURATION.fullmatch(text.strip())
     if not text.strip() or match is None:
-        raise CommandFailed(Exit.USAGE, f"{text!r} is no duration", None, "give one such as 90s, 30m, 1h30m or 7d")
+        cure = "give a duration such as 90s, 30m, 1h30m or 7d"
+        raise CommandFailed(Exit.USAGE, f"{text!r} is not a duration", None, cure)
     days, hours, minutes, rest = (float(part or 0) for part in match.groups())
     return days * 86400 + hours * 3600 + minutes * 60 + rest
 
 
 def long_ago(text: str, now: datetime, rule: Retention) -> tuple[float, datetime]:
-    """An age for ``--older-than`` in seconds, and the time that long ago. Raises ``CommandFailed``."""
+    """Return the seconds of ``--older-than``, and the time so many seconds before ``now``. Raises ``CommandFailed``."""
     age_s = seconds(text)
     if age_s < rule.least_s:
         least = f"{rule.least_s / 86400:g}d" if rule.least_s >= 86400 else f"{rule.least_s / 3600:g}h"
@@ -238,25 +241,25 @@ def long_ago(text: str, now: datetime, rule: Retention) -> tuple[float, datetime
     try:
         return age_s, storable(now - timedelta(seconds=age_s))
     except (OverflowError, ValueError):
-        cure = f"give one such as {rule.default_s / 86400:g}d"
+        cure = f"give a duration such as {rule.default_s / 86400:g}d"
         raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too long", None, cure) from None
 
 
 def time_of(option: str, text: str, now: datetime | None = None) -> str:
-    """The time in UTC, as the API takes it, of ``24h`` (so long ago, where ``now`` is given) or of an ISO 8601 date or
-    time.
+    """Return the time of an option in UTC, in the format of the API. Raises ``CommandFailed``.
 
-    A time without an offset is meant as UTC. Raises ``CommandFailed``.
+    ``text`` is an ISO 8601 date or time, or a duration such as ``24h`` before ``now``, if that is given. A time without
+    an offset is UTC.
     """
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
-        # A bare number could be a year or a count of anything.
+        # A duration needs a unit here: a number alone could be a year.
         length = _DURATION.fullmatch(text.strip()) is not None and text.strip()[-1:].isalpha()
         if now is None or not length:
-            cure = "give a length of time such as 24h or 7d, or a time" if now is not None else "give a time"
+            cure = "give a duration such as 24h or 7d, or a time" if now is not None else "give a time"
             cure += " such as 2026-11-20 or 2026-11-20T12:00Z"
-            raise CommandFailed(Exit.USAGE, f"{option} {text!r} is no time", None, cure) from None
+            raise CommandFailed(Exit.USAGE, f"{option} {text!r} is not a time", None, cure) from None
         try:
             found = now - timedelta(seconds=seconds(text))
         except OverflowError:
@@ -269,7 +272,7 @@ def time_of(option: str, text: str, now: datetime | None = None) -> str:
 
 
 def load_settings() -> Settings:
-    """The settings in force. Raises ``CommandFailed`` that names the wrong one."""
+    """Return the settings. Raises ``CommandFailed`` that names a wrong setting."""
     from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.settings import Settings
 
@@ -277,13 +280,13 @@ def load_settings() -> Settings:
         return Settings.load()
     except InvalidRequest as error:
         raise CommandFailed(
-            Exit.USAGE, f"settings: {error}", None, "set it right in the environment or in LIFECYCLE_CONFIG"
+            Exit.USAGE, f"settings: {error}", None, "correct it in the environment or in the file of LIFECYCLE_CONFIG"
         ) from None
 
 
 def installed() -> str:
-    """The version of this package."""
-    from importlib.metadata import PackageNotFoundError, version  # for this alone
+    """Return the version of this package."""
+    from importlib.metadata import PackageNotFoundError, version  # imported here, because few commands need it
 
     try:
         return version("crawler-lifecycle")

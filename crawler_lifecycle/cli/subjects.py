@@ -1,4 +1,4 @@
-"""Runs, managers and graphs, as commands steer them, wait for them, follow them, and say how they ended."""
+"""Shared code of verbs about runs, managers, graphs, schedules and webhooks: list, control, wait and watch."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ T = TypeVar("T")
 Goal = Literal["completed", "ended", "started"]
 #: The words that identify an entry, a line about it, and its document.
 Entry = tuple[object, str, Document]
-#: Seconds that people still accept as "at once".
+#: The longest pause between two polls of ``watch``, in seconds. People notice longer delays.
 LONGEST_PAUSE_S = 1.0
 
-By = Annotated[str | None, Parameter(help="who asks for it; default: you")]
-Limit = Annotated[int, Parameter(help="at most so many")]
-Reason = Annotated[str | None, Parameter(help="written into the record")]
-Shown = Annotated[str | None, Parameter(help="shown with it")]
-Force = Annotated[bool, Parameter(negative=(), help="kill what it executes")]
+By = Annotated[str | None, Parameter(help="who requests it; default: you")]
+Limit = Annotated[int, Parameter(help="show at most so many")]
+Reason = Annotated[str | None, Parameter(help="reason for the record")]
+Shown = Annotated[str | None, Parameter(help="reason to show")]
+Force = Annotated[bool, Parameter(negative=(), help="kill everything that it executes")]
 Yes = Annotated[bool, Parameter(negative=(), help="do not ask; needed without a terminal")]
-Proof = Annotated[bool, Parameter(negative=(), help="wait for the proof that nothing of it executes")]
-End = Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")]
+Proof = Annotated[bool, Parameter(negative=(), help="wait until it is proved that nothing of it executes")]
+End = Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code says how it ended")]
 
-#: The state of a graph as the status of a run, and as its outcome.
+#: State of a graph -> the same as status and outcome of a run.
 _OF_STATE = {
     "draft": ("INITIALIZING", None),
     "executing": ("PROCESSING", None),
@@ -50,17 +50,17 @@ _OF_STATE = {
 
 
 def status_of(row: Document) -> tuple[Any, Any]:
-    """Status and outcome of a run or a manager; of a graph the same in their words."""
+    """Return status and outcome of a run or manager. The state of a graph is translated into them."""
     return _OF_STATE.get(str(row.get("state")), (row.get("status"), row.get("outcome")))
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The subject of a command: runs, managers, graphs, or (without ``line``) schedules and webhooks."""
+    """A kind of entry that a command is about: runs, managers, graphs, schedules or webhooks."""
 
     subject: Subject
     line: Callable[[Document], str] = str
-    """One entry in a line: its kind and number, then its state."""
+    """Returns one line about an entry: its kind, number and state. Schedules and webhooks do not need it."""
     again: str = "resume"
     """The verb that resumes an ended entry."""
 
@@ -69,20 +69,20 @@ class Kind:
         return self.subject.noun
 
     def number(self, row: Document) -> Any:
-        """The number of an entry, or its other identifier."""
+        """Return the number or other identifier of an entry."""
         return row[self.subject.key]
 
     def call(self, verb: str, *numbers: object) -> str:
-        """A command line about some of them."""
+        """Return a command line with this verb about some entries."""
         words = ["crawlctl"] if self.noun == "run" else ["crawlctl", self.noun]
         return " ".join([*words, verb, *(shlex.quote(str(one)) for one in numbers)])
 
     def path(self, number: object, what: str = "") -> str:
-        """The path of an entry, or of a part of it, such as ``/stop``."""
+        """Return the API path of an entry, or of a part such as ``/stop``."""
         return f"/v1{self.subject.path(number, what)}"
 
     def list_all(self, limit: int, **filters: Any) -> int:
-        """The verb ``list``."""
+        """Carry out the verb ``list``."""
         plural = self.subject.plural
         with current().gateway() as gateway:
             rows = gateway.rows(f"/v1/{plural}", limit=limit, **filters)
@@ -92,7 +92,7 @@ class Kind:
         return Exit.DONE
 
     def show(self, rows: Sequence[Document]) -> None:
-        """Write them, and the notes of the gateway."""
+        """Print entries, and the notes of the gateway about them."""
         document: Any = rows[0] if len(rows) == 1 else {f"{self.noun}s": list(rows)}
         names = [self.number(row) for row in rows]
         columns = self.subject.state
@@ -101,7 +101,7 @@ class Kind:
             say_note(row, f"{self.noun} {self.number(row)}")
 
     def look_further(self, number: object, code: Exit) -> int:
-        """Print the command that shows what went wrong, if anything did; returns the exit code."""
+        """Print the next commands if ``code`` is an error. Return ``code``."""
         if code is not Exit.DONE:
             say(f"next: {self.call('describe', number)} · {self.call(self.again, number)}")
         return code
@@ -115,9 +115,9 @@ class Kind:
         wait: bool = False,
         then: str = "describe {}",
     ) -> int:
-        """Have ``action`` done to several; one that refuses it, or has ended, does not keep the others from it.
+        """Request ``action`` for several entries. One that fails or has already ended does not prevent the others.
 
-        ``wait``: until all have ended. ``then``: the verb to use next, with ``{}`` for the number.
+        With ``wait``, wait until all have ended. ``then`` is the suggested next verb, with ``{}`` for the number.
         """
         answers: list[Document] = []
         failures: list[CommandFailed] = []
@@ -129,7 +129,7 @@ class Kind:
                         continue
                     answers.append(gateway.post(self.path(number, f"/{action}"), body))
                     if not gateway.accepted and status_of(answers[-1])[0] in TERMINAL:
-                        what, after = f"{self.noun} {number} had ended already", self.call("describe", number)
+                        what, after = f"{self.noun} {number} has already ended", self.call("describe", number)
                         failures.append(CommandFailed(Exit.NOT_IN_THIS_STATE, what, None, after))
                 except CommandFailed as failure:
                     failures.append(failure)
@@ -141,18 +141,18 @@ class Kind:
             self.show(answers)
             if not wait and not failures:
                 say(f"next: {self.call(then.format(shlex.quote(str(self.number(answers[-1])))))}")
-        for told in failures[:-1]:
-            say(f"crawlctl: {told}")
+        for refused in failures[:-1]:
+            say(f"crawlctl: {refused}")
         if failures:
             raise failures[-1]
         return Exit.DONE
 
     def be_sure(self, numbers: Sequence[object], what: str, *, yes: bool, verb: str = "force-stop") -> None:
-        """Ask before ``what`` is killed or deleted. Raises ``CommandFailed`` when nobody says yes, or can be asked."""
+        """Ask before ``what`` is killed or deleted. Raises ``CommandFailed`` without a yes, or without a terminal."""
         if yes:
             return
         does, why, done, instead = {
-            "force-stop": ("Kill", "force-stop kills crawlers without asking them", "stopped", "stop"),
+            "force-stop": ("Kill", "force-stop kills crawlers, which cannot save anything", "stopped", "stop"),
             "delete": ("Delete", "delete cannot be undone", "deleted", "describe"),
         }[verb]
         if not sys.stdin.isatty():
@@ -167,45 +167,50 @@ class Kind:
     def wait_for(
         self, gateway: Gateway, number: Any, goal: Goal, *, after: Document | None = None
     ) -> tuple[Document, Exit]:
-        """Poll an entry until ``goal`` is reached.
+        """Poll an entry until ``goal`` is reached. Return its document and the exit code.
 
-        Returns its document and the exit code for its end. An attempt before that of ``after`` does not count. The wait
-        survives a restart of the gateway.
+        Attempts before that of ``after`` are ignored. A restart of the gateway does not end the wait.
         """
         shown = ""
         for row in Polling(timeout_s=current().timeout_s).answers(lambda: gateway.get(self.path(number))):
             code = verdict(row, goal) if is_news(row, after) else None
             if code is not None:
                 return row, code
-            told = self.line(row)
-            if ageless(told) != ageless(shown):
-                say(told)
-            shown = told
+            line = self.line(row)
+            if ageless(line) != ageless(shown):
+                say(line)
+            shown = line
         raise self.gave_up(number, shown.partition(f"{self.noun} {number} ")[2])
 
     def await_end(
         self, gateway: Gateway, number: Any, goal: Goal = "completed", *, after: Document | None = None
     ) -> int:
-        """The same, and show it; the exit code."""
+        """Wait for an entry as ``wait_for`` does, and print it. Return the exit code."""
         row, code = self.wait_for(gateway, number, goal, after=after)
         self.show([row])
         return self.look_further(number, code)
 
     def gave_up(self, number: object, state: str) -> CommandFailed:
-        """The error of a wait that took longer than ``--timeout``."""
+        """Return the error of a wait that took longer than ``--timeout``."""
         why = f"after {current().timeout_s:g} s it is {state or 'unknown'}"
         again = self.call("wait", number)
-        return CommandFailed(Exit.GAVE_UP_WAITING, f"gave up waiting; the {self.noun} goes on", why, again)
+        return CommandFailed(Exit.GAVE_UP_WAITING, f"gave up waiting; the {self.noun} continues", why, again)
 
     def follow(self, gateway: Gateway, number: Any, *, watch: bool, after: Document | None = None) -> int:
-        """See one that was started to its end, or to that of the attempt that follows ``after``; the exit code."""
+        """Wait for the end of a started entry, with ``watch`` showing its changes. Return the exit code.
+
+        Attempts before that of ``after`` are ignored.
+        """
         if watch:
             return self.watch_one(gateway, number, after=after)
-        say(f"{self.noun} {number} started; Ctrl-C stops the waiting, not the {self.noun}")
+        say(f"{self.noun} {number} started; Ctrl-C ends the wait, not the {self.noun}")
         return self.await_end(gateway, number, after=after)
 
     def watch_one(self, gateway: Gateway, number: Any, *, after: Document | None = None) -> int:
-        """Show one until its end, or the end of the attempt that follows ``after``; the exit code."""
+        """Show the changes of an entry until its end. Return the exit code.
+
+        Attempts before that of ``after`` are ignored.
+        """
         row, code = watch_changes(
             lambda: gateway.poll(self.path(number)),
             lambda row: [(number, self.line(row), row)],
@@ -214,7 +219,7 @@ class Kind:
         return self.seen_to_its_end(row, code)
 
     def seen_to_its_end(self, row: Document, code: Exit | None) -> int:
-        """Return the exit code after a watched end. Raises ``CommandFailed`` when there was no end (no ``code``)."""
+        """Return the exit code after a watch. Raises ``CommandFailed`` if ``code`` is ``None``: the time was over."""
         number = self.number(row)
         if code is None:
             raise self.gave_up(number, self.line(row).partition(f"{self.noun} {number} ")[2])
@@ -225,7 +230,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Named(Kind):
-    """Schedules or webhooks: people name, pause and delete them. A method returns the exit code of its verb."""
+    """Schedules or webhooks, which have names and can be paused. A method returns the exit code of its verb."""
 
     def describe(self, name: str) -> int:
         with current().gateway() as gateway:
@@ -236,13 +241,13 @@ class Named(Kind):
         return self.post(name, "pause", {"reason": reason, "requested_by": by or user()})
 
     def post(self, name: str, what: str, body: Mapping[str, Any] | None = None) -> int:
-        """Send a command, and show the state after it."""
+        """Send a command, and print the new state."""
         with current().gateway() as gateway:
             self._show(gateway.post(f"{self.path(name)}/{what}", body))
         return Exit.DONE
 
     def put(self, name: str, body: Mapping[str, Any], by: str | None, following: Callable[[Document], str]) -> int:
-        """Make it, or change its definition; ``following``: the verbs that are of use then."""
+        """Create an entry or replace its definition. ``following`` returns the verbs to suggest next."""
         with current().gateway() as gateway:
             found = gateway.put(self.path(name), {**body, "requested_by": by or user()})
         self._show(found, name)
@@ -251,7 +256,7 @@ class Named(Kind):
         return Exit.DONE
 
     def definition(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """The definition with these changes. Raises ``CommandFailed`` when there are none."""
+        """Return the present definition with these changes. Raises ``CommandFailed`` if there are none."""
         if not changes:
             raise CommandFailed(Exit.USAGE, "nothing to change", None, f"crawlctl {self.noun} update --help")
         with current().gateway() as gateway:
@@ -271,7 +276,7 @@ class Named(Kind):
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
-    """The result of a state for a command that waits for ``goal``; ``None`` to continue waiting."""
+    """Return the exit code of a command that waits for ``goal``; ``None`` if it must continue to wait."""
     status, outcome = status_of(row)
     if status not in TERMINAL:
         return Exit.DONE if goal == "started" and status != "INITIALIZING" else None
@@ -283,9 +288,10 @@ def verdict(row: Document, goal: Goal) -> Exit | None:
 
 
 def is_news(row: Document, after: Document | None) -> bool:
-    """Return whether a row belongs to the attempt that ``after``, the answer to a start or resume, has begun.
+    """Return whether a row belongs to the attempt that a start or resume began. ``after`` is the answer to it.
 
-    A manager's row may still show the end before: its next attempt is recorded a little later.
+    The row of a manager may still show the end of the previous attempt, because the next one is recorded a little
+    later.
     """
     attempt, before = int(row.get("attempt") or 0), after or {}
     if before.get("ended_at"):
@@ -301,17 +307,17 @@ def watch_changes(
     end: Callable[[T], Exit | None] = lambda answer: None,
     nothing: str = "",
 ) -> tuple[T, Exit | None]:
-    """Poll, and show what changed: a ``picture`` redrawn on a terminal, else a line for each entry.
+    """Poll, and show changes: redraw ``picture`` on a terminal; otherwise print a line for each changed entry.
 
-    Returns the last answer, and the result of ``end`` for it; ``None`` when ``--timeout`` is over. ``nothing`` is
-    printed once when there is no entry.
+    Return the last answer and the result of ``end`` for it, which is ``None`` if ``--timeout`` was over first.
+    ``nothing`` is printed once if there is no entry.
     """
     polling = Polling(timeout_s=current().timeout_s, longest_s=LONGEST_PAUSE_S)
-    told: dict[object, str] = {}
+    printed: dict[object, str] = {}
     with nullcontext() if picture is None else _screen() as show:
-        for answer in polling.answers(ask, lambda failure: say(f"{failure.what}; asking on")):
-            changed = [one for one in entries(answer) if told.get(one[0]) != ageless(one[1])]
-            told |= {key: ageless(line) for key, line, _ in changed}
+        for answer in polling.answers(ask, lambda failure: say(f"{failure.what}; trying again")):
+            changed = [one for one in entries(answer) if printed.get(one[0]) != ageless(one[1])]
+            printed |= {key: ageless(line) for key, line, _ in changed}
             if show is not None and picture is not None:
                 show(picture(answer))
             elif changed and current().output == "jsonl":
@@ -320,9 +326,9 @@ def watch_changes(
                 sys.stdout.flush()
             elif changed:
                 write_lines([line for _, line, _ in changed])
-            elif nothing and not told:
+            elif nothing and not printed:
                 say(nothing)
-                told[None] = ""
+                printed[None] = ""
             if changed:
                 polling.hurry()
             code = end(answer)
@@ -333,7 +339,7 @@ def watch_changes(
 
 @contextmanager
 def _screen() -> Iterator[Callable[[Any], None] | None]:
-    """A display that redraws the terminal; ``None`` where lines are to be written instead."""
+    """Yield a function that redraws the terminal; ``None`` if lines have to be printed instead."""
     terminal = console()
     if not current().for_people or not sys.stdout.isatty() or terminal.is_dumb_terminal:
         yield None

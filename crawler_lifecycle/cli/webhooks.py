@@ -1,4 +1,4 @@
-"""``crawlctl webhook``: verbs that make, change, show and steer webhooks."""
+"""``crawlctl webhook``: verbs that create, change, show and control webhooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Name = Annotated[str, Parameter(help="the webhook's name")]
 Status = Literal["delivered", "failed", "skipped"]
 #: Seconds to wait for the result of a test.
 WAIT_S = 15.0
-#: An option -> the field of a definition.
+#: Name of an option -> field of a definition.
 _WORDS = {
     **{"secret": "secrets", "event": "events", "crawler": "crawlers", "tag": "tags", "flow": "flows"},
     **{"status": "statuses", "outcome": "outcomes"},
@@ -31,20 +31,20 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """Options that say what it is told of, and what signs that. Each may be repeated."""
+    """Options for the events of a webhook, and for the secrets of its signature. Each may be repeated."""
 
     secret: Annotated[
-        list[str] | None, Parameter(help="env:NAME, a variable of webhook workers; two while they change")
+        list[str] | None, Parameter(help="env:NAME, a variable of webhook workers; give two during a change")
     ] = None
-    event: Annotated[list[str] | None, Parameter(help="type of events, or run.* for a kind; default: all")] = None
+    event: Annotated[list[str] | None, Parameter(help="type of events, such as run.ended, run.*; default: all")] = None
     crawler: Annotated[list[str] | None, Parameter(help="only events of this crawler")] = None
     tag: Annotated[list[str] | None, Parameter(help="only events of runs with this tag")] = None
     flow: Annotated[list[str] | None, Parameter(help="only events of this flow")] = None
-    status: Annotated[list[str] | None, Parameter(help="only events that tell this status")] = None
-    outcome: Annotated[list[str] | None, Parameter(help="only events that tell this outcome")] = None
+    status: Annotated[list[str] | None, Parameter(help="only events with this status")] = None
+    outcome: Annotated[list[str] | None, Parameter(help="only events with this outcome")] = None
 
     def given(self) -> dict[str, list[str]]:
-        """The options that were named, as a definition has them; an empty text stands for none."""
+        """Return the given options as fields of a definition. An empty text means an empty list."""
         named = {_WORDS[one.name]: getattr(self, one.name) for one in fields(self)}
         return {name: [one for one in value if one] for name, value in named.items() if value is not None}
 
@@ -60,7 +60,7 @@ def create(
     options: Annotated[WebhookOptions, Parameter(name="*")] = _NONE,
     by: By = None,
 ) -> int:
-    """Make a webhook; one that is there gets this definition."""
+    """Create a webhook, or replace the definition of an existing one."""
     if not options.secret:
         raise CommandFailed(Exit.USAGE, "--secret is missing", None, "give --secret env:NAME; see crawlctl webhook -h")
     return KIND.put(name, {"url": url, **options.given()}, by, _following)
@@ -74,7 +74,7 @@ def update(
     options: Annotated[WebhookOptions, Parameter(name="*")] = _NONE,
     by: By = None,
 ) -> int:
-    """Change a webhook: what is named takes the place of what there was; an empty text stands for no filter."""
+    """Change a webhook: each given option replaces its old value. An empty text removes the filter."""
     given = {**({} if url is None else {"url": url}), **options.given()}
     return KIND.put(name, KIND.definition(name, given), by, _following)
 
@@ -84,12 +84,12 @@ def _following(found: Document) -> str:
 
 
 def list_webhooks(*, limit: Limit = 50) -> int:
-    """List webhooks, in the order in which they were made."""
+    """List webhooks, the oldest first."""
     return KIND.list_all(limit)
 
 
 def describe(name: Name, /) -> int:
-    """Show everything about a webhook, and how it stands."""
+    """Show everything about a webhook, and its state."""
     return KIND.describe(name)
 
 
@@ -97,18 +97,18 @@ def deliveries(
     name: Name,
     /,
     *,
-    status: Annotated[Status | None, Parameter(help="only those that are this")] = None,
+    status: Annotated[Status | None, Parameter(help="only deliveries with this status")] = None,
     limit: Limit = 50,
 ) -> int:
-    """List what was told to a webhook, or tried to be, the latest event first."""
+    """List deliveries of a webhook, also failed ones, the latest event first."""
     with current().gateway() as gateway:
         rows = gateway.rows(f"{KIND.path(name)}/deliveries", limit=limit, status=status)
-    emit_list("deliveries", rows, DELIVERIES, name="seq", empty="nothing was told yet")
+    emit_list("deliveries", rows, DELIVERIES, name="seq", empty="nothing was delivered yet")
     return Exit.DONE
 
 
 def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> int:
-    """Have nothing told to a webhook until it is resumed."""
+    """Pause a webhook: it delivers nothing until it is resumed."""
     return KIND.pause(name, reason, by)
 
 
@@ -116,15 +116,15 @@ def resume(
     name: Name,
     /,
     *,
-    skip: Annotated[bool, Parameter(help="leave out all that happened until now")] = False,
-    skip_event: Annotated[int | None, Parameter(help="leave out this event alone, which fails again and again")] = None,
+    skip: Annotated[bool, Parameter(help="skip all events until now")] = False,
+    skip_event: Annotated[int | None, Parameter(help="skip only this event, which fails repeatedly")] = None,
 ) -> int:
-    """Let a paused webhook go on, with what happened meanwhile; one that fails tries again at once."""
+    """Resume a paused webhook, with the events since then. A failing webhook tries again at once."""
     return KIND.post(name, "resume", {"skip": skip, "skip_seq": skip_event})
 
 
 def try_out(name: Name, /, *, by: By = None) -> int:
-    """Tell a webhook of an event that is for it alone, and show what became of that (--timeout: how long to wait)."""
+    """Send a test event to a webhook, and show the result. --timeout sets the longest wait."""
     with current().gateway() as gateway:
         asked = gateway.post(f"{KIND.path(name)}/test", {"requested_by": by or user()})
         say_note(asked)
@@ -132,16 +132,16 @@ def try_out(name: Name, /, *, by: By = None) -> int:
         found = _became(gateway, name, int(asked["seq"]), wait)
         if found is None:
             error = gateway.get(KIND.path(name))["error"]
-            why = f" behind what fails: {error}" if error else ""
-            said = f"event {asked['seq']} waits for its turn{why}; next: crawlctl webhook deliveries {name}"
-            say(clean(said))
+            why = f" after an event that fails: {error}" if error else ""
+            text = f"event {asked['seq']} waits for its turn{why}; next: crawlctl webhook deliveries {name}"
+            say(clean(text))
             return Exit.GAVE_UP_WAITING
     emit_list("deliveries", [found], DELIVERIES, name="seq", empty="")
     return Exit.DONE if found["status"] == "delivered" else Exit.ERROR
 
 
 def _became(gateway: Gateway, name: str, seq: int, wait: float) -> Document | None:
-    """The first try of an event, if it comes in time."""
+    """Return the delivery of an event; ``None`` if there was no try within ``wait`` seconds."""
     for page in Polling(timeout_s=wait).answers(lambda: gateway.rows(f"{KIND.path(name)}/deliveries", limit=20)):
         found = next((row for row in page if row["seq"] == seq), None)
         if found is not None:
@@ -150,5 +150,5 @@ def _became(gateway: Gateway, name: str, seq: int, wait: float) -> Document | No
 
 
 def delete(name: Name, /) -> int:
-    """Delete a webhook; its deliveries stay on record."""
+    """Delete a webhook. Its recorded deliveries stay."""
     return KIND.delete(name)

@@ -1,4 +1,4 @@
-"""The client of our workflows: starts, signals, describes, queries, lists and ends them over one connection."""
+"""Client of our workflows: starts, signals, describes, queries, lists and ends them over one connection."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ from .workflow_problems import WorkflowProblem, problem_of, problems, why_closed
 
 log = logging.getLogger(__name__)
 
-#: An audit that is still not over after that is given up; the next one finds the same.
+#: Temporal ends an audit after this time. The next audit finds the same.
 AUDIT_LIFE = timedelta(hours=2)
-#: Seconds between two tries to connect: after the first one, and the longest.
+#: Seconds to the next try to connect: the first pause, and the longest.
 RETRY_S = (0.2, 5.0)
 
-#: Of many due times at once, each is recorded before the runs of the others continue.
+#: The highest priority. If many due times come at once, all are recorded before other workflows continue.
 DUE_FIRST = Priority(priority_key=1)
-#: Workflows in these states may still act.
+#: States of open workflows. A paused one may still act when it is resumed.
 _OPEN = (
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,
 )
 _FAIL = WorkflowIDConflictPolicy.FAIL
-#: Starts a workflow, or wakes the one that is open.
+#: Options to start a workflow, or to wake the one that is open.
 _WAKING: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE}
 _RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
 _RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
@@ -74,10 +74,10 @@ _OPEN_WORK = (
 
 
 class Workflows:
-    """Our workflows on one Temporal server. The connection may be given, or come later.
+    """Our workflows on one Temporal server. The connection may be passed, or made later.
 
-    Every method that asks raises ``TemporalUnavailable`` for anything but an answer, after ``timeout_s`` seconds for
-    each question at the latest. A connection once made mends itself (the SDK does that).
+    Every method that calls the server raises ``TemporalUnavailable`` if a call fails, or if it has no answer within
+    ``timeout_s`` seconds. The SDK restores a lost connection by itself.
     """
 
     def __init__(self, client: Client | None = None, *, timeout_s: float = 10.0) -> None:
@@ -86,14 +86,14 @@ class Workflows:
         self._connecting = Loop("connecting to Temporal", RETRY_S[1], retry_s=RETRY_S)
 
     async def keep_connecting(self, connect: Callable[[], Awaitable[Client]]) -> None:
-        """Try until there is a connection; for a background task."""
+        """Try to connect until it succeeds. For a background task."""
 
         async def turn() -> float:
             try:
                 async with asyncio.timeout(self._timeout_s):  # not ``wait_for``: see ``answering``
                     self.client = await connect()
             except Exception as error:
-                # Whatever the error (refused, TLS, a wrong profile), the cure is outside; readiness reports it.
+                # Any error (refused, TLS, a wrong profile) needs a cure outside of this process. Readiness reports it.
                 raise TemporalUnavailable(str(error) or type(error).__name__) from error
             log.info("connected to Temporal")
             return DONE
@@ -102,20 +102,20 @@ class Workflows:
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[Client]:
-        """The connection, for one question. Raises ``TemporalUnavailable`` for anything but an answer."""
+        """Return the client for one call. Raises ``TemporalUnavailable`` if the call fails or times out."""
         if self.client is None:
-            trouble = self._connecting.failures.problem or "not connected yet"
-            raise TemporalUnavailable(f"Temporal cannot be reached: {trouble}")
+            problem = self._connecting.failures.problem or "not connected yet"
+            raise TemporalUnavailable(f"Temporal cannot be reached: {problem}")
         async with answering(self._timeout_s):
             yield self.client
 
     async def ping(self) -> None:
-        """Return when the server answers."""
+        """Return if the server answers; otherwise raise ``TemporalUnavailable``."""
         async with self.asking() as client:
             await client.service_client.check_health()
 
     async def task_queues(self, workflows: Sequence[str], activities: Sequence[str]) -> list[Queue]:
-        """Pollers of these task queues; one that the server does not describe says why."""
+        """Return the pollers of these task queues, or for each queue the reason why the server does not list them."""
         if self.client is None:
             raise TemporalUnavailable("Temporal cannot be reached: not connected yet")
         return await describe_queues(self.client, workflows, activities, self._timeout_s)
@@ -123,14 +123,15 @@ class Workflows:
     # --- start ---------------------------------------------------------------------------------------------------
 
     async def start(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
-        """Start the run with this uid under ``workflow_id``, or find it open; the first run id of its chain.
+        """Start the workflow of the run with this uid, or find it open. Return the first run id of its chain.
 
-        Calling again while the workflow is open starts nothing. A closed one is followed by a new execution: whether
-        that may own the run is decided by the database, not by the id. With ``repair`` it may own no run that has
-        ended: a start that comes late, when another one has done the work, does not execute the run again.
+        If the workflow is open, nothing is started. After a closed workflow, a new execution is started under the same
+        id; the database decides whether it may own the run. With ``repair`` it may not own a run that has ended.
+        Otherwise a late repair would execute the run again.
 
-        What is open under the id may be another run's, whose row a restore has lost and whose request was sent again.
-        It is left alone, and this one starts under an id with a part of its uid.
+        The open workflow under ``workflow_id`` may work for another run: a restore of the database lost the row of that
+        run, and the client sent its request again. That workflow continues, and the run gets an id with a part of its
+        uid.
         """
         args: list[object] = [request, {"repair": True}] if repair else [request]
         for one in (workflow_id, names.uid_workflow_id(workflow_id, run_uid)):
@@ -144,18 +145,23 @@ class Workflows:
         raise TemporalUnavailable(f"workflow {one!r} works for another run than the one with the uid {run_uid}")
 
     async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
-        """Send again what an ended attempt has to deliver, or find that going on; the workflow's id."""
+        """Start the workflow that delivers export and event of an ended attempt again, or find it open.
+
+        Return its workflow id.
+        """
         workflow_id = names.export_workflow_id(fence.run, fence.attempt)
         await self._start(names.EXPORT_WORKFLOW, [ExportOrder(fence, event, files)], workflow_id)
         return workflow_id
 
     async def delete_run(self, run: RunRef) -> None:
-        """Have what a run brought deleted, or find that going on."""
+        """Start the workflow that deletes the data of a run, or find it open."""
         await self._start(names.DELETION_WORKFLOW, [run], names.deletion_workflow_id(run))
 
     async def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> int:
-        """Delete executions of this very run, and those of these workflows that are of no run, some of them; how many
-        the server lists."""
+        """Delete up to 20 workflow executions of this run. Return how many the server listed.
+
+        Executions of ``workflow_ids`` belong to them too if they name no run.
+        """
         ids = ", ".join(f"'{one}'" for one in workflow_ids if not set("'\\") & set(one))
         query = f"CrawlRunUid = '{run.uid}'" + (f" OR (CrawlRunUid IS NULL AND WorkflowId IN ({ids}))" if ids else "")
         async with self.asking() as client:
@@ -163,20 +169,21 @@ class Workflows:
             for one in listed:
                 which = WorkflowExecutionRef(workflow_id=one.id, run_id=one.run_id)
                 order = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=which)
-                with allowing(RPCStatusCode.NOT_FOUND):  # it is deleted, and listed for another moment
+                with allowing(RPCStatusCode.NOT_FOUND):  # the list may still contain a deleted execution for a moment
                     await client.workflow_service.delete_workflow_execution(order)
         return len(listed)
 
     async def deliver_event(self, key: str) -> None:
-        """Have an event on record delivered, or find that going on."""
+        """Start the workflow that delivers a recorded event, or find it open."""
         await self._start(names.EVENT_WORKFLOW, [key], names.event_workflow_id(key))
 
     async def audit(
         self, repair: bool, wait_s: float, unknown: Unknown = Unknown.LEAVE
     ) -> tuple[str, AuditReport | None]:
-        """Have an audit made, or find one of the same kind going on; its id, and its report if it ends in time.
+        """Start an audit, or find one of the same kind open. Return its first run id and its report.
 
-        In time is within ``wait_s`` seconds, and half of what one question may take.
+        The report is ``None`` if the audit does not end within ``wait_s`` seconds, or within half of the time limit
+        for one call.
         """
         kind = "repair" if repair else "tell"
         handle = await self._start(
@@ -193,22 +200,26 @@ class Workflows:
         except TimeoutError:
             return _chain(handle), None
         except WorkflowFailureError as error:
-            raise TemporalUnavailable(f"the audit came to no end ({error.cause}); ask for another one") from error
+            raise TemporalUnavailable(f"the audit failed ({error.cause}); start another audit") from error
 
     async def start_due(self, order: DueOrder) -> str:
-        """Start the workflow of a due time, or find it open; the first run id of its chain."""
+        """Start the workflow of a due time, or find it open. Return the first run id of its chain."""
         workflow_id = due_workflow_id(order.name, order.due_at)
         return _chain(await self._start(names.DUE_WORKFLOW, [order], workflow_id, priority=DUE_FIRST))
 
     async def start_webhook(self, name: str, *, wake: bool = False) -> str:
-        """Start the workflow of a webhook, or find it open; ``wake``: have that one look into the row now. The first
-        run id of its chain."""
+        """Start the workflow of a webhook, or find it open. Return the first run id of its chain.
+
+        With ``wake``, an open workflow reads its row now.
+        """
         options, id = _WAKING if wake else {}, webhook_workflow_id(name)
         return _chain(await self._start(names.WEBHOOK_WORKFLOW, [WebhookOrder(name)], id, **options))
 
     async def start_graph(self, graph_id: int, workflow_id: str) -> str:
-        """Start the workflow of a graph whose row is stored, or wake the one that is open; the first run id of its
-        chain. One that is about to close sees that it was woken, and goes on."""
+        """Start the workflow of a graph whose row is stored, or wake the open one.
+
+        Return the first run id of its chain. A workflow that is about to close notices the wake-up and continues.
+        """
         return _chain(await self._start(names.GRAPH_WORKFLOW, [GraphOrder(graph_id)], workflow_id, **_WAKING))
 
     async def _start(
@@ -233,28 +244,31 @@ class Workflows:
             )
 
     async def start_manager(self, manager_id: int, workflow_id: str) -> str:
-        """Start the workflow of a manager whose row is stored, or wake the one that is open; the first run id of its
-        chain. One whose own row was lost in a restore notices by that, and ends."""
+        """Start the workflow of a manager whose row is stored, or wake the open one.
+
+        Return the first run id of its chain. The open one may belong to a row that a restore of the database lost. It
+        reads its row when it is woken, and ends.
+        """
         return _chain(await self._start(names.MANAGER_WORKFLOW, [ManagerOrder(manager_id)], workflow_id, **_WAKING))
 
     # --- signal and end ------------------------------------------------------------------------------------------
 
     async def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
-        """Signal a stop; ``False`` when no such workflow is open, or when it works for another run than ``run_uid``."""
+        """Signal a stop. Return ``False`` if the workflow is not open, or works for another run than ``run_uid``."""
         if run_uid is not None and (await self.state(workflow_id)).of_another(run_uid):
             return False
         return await self._signal(workflow_id, names.SIGNAL_STOP, stop)
 
     async def look_now(self, workflow_id: str) -> bool:
-        """Ask for a look at once; ``False`` when no such workflow is open."""
+        """Ask a workflow for a look now. Return ``False`` if the workflow is not open."""
         return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
 
     async def wake(self, workflow_id: str) -> bool:
-        """Make a manager or a graph read its rows now; ``False`` when no such workflow is open."""
+        """Make a manager or a graph read its rows now. Return ``False`` if the workflow is not open."""
         return await self._signal(workflow_id, names.SIGNAL_WAKE)
 
     async def moved(self, workflow_id: str) -> bool:
-        """Notify a manager that the worker with its object shuts down; ``False`` when no such workflow is open."""
+        """Notify a manager that the worker with its object shuts down. Return ``False`` if the workflow is not open."""
         return await self._signal(workflow_id, names.SIGNAL_MOVED)
 
     async def _signal(self, workflow_id: str, name: str, *args: object) -> bool:
@@ -265,13 +279,16 @@ class Workflows:
         return False
 
     async def hurry(self, owner: Owner) -> None:
-        """Signal ``look_now``, and have tried now what waits for its next try: no signal shortens that wait."""
+        """Signal ``look_now``, and retry now each activity that waits for its next try.
+
+        A signal alone does not shorten that wait.
+        """
         async with self.asking() as client:
             found = await _described(client, owner.workflow_id)
             if found is None or not _is_open(found) or _first(found) != owner.first_run_id:
                 return
-            # It has continued meanwhile; or the server is too old to retry a step early, and then the retry comes by
-            # itself.
+            # Not found: the workflow has continued as new or closed. Unimplemented: the server is too old to retry an
+            # activity early; it retries as planned.
             with allowing(RPCStatusCode.NOT_FOUND, RPCStatusCode.UNIMPLEMENTED):
                 await client.get_workflow_handle(found.id, run_id=found.run_id).signal(names.SIGNAL_LOOK_NOW)
                 for step in found.raw_description.pending_activities:
@@ -286,7 +303,7 @@ class Workflows:
                         await client.workflow_service.reset_activity(order)
 
     async def end(self, workflow: OpenWorkflow, reason: str) -> None:
-        """Terminate this chain of executions and no later one of the same id. A closed one is no error."""
+        """Terminate this chain of executions, but no later chain of the same id. A closed chain is no error."""
         async with self.asking() as client:
             handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
             with allowing(RPCStatusCode.NOT_FOUND):
@@ -295,14 +312,17 @@ class Workflows:
     # --- describe and query --------------------------------------------------------------------------------------
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
-        """Return whether the workflow is open, and (when given) still in the chain that began with ``first_run_id``.
+        """Return whether the workflow is open and, if ``first_run_id`` is given, belongs to that chain.
 
-        A resumed run uses its workflow id again, so the id alone does not tell the old owner from the new one.
+        A resumed run uses its workflow id again. The id alone therefore cannot distinguish the old owner from the new.
         """
         return (await self.state(workflow_id, first_run_id)).open
 
     async def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
-        """Return whether the workflow is open, and when and how it closed; of the chain that is given, if one is."""
+        """Return whether the workflow is open; if not, when, how and why it closed.
+
+        With ``first_run_id``, a workflow of another chain counts as closed.
+        """
         async with self.asking() as client:
             found = await _described(client, workflow_id)
             if found is None:
@@ -315,7 +335,10 @@ class Workflows:
             return WorkflowState(open=False, closed_at=found.close_time, how=how, why=await why_closed(client, found))
 
     async def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
-        """The same as its own execution says; ``None`` when it is no longer open."""
+        """Return this workflow as its own execution describes it; ``None`` if it is no longer open.
+
+        The visibility store, which lists workflows, may be out of date.
+        """
         async with self.asking() as client:
             found = await _described(client, workflow.workflow_id)
         if found is None or not _is_open(found):
@@ -323,8 +346,10 @@ class Workflows:
         return _open(found, _first(found))
 
     async def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
-        """Knowledge of the workflow about its run's row. Raises ``TemporalUnavailable``, also where no worker
-        answers."""
+        """Query what the workflow knows about the row of its run.
+
+        Raises ``TemporalUnavailable``, also if no worker answers the query.
+        """
         async with self.asking() as client:
             handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
             try:
@@ -334,7 +359,7 @@ class Workflows:
             return answer
 
     async def problem(self, workflow_id: str) -> WorkflowProblem | None:
-        """The reason why this workflow does not continue; ``None`` when it does, or is not open."""
+        """Return why this workflow does not continue; ``None`` if it does, or if it is not open."""
         async with self.asking() as client:
             found = await _described(client, workflow_id)
             return await problem_of(client, found) if found is not None and _is_open(found) else None
@@ -342,12 +367,15 @@ class Workflows:
     # --- list ----------------------------------------------------------------------------------------------------
 
     async def problems(self) -> dict[str, str]:
-        """The open workflows whose next step fails again and again, with the server's words for it."""
+        """Return the open workflows whose next step fails repeatedly, each with the causes that the server reports."""
         async with self.asking() as client:
             return await problems(client)
 
     async def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
-        """A page of the workflows of runs, managers and graphs that are open, as the visibility store lists them."""
+        """Return a page of the open workflows of runs, managers and graphs, and the token of the next page.
+
+        The visibility store lists them.
+        """
         token = base64.b64decode(after) if after else None
         async with self.asking() as client:
             pages = client.list_workflows(_OPEN_WORK, page_size=limit, next_page_token=token)
@@ -356,7 +384,10 @@ class Workflows:
         return found, base64.b64encode(pages.next_page_token).decode() if pages.next_page_token else None
 
     async def of_run(self, run: RunRef) -> OpenWorkflow | None:
-        """The open workflow of this very run, as the visibility store lists it and the workflow confirms it."""
+        """Return the open workflow of exactly this run, or ``None``.
+
+        The visibility store lists it, and its own execution confirms it.
+        """
         async with self.asking() as client:
             rows = client.list_workflows(f"{_OPEN_RUNS} AND CrawlRunUid = '{run.uid}'", page_size=10)
             async for row in rows:
@@ -366,10 +397,10 @@ class Workflows:
         return None
 
     async def highest_run(self, above: int = 0) -> int:
-        """The highest number of a run that any lifecycle workflow works or worked for, ``above`` when none is higher.
+        """Return the highest run id of all lifecycle workflows, open or closed; ``above`` if none is higher.
 
-        Found by counting, as no visibility store promises an order: some dozens of questions, and one where no workflow
-        is newer. Closed ones count for as long as the namespace keeps them.
+        It is found by counting workflows above a number, because no visibility store promises an order. This takes a
+        few dozen calls, or one call if no id is higher. The namespace keeps closed workflows for a limited time.
         """
         step = 1
         while await self._any_run_above(above):
@@ -389,7 +420,7 @@ class Workflows:
             try:
                 return (await client.count_workflows(query)).count > 0
             except RPCError as error:
-                # A namespace that does not know our search attributes has no workflow with one.
+                # A namespace without our search attributes has no workflow with one of them.
                 if error.status == RPCStatusCode.INVALID_ARGUMENT and "CrawlRunId" in str(error):
                     return False
                 raise
@@ -406,7 +437,7 @@ def _is_open(found: WorkflowExecutionDescription) -> bool:
 
 
 def _chain(handle: WorkflowHandle[Any, Any]) -> str:
-    """The first run id of the chain of executions that was started or found."""
+    """Return the first run id of the chain of executions that was started or found."""
     return handle.first_execution_run_id or handle.result_run_id or ""
 
 
@@ -421,5 +452,5 @@ def _open(found: WorkflowExecution, first_run_id: str) -> OpenWorkflow:
 
 
 def _run_of(found: WorkflowExecution) -> tuple[int | None, str | None]:
-    """Number and uid of the run that a workflow says it works for."""
+    """Return id and uid of the run that a workflow works for, from its search attributes."""
     return found.typed_search_attributes.get(_RUN_ID), found.typed_search_attributes.get(_RUN_UID)

@@ -1,10 +1,9 @@
-"""Payload codec: encrypts what goes into Temporal's histories with AES-GCM. Off until keys are set.
+"""Payload codec: encrypts the payloads in Temporal's histories with AES-GCM. Off until keys are set.
 
-The format is that of Temporal's own samples (``binary/encrypted``, ``encryption-key-id``, nonce before ciphertext), so
-that a codec server made from those shows payloads in Temporal's UI, given the same key.
+The format is that of Temporal's own samples (``binary/encrypted``, ``encryption-key-id``, nonce before ciphertext). A
+codec server made from these samples, with the same key, can show our payloads in Temporal's UI.
 
-Unencrypted payloads of others are read too: a scheduler without a key can still start runs, and a plain stop from
-Temporal's CLI must work.
+Unencrypted payloads are accepted too: a scheduler without a key can start runs, and Temporal's CLI can stop them.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _HOW = "give NAME=KEY[,NAME=KEY], each key 32 bytes in base64 (openssl rand -bas
 
 
 def read_keys(text: str) -> dict[str, bytes]:
-    """The keys by their names, in order. Raises ``InvalidRequest`` without telling any of them."""
+    """Return the keys by name, in the given order. Raises ``InvalidRequest``, whose text contains no key."""
     keys: dict[str, bytes] = {}
     for n, part in enumerate(filter(None, (part.strip() for part in text.replace("\n", ",").split(","))), start=1):
         name, _, value = part.partition("=")
         try:
             key = base64.b64decode(value.strip(), validate=True)
         except (binascii.Error, ValueError):
-            raise InvalidRequest(f"{SETTING}: key {n} is no base64; {_HOW}") from None
+            raise InvalidRequest(f"{SETTING}: key {n} is not valid base64; {_HOW}") from None
         if not name.strip() or len(key) != _KEY_BYTES:
             raise InvalidRequest(f"{SETTING}: key {n} has {len(key)} bytes or no name; {_HOW}")
         if name.strip() in keys:
@@ -58,14 +57,14 @@ class Encryption(PayloadCodec):
         self._first = next(iter(self._keys))
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Encrypts every payload completely, with its metadata."""
+        """Encrypt every payload, including its metadata."""
         return [self._encrypted(payload) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Decrypt encrypted payloads.
 
-        A payload that none of our keys opens is not changed, but marked with the reason; its reader decides. An
-        exception here would fail every workflow task with this payload, whoever sent it.
+        A payload that none of our keys can decrypt stays encrypted and is marked with the reason. The code that reads
+        it decides. An exception here would fail every workflow task with this payload, and anybody may send one.
         """
         return [self._decrypted(p) if p.metadata.get("encoding") == ENCODING else p for p in payloads]
 
@@ -79,11 +78,11 @@ class Encryption(PayloadCodec):
         key = self._keys.get(name)
         if key is None:
             known = ", ".join(self._keys)
-            return _marked(payload, f"it is encrypted with the key {name!r}; {SETTING} has {known}: add that key, too")
+            return _marked(payload, f"it is encrypted with the key {name!r}; {SETTING} only has {known}; add that key")
         try:
             plain = key.decrypt(payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:], None)
         except (InvalidTag, ValueError):
-            return _marked(payload, f"it does not open with the key {name!r}; it was changed, or the key was")
+            return _marked(payload, f"the key {name!r} cannot decrypt it; the payload or the key was changed")
         return Payload.FromString(plain)
 
 
@@ -95,7 +94,7 @@ def _marked(payload: Payload, why: str) -> Payload:
 
 
 def codec_of(keys: SecretStr | None) -> PayloadCodec | None:
-    """The codec for the setting; ``None`` when it is not set. From then on its keys are never shown.
+    """Return the codec for the setting; ``None`` if it is not set. Logs and errors never show its keys afterwards.
 
     Raises ``InvalidRequest``.
     """

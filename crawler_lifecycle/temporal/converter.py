@@ -1,9 +1,9 @@
-"""Tolerant payload converter: a payload that cannot be read becomes a value that says why, and fails no workflow.
+"""Tolerant payload converter: turns an unreadable payload into a value with the reason, and fails no workflow.
 
-The SDK decodes before any code of ours runs, and an exception there fails the whole workflow task, again and again: one
-signal in an encoding that we do not know would hold a run up for ever, and heartbeat details of a foreign worker would
-fail an activity for good. So without an expected type (input, signals, updates, heartbeats, details of failures) an
-unreadable payload becomes ``Undecoded``, and its reader decides. With an expected type, decoding still raises.
+The SDK decodes payloads before our code runs. An exception there fails the workflow task on every retry. A single
+signal in an unknown encoding would block a run for ever. Unknown heartbeat details would fail an activity for good.
+Therefore an unreadable payload becomes ``Undecoded`` where no type is expected: input, signals, updates, heartbeats and
+details of failures. The code that reads it decides. Where a type is expected, decoding raises.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from temporalio.converter import CompositePayloadConverter
 
 from crawler_lifecycle.domain.undecoded import Undecoded
 
-#: Encoding of a payload that is encrypted, and where a codec writes why it could not open one.
+#: Encoding of an encrypted payload, and the metadata field in which a codec writes why it could not decrypt one.
 ENCRYPTED = b"binary/encrypted"
 WHY = "crawler-lifecycle-unreadable"
 _WHY_MAX = 200
 
-#: Shared by all converters of the process. It keeps the built type adapters; each workflow has its own converter, which
-#: would otherwise build them again.
+#: Encoding converters, shared by the whole process, because they cache the type adapters of Pydantic. Each workflow has
+#: its own payload converter, which would otherwise build them again.
 _ENCODINGS = tuple(PydanticPayloadConverter().converters.values())
 
 
 def describe(payload: Payload, error: Exception) -> Undecoded:
-    """The reason why a payload cannot be read, with the cure."""
+    """Return the reason why a payload cannot be read, with the cure."""
     encoding = payload.metadata.get("encoding", b"")
     if encoding == ENCRYPTED:
-        told = payload.metadata.get(WHY, b"it is encrypted, and this process has no key; set LIFECYCLE_PAYLOADS__KEYS")
-        return Undecoded(told.decode("utf-8", "replace"), locked=True)
+        why = payload.metadata.get(WHY, b"it is encrypted, and this process has no key; set LIFECYCLE_PAYLOADS__KEYS")
+        return Undecoded(why.decode("utf-8", "replace"), locked=True)
     if isinstance(error, KeyError):
         shown = encoding.decode("utf-8", "replace")
         return Undecoded(f"its encoding {shown[:60]!r} is unknown; send JSON, with the encoding json/plain")
@@ -41,13 +41,13 @@ def describe(payload: Payload, error: Exception) -> Undecoded:
 
 
 class TolerantPayloadConverter(PydanticPayloadConverter):
-    """Pydantic's converter, which marks what it cannot read where no type is expected."""
+    """Pydantic's converter. Where no type is expected, it returns ``Undecoded`` for an unreadable payload."""
 
     def __init__(self) -> None:
         CompositePayloadConverter.__init__(self, *_ENCODINGS)
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
-        """See the base class. Raises only where a type is expected."""
+        """Decode payloads, see the base class. Raises only where a type is expected."""
         hints: Sequence[Any] = type_hints or [None] * len(payloads)
         return [self._value(payload, hint) for payload, hint in zip(payloads, hints, strict=True)]
 
@@ -56,5 +56,5 @@ class TolerantPayloadConverter(PydanticPayloadConverter):
             return super().from_payloads([payload], [hint])[0]
         try:
             return super().from_payloads([payload])[0]
-        except Exception as error:  # whatever foreign bytes do to a decoder
+        except Exception as error:  # unknown bytes may cause any error in a decoder
             return describe(payload, error)

@@ -1,4 +1,4 @@
-"""The port ``WorkflowDirectory`` for the threads of activities: asks ``Workflows`` on the client's event loop."""
+"""The port ``WorkflowDirectory`` for activities in threads: calls ``Workflows`` on the client's event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def _asked(
     question: Callable[Concatenate[Workflows, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[TemporalDirectory, P], T]:
-    """A method that waits in its thread for what ``Workflows`` answers on the event loop."""
+    """Return a method that calls ``Workflows`` on the event loop, and waits in its own thread for the answer."""
 
     def ask(self: TemporalDirectory, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return asyncio.run_coroutine_threadsafe(question(self.workflows, *args, **kwargs), self.loop).result()
@@ -30,7 +30,7 @@ def _asked(
 
 @dataclass
 class TemporalDirectory:
-    """See the port, and ``Workflows`` for what each method asks. Not for the thread of the event loop itself."""
+    """Implements the port with the methods of ``Workflows``. Calls from the event loop's own thread would block it."""
 
     loop: asyncio.AbstractEventLoop
     workflows: Workflows

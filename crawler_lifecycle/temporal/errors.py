@@ -1,4 +1,4 @@
-"""The one translation of Temporal's errors: time limits and gRPC errors become ``TemporalUnavailable``."""
+"""Translation of Temporal's errors: time limits and gRPC errors become ``TemporalUnavailable``."""
 
 from __future__ import annotations
 
@@ -12,38 +12,36 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 
 
 class TemporalRefused(TemporalUnavailable):
-    """Temporal answered with an error: it is overloaded, a namespace is missing, or a right."""
+    """Temporal answered with an error: it is overloaded, or a namespace or a permission is missing."""
 
     reason: str = ""
-    """The server's own words."""
+    """The error message of the server."""
     forbidden: bool = False
-    """True if this account lacks the right to the call."""
+    """True if this account is not allowed to make the call."""
 
 
 @asynccontextmanager
 async def answering(timeout_s: float) -> AsyncIterator[None]:
-    """Around calls that need an answer within ``timeout_s`` seconds.
+    """Limit the calls in this context to ``timeout_s`` seconds, and translate their errors.
 
     Raises ``TemporalRefused`` for a gRPC error and ``TemporalUnavailable`` when the time is over.
     """
     try:
-        # Not ``wait_for``: until Python 3.12 it forgets a cancellation that comes together with the answer, and then a
-        # background task would go on for ever in a process that is to leave.
+        # Not ``wait_for``: before Python 3.12 it loses a cancellation that comes together with the answer. A background
+        # task would then run for ever in a process that shuts down.
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError:
         raise TemporalUnavailable(f"Temporal did not answer within {timeout_s:g} s") from None
     except RPCError as error:
-        refused = TemporalRefused(f"Temporal did not take the call ({error.status.name}): {error}")
+        refused = TemporalRefused(f"Temporal refused the call ({error.status.name}): {error}")
         refused.reason, refused.forbidden = error.message, error.status == RPCStatusCode.PERMISSION_DENIED
         raise refused from error
 
 
 @contextmanager
 def allowing(*statuses: RPCStatusCode) -> Iterator[None]:
-    """Surrounds a call for which an error with one of these gRPC statuses is an answer too; such an error is
-    suppressed.
-    """
+    """Suppress gRPC errors with one of these statuses, where such an error is a normal answer."""
     try:
         yield
     except RPCError as error:

@@ -1,7 +1,7 @@
-"""Drops most of very many signals in one step of a workflow before its code sees them.
+"""Limits the signals in one step of a workflow: drops most of a flood before the workflow's code sees it.
 
-The SDK gives one step two seconds, and each signal its own task: thousands of signals, which anybody may send, would
-fail the step repeatedly, and delay a stop. Only signals that would not be kept anyway are dropped.
+The SDK allows two seconds for a step, and makes a task for each signal. Anybody may send thousands of signals. They
+would fail the step repeatedly and delay a stop. A signal is only dropped if the kept signals have the same effect.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.workflows.plans.graph_state import ANSWERED_MAX
 from crawler_lifecycle.workflows.state import HEARD_MAX
 
-#: Fewer jobs than that are no flood.
+#: A step with fewer jobs is no flood.
 FEW = 50
-#: Of signals that say nothing but their name one is handed on.
+#: Signals without content. The workflow's code gets one of each.
 WAKING = (
     *(names.SIGNAL_LOOK_NOW, names.SIGNAL_WAKE, names.SIGNAL_MOVED),
     *(names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED, names.SIGNAL_GRAPH_ENDED),
 )
-#: Of all other signals the first of each request (``_ASKS``) is kept, and so many of the newest: one more than the
-#: logged stops; or of the oldest, as many as a graph remembers.
+#: Other signals that are kept. Of stops: the first of each kind (``_ASKS``) and ``_NEWEST`` of the newest, one more
+#: than a run records. Of ended batches: ``_OLDEST`` of the oldest, one more than a graph remembers.
 _STOPS = frozenset({names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP})
 _NEWEST, _OLDEST = HEARD_MAX + 1, ANSWERED_MAX + 1
-#: Fields that make a stop stronger than another one.
+#: Fields of a stop that make it stronger.
 _ASKS = re.compile(rb'"(force|leave)"\s*:\s*true')
 
 
 class FewSignals(UnsandboxedWorkflowRunner):
-    """The runner of our workflows. A replay drops the same signals: this depends on the step alone."""
+    """Runner of our workflows. A replay drops the same signals, because the choice depends only on the step."""
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        """A workflow whose steps get fewer signals."""
+        """Return a workflow whose steps get fewer signals."""
         return cast(WorkflowInstance, _Small(super().create_instance(det)))
 
 
 class _Few:
-    """A step with fewer jobs. Not a copy of the message, which would be slower than what this saves."""
+    """A step with fewer jobs. It wraps the message, because a copy would cost more time than this saves."""
 
     def __init__(self, act: WorkflowActivation, jobs: list[WorkflowActivationJob]) -> None:
         self._act, self.jobs = act, jobs
@@ -53,7 +53,7 @@ class _Few:
 
 
 class _Small:
-    """A workflow whose steps get fewer signals, and which otherwise behaves like the one inside."""
+    """A workflow whose steps get fewer signals. It passes everything else to the workflow ``inside``."""
 
     def __init__(self, inside: WorkflowInstance) -> None:
         self._inside = inside
@@ -66,7 +66,10 @@ class _Small:
 
 
 def thinned(act: WorkflowActivation) -> WorkflowActivation:
-    """The same step. Of unknown signals it keeps the first, and the number of the others (``SIGNAL_MORE``)."""
+    """Return the step without the dropped signals.
+
+    Of signals with unknown names it keeps the first, and adds ``SIGNAL_MORE`` with the number of the others.
+    """
     if len(act.jobs) < FEW:
         return act
     asks = [_asks(job.signal_workflow) if job.HasField("signal_workflow") else None for job in act.jobs]
@@ -82,15 +85,15 @@ def thinned(act: WorkflowActivation) -> WorkflowActivation:
             left_out, last = left_out + 1, job
         stops -= stop
     if last is not None:
-        said = [Payload(metadata={"encoding": b"json/plain"}, data=str(left_out).encode())]
+        number = [Payload(metadata={"encoding": b"json/plain"}, data=str(left_out).encode())]
         event_id = last.signal_workflow.originating_event_id
-        more = SignalWorkflow(signal_name=names.SIGNAL_MORE, input=said, originating_event_id=event_id)
+        more = SignalWorkflow(signal_name=names.SIGNAL_MORE, input=number, originating_event_id=event_id)
         kept.append(WorkflowActivationJob(signal_workflow=more))
     return cast(WorkflowActivation, _Few(act, kept))
 
 
 def _asks(signal: SignalWorkflow) -> tuple[object, ...]:
-    """A key that tells this signal from others of its name: an empty one for one that nobody knows."""
+    """Return a key that signals of the same kind share. All signals with unknown names share the name ""."""
     name = signal.signal_name
     if name in _STOPS:
         return name, *(found for one in signal.input[:1] for found in sorted(set(_ASKS.findall(one.data))))

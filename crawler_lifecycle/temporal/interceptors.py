@@ -1,8 +1,7 @@
-"""Interceptors of activities and workflows: log fields, figures, retry-after, and heartbeats of short activities.
+"""Interceptors of activities and workflows: log fields, metrics, retry-after, and heartbeats of short activities.
 
-Log fields are bound before the code runs, so that every line that it or a library writes carries run, attempt, task,
-workflow, activity, try and task queue. Figures and lines about finished activities are made from their answers.
-Neither changes what an activity or workflow does.
+Log fields are set before the code runs. Every log line of the code or of a library therefore has run, attempt, task,
+workflow, activity, try and task queue. Metrics and log lines about finished activities are made from their results.
 """
 
 from __future__ import annotations
@@ -51,63 +50,65 @@ from .floods import WAKING
 
 log = logging.getLogger(__name__)
 
-#: The most log lines of one activation of a workflow. Otherwise ten thousand signals would block its thread for longer
-#: than the SDK allows, at each replay.
+#: The most log lines of one activation of a workflow. The lines of ten thousand signals would block its thread for
+#: longer than the SDK allows, at each replay.
 LINES_MAX = 10
 
 
 class Lines:
-    """Number of lines that the present activation of one workflow has logged."""
+    """A counter of the lines that one workflow has logged in its present activation."""
 
     def __init__(self) -> None:
         self._at = self._count = -1
 
     def left(self) -> int:
-        """Number of lines that it may still log."""
+        """Return the number of lines that it may still log."""
         at = workflow.info().get_current_history_length()
         if at != self._at:
             self._at, self._count = at, 0
         return LINES_MAX - self._count
 
     def take(self) -> int:
-        """Log one more line; returns how many are left before it."""
+        """Count one more line. Return how many it might still log before this one."""
         left = self.left()
         self._count += 1
         return left
 
 
-#: The lines of the workflow whose code runs now.
+#: Line counter of the workflow whose code runs now; ``None`` outside of workflows.
 _lines: contextvars.ContextVar[Lines | None] = contextvars.ContextVar("lines", default=None)
 
 
 def bounded(record: logging.LogRecord) -> bool:
-    """Return whether this line of workflow code is logged; the last one says so. Lines of other code have no bound
-    here."""
+    """Return whether a log line of workflow code is written; lines of other code always are.
+
+    A text is added to the last line of an activation.
+    """
     lines = _lines.get()
     if lines is None or not workflow.in_workflow():
         return True
     left = lines.take()
     if left == 1:
-        record.msg = f"{record.msg} (more of this moment is not logged)"
+        record.msg = f"{record.msg} (further lines of this step are not logged)"
     return left > 0
 
 
 def subject(args: Sequence[object]) -> dict[str, object]:
-    """Run or manager, attempt and task that the arguments of an activity are about, as far as they say."""
+    """Return the ids of run, manager, attempt and task that the first argument of an activity contains."""
     found: dict[str, object] = {}
     for arg in args[:1]:
-        if isinstance(arg, int):  # if an activity takes only a number, it is the run's
+        if isinstance(arg, int):  # if an activity takes only a number, it is the run id
             found["run_id"] = arg
-        places = (arg, getattr(arg, "fence", None), getattr(arg, "request", None), getattr(arg, "task", None))
+        parts = (arg, getattr(arg, "fence", None), getattr(arg, "request", None), getattr(arg, "task", None))
         for name in ("run_id", "manager_id", "attempt", "task_id"):
-            value = next((v for place in places if (v := getattr(place, name, None)) is not None), None)
+            value = next((v for part in parts if (v := getattr(part, name, None)) is not None), None)
             if value is not None:
                 found[name] = value
     return found
 
 
 class Observing(Interceptor):
-    """The interceptor of our workers."""
+    """Interceptor of our workers for log fields, metrics and retry-after."""
 
     def __init__(self) -> None:
         # The SDK appends its fields to every message; here they are separate fields.
@@ -125,7 +126,7 @@ class Observing(Interceptor):
 class _Activity(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         info = activity.info()
-        # Not unbound afterwards: the SDK's own line about a failure comes after us, and the task ends with it.
+        # The fields stay bound: the SDK logs a failure later in the same asyncio task, which ends with that.
         structlog.contextvars.bind_contextvars(
             workflow_id=info.workflow_id,
             workflow_run_id=info.workflow_run_id,
@@ -151,7 +152,7 @@ class _Activity(ActivityInboundInterceptor):
 
 
 class _Workflow(WorkflowInboundInterceptor):
-    """Created for every workflow execution; all its code shares these fields."""
+    """Interceptor of one workflow execution. All its code shares these log fields."""
 
     fields: dict[str, object]
     lines: Lines
@@ -169,22 +170,22 @@ class _Workflow(WorkflowInboundInterceptor):
         self.fields.update(workflow_id=info.workflow_id, workflow_run_id=info.run_id, task_queue=info.task_queue)
         self.fields["workflow"] = info.workflow_type
         self._enter()
-        workflow.logger.info("workflow goes on" if info.continued_run_id else "workflow begins")
+        workflow.logger.info("workflow continues" if info.continued_run_id else "workflow begins")
         try:
             result = await super().execute_workflow(input)
         except Exception as error:
-            # The cause is not logged: continue-as-new and bugs also come this way, and the SDK logs both.
-            workflow.logger.debug("workflow left by %s", type(error).__name__)
+            # Only the type is logged: it may be continue-as-new or a bug, and the SDK logs a bug itself.
+            workflow.logger.debug("workflow ended by %s", type(error).__name__)
             raise
         workflow.logger.info("workflow ends")
         return result
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
         self._enter()
-        # A wake-up comes for every change on the cluster, and to a manager for every end of a run; the look or the
-        # cycle that follows it says what was found.
+        # Wake-ups are frequent: one for every change on the cluster, and for a manager one for every end of a run. The
+        # look or the manager's cycle after it logs the result.
         level = logging.DEBUG if input.signal in (*WAKING, names.SIGNAL_MORE) else logging.INFO
-        if self.lines.left() > 0:  # checked here as well: making a line that is not logged costs time, too
+        if self.lines.left() > 0:  # checked here too, because making a line that is then dropped costs time
             workflow.logger.log(level, "signal %s", input.signal)
         await super().handle_signal(input)
 
@@ -203,7 +204,7 @@ class _Workflow(WorkflowInboundInterceptor):
 
 
 class _Calls(WorkflowOutboundInterceptor):
-    """Learns the run from the activities that the workflow calls."""
+    """Adds the run to the log fields, from the arguments of the activities that the workflow calls."""
 
     def __init__(self, next: WorkflowOutboundInterceptor, fields: dict[str, object]) -> None:
         super().__init__(next)
@@ -216,7 +217,7 @@ class _Calls(WorkflowOutboundInterceptor):
 
 
 def failed(name: str, error: BaseException) -> None:
-    """A try of an activity failed; the line about it is the SDK's."""
+    """Count a failed try of an activity. The SDK logs it."""
     if meters.expected(error):
         return
     count(meters.FAILURES, activity=name, error=meters.error_class(error))
@@ -269,13 +270,12 @@ _RECORDERS: dict[str, Callable[[Any, Any, float], None]] = {
 
 
 def _later(error: BaseException, info: activity.Info) -> ApplicationError | None:
-    """The same error, with the wait that the other side asked for before the next try; ``None``: it asked for none.
+    """Return the same error with the wait that a server asked for; ``None`` if it asked for none.
 
-    Whoever is asked knows best when to come back ("Retry-After"). Adapters put that into
-    ``LifecycleError.retry_after_s``; here it becomes Temporal's delay of the next try. A shorter wait than the policy's
-    is not believed: an overloaded server that says one second to everybody would be asked by everybody every second. A
-    longer one than the policy's longest is not taken either: a stop is tried again after 15 s, whatever an overloaded
-    API server would rather have.
+    Adapters put the server's Retry-After into ``LifecycleError.retry_after_s``. Here it becomes Temporal's delay before
+    the next try. The wait is never shorter than the policy's wait: an overloaded server may ask all clients to return
+    after one second. It is never longer than the policy's longest wait either: a stop is tried again after 15 s, even
+    if an overloaded API server asks for more.
     """
     if not isinstance(error, LifecycleError) or not error.retryable or error.retry_after_s is None:
         return None
@@ -285,27 +285,27 @@ def _later(error: BaseException, info: activity.Info) -> ApplicationError | None
 
 
 def longest(policy: RetryPolicy | None) -> timedelta:
-    """The longest wait between two tries of the policy."""
+    """Return the policy's longest wait between two tries."""
     if policy is None:
         return timedelta.max
     return policy.maximum_interval or 100 * policy.initial_interval  # the default of Temporal's server
 
 
 def interval(policy: RetryPolicy | None, attempt: int) -> timedelta:
-    """The wait of the policy after this try (they count from 1)."""
+    """Return the policy's wait after this try. The first try is 1."""
     if policy is None:
         return timedelta(0)
     most_s = longest(policy).total_seconds()
-    # More doublings than a hundred reach every longest wait, and at last no number holds them.
+    # A hundred doublings reach every longest wait; thousands of them would overflow a float.
     grown_s = policy.initial_interval.total_seconds() * policy.backoff_coefficient ** min(attempt - 1, 100)
     return timedelta(seconds=min(grown_s, most_s))
 
 
 class HeartbeatInterceptor(Interceptor):
-    """Heartbeats for these activities, from the worker's event loop: three in each heartbeat timeout.
+    """Sends heartbeats for the activities in ``names`` from the worker's event loop: three in each heartbeat timeout.
 
-    Looks, deployments and stops beat from inside of their own calls. A database step ends by the database's own time
-    limits, which are long; its worker's death should not have to wait for them.
+    Looks, deployments and stops send their own heartbeats. Other activities only wait for the database, whose time
+    limits are long. With heartbeats, Temporal notices the death of their worker sooner.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -326,7 +326,7 @@ class _Beating(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         every_s = info.heartbeat_timeout.total_seconds() / 3
         async with Beside() as beside:
-            # For a plain function the SDK waits for the event loop, which must not wait for it.
+            # In an activity that is a plain function, ``heartbeat`` waits for the event loop, and would block it here.
             in_thread = functools.partial(asyncio.to_thread, activity.heartbeat)
             beat = _beat if asyncio.iscoroutinefunction(input.fn) else in_thread
             beside.start(Loop("the heartbeat of an activity", every_s, first_s=every_s).run(beat))

@@ -1,6 +1,6 @@
 """The client's connection, and the plugin that client, worker and replayer share: converters, runner, interceptors.
 
-Sharing the plugin is the point: a replayer with another converter or runner than the worker proves nothing.
+All three use the same plugin, because a replayer with another converter or runner than the worker proves nothing.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from .converter import TolerantPayloadConverter
 from .floods import FewSignals
 from .interceptors import Observing
 
-#: The dev server of the embedded default; used when neither environment nor a profile names an address.
+#: Address of Temporal's dev server. Used if neither the environment nor a profile sets an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 
-#: Bytes of a failure with its causes. The server keeps the failure of a try up to 4,096 bytes; of a larger one it keeps
-#: "Failure exceeds size limit." and forgets the type (measured). Encryption, which comes after us, adds some hundred.
+#: The most bytes of a failure with its causes. The server keeps failures of up to 4,096 bytes. It replaces a larger one
+#: by "Failure exceeds size limit." and drops its type (measured). Encryption later adds some hundred bytes.
 FAILURE_BYTES = 3_000
-#: The most nested causes that are kept, and characters of a message or stack that are searched for secrets.
+#: The most nested causes that are kept, and the most characters of a message or stack that are kept before redaction.
 CAUSES_MAX, TEXT_MAX = 3, 16 * 1024
-#: Ever smaller sizes, until it fits: texts grow when they become JSON in an encoded failure.
+#: Sizes that are tried until the failure fits, because texts grow when they become JSON in an encoded failure.
 _BUDGETS = (FAILURE_BYTES, 2_000, 1_200, 600)
-#: The text in place of a message that is in the encoded attributes; the SDK uses the same.
+#: Replaces a message that is in the encoded attributes. The SDK uses the same text.
 _HIDDEN = "Encoded failure"
 _inside = threading.local()
 
 
 class RedactingFailureConverter(DefaultFailureConverter):
-    """Failures as Temporal is told them, without secrets: a history is read by many and kept for long.
+    """Converts errors for Temporal without secrets, because many people read histories, and Temporal keeps them long.
 
-    Message, stack trace, details and every cause lose known secrets, values of secret names and credentials of URLs,
-    and are cut until the server keeps the failure whole; the log has all of it. Errors of the domain, an adapter's own
-    kinds of them included, are told by their stable type string, which is what retry policies and readers go by.
+    It removes known secrets, values of secret names and credentials of URLs from message, stack trace, details and
+    every cause. It cuts the texts until the failure is small enough for the server. The log has the full texts. Our own
+    errors (``LifecycleError`` and its subclasses) get their stable type string, which retry policies and readers use.
     """
 
     hidden = False
     """True if message and stack trace go into a payload, which a codec can encrypt."""
 
     def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
-        """See the base class, which calls this for each cause as well; only the whole is cut and hidden."""
+        """Convert an exception, see the base class. It calls this for each cause too; only the whole failure is cut."""
         whole = not getattr(_inside, "a_failure", False)
         _inside.a_failure = True
         try:
             super().to_failure(exception, payload_converter, failure)
-        except UnicodeError:  # half a character, which protobuf does not take
+        except UnicodeError:  # a lone surrogate, which protobuf refuses
             failure.Clear()
             super().to_failure(_of_whole_characters(exception), payload_converter, failure)
         finally:
@@ -73,14 +73,14 @@ class RedactingFailureConverter(DefaultFailureConverter):
 
     def _bounded(self, failure: Failure, payload_converter: PayloadConverter) -> None:
         redactor = redaction.current()
-        for part in _chain(failure):  # a failure that was received brings its causes along as they are
+        for part in _chain(failure):  # causes of a received failure were not redacted yet
             part.message = redactor.text(part.message, TEXT_MAX)
             part.stack_trace = redactor.text(_last_lines(part.stack_trace, TEXT_MAX), TEXT_MAX)
             for details in _details(part):
                 _redact(details)
             if part.message != _HIDDEN:
-                part.ClearField("encoded_attributes")  # they were decoded into the message
-        # An encoded part of another service cannot be cut, and was cut when it was made.
+                part.ClearField("encoded_attributes")  # message and stack trace have their decoded content
+        # An encoded part from another service cannot be cut here; that service has cut it.
         encoded = sum(part.encoded_attributes.ByteSize() for part in _chain(failure))
         whole = Failure()
         whole.CopyFrom(failure)
@@ -94,16 +94,16 @@ class RedactingFailureConverter(DefaultFailureConverter):
 
 
 class HidingFailureConverter(RedactingFailureConverter):
-    """The same with encrypted payloads: the error is only for readers with the key."""
+    """Also puts message and stack trace into an encrypted payload, for readers with the key."""
 
     hidden = True
 
 
 def _of_whole_characters(exception: BaseException) -> ApplicationError:
-    told = getattr(exception, "message", None) or str(exception)
+    message = getattr(exception, "message", None) or str(exception)
     kind = getattr(exception, "type", None) or getattr(exception, "code", None) or type(exception).__name__
     final = bool(getattr(exception, "non_retryable", False))
-    clean = ApplicationError(_whole(str(told)), type=_whole(str(kind)), non_retryable=final)
+    clean = ApplicationError(_whole(str(message)), type=_whole(str(kind)), non_retryable=final)
     return clean.with_traceback(exception.__traceback__)
 
 
@@ -112,7 +112,7 @@ def _whole(text: str) -> str:
 
 
 def _chain(failure: Failure) -> list[Failure]:
-    """The failure and its causes, the first of very many."""
+    """Return the failure and its causes, at most 100 in all."""
     chain = [failure]
     while chain[-1].HasField("cause") and len(chain) < 100:
         chain.append(chain[-1].cause)
@@ -120,7 +120,7 @@ def _chain(failure: Failure) -> list[Failure]:
 
 
 def _details(failure: Failure) -> list[Payloads]:
-    """Everything in one failure that is payloads."""
+    """Return the payloads in one failure, without its causes."""
     kind = failure.WhichOneof("failure_info")
     if kind == "application_failure_info":
         return [failure.application_failure_info.details]
@@ -130,7 +130,10 @@ def _details(failure: Failure) -> list[Payloads]:
 
 
 def _fit(failure: Failure, most: int) -> None:
-    """Cut it to ``most`` bytes: a third for its message, less for those of its causes, the rest for the stack."""
+    """Cut a failure to ``most`` bytes.
+
+    Its message gets a third, the message of each cause a twelfth, and the stack traces the rest.
+    """
     chain = _chain(failure)
     if len(chain) > CAUSES_MAX + 1:
         chain = chain[: CAUSES_MAX + 1]
@@ -145,9 +148,9 @@ def _fit(failure: Failure, most: int) -> None:
             if details.ByteSize() > most // 12:
                 del details.payloads[:]
     for part, stack in zip(chain, stacks, strict=True):
-        room = most - failure.ByteSize() - 20  # lengths of lengths
-        if stack and room > 100:
-            part.stack_trace = _last_lines(stack, room)
+        free = most - failure.ByteSize() - 20  # the length fields need some bytes too
+        if stack and free > 100:
+            part.stack_trace = _last_lines(stack, free)
 
 
 def _first_bytes(text: str, most: int) -> str:
@@ -156,7 +159,7 @@ def _first_bytes(text: str, most: int) -> str:
 
 
 def _last_lines(text: str, most: int) -> str:
-    """The last whole lines: the innermost calls. Half a line could contain half of a secret."""
+    """Return the last whole lines, which are the innermost calls. Half a line could contain half of a secret."""
     raw = text.encode(errors="backslashreplace")
     if len(raw) <= most:
         return text
@@ -177,22 +180,21 @@ def _redact(payloads: Payloads) -> None:
     for payload in payloads.payloads:
         if payload.metadata.get("encoding", b"").startswith(b"json/"):
             try:
-                told = redactor.value(json.loads(payload.data))
-            except (ValueError, RecursionError):  # a stranger's: what cannot be read cannot be searched for secrets
-                told = "unreadable"
-            payload.data = json.dumps(told).encode()
+                redacted = redactor.value(json.loads(payload.data))
+            except (ValueError, RecursionError):  # drop it: unreadable data may contain a secret
+                redacted = "unreadable"
+            payload.data = json.dumps(redacted).encode()
 
 
 def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
-    """The plugin: converters, runner, log fields and meters.
+    """Return the plugin: converters, runner, log fields and metrics.
 
-    The sandbox is left out. It executes what it does not share anew for each workflow, and enters itself once more for
-    each payload, which was a third of what a run costs a worker. What it would refuse, a test of the sources refuses
-    (tests/workflows/test_sources.py): clock, random numbers, input and output, threads and imports.
+    It does not use the SDK's sandbox. The sandbox imports modules anew for each workflow and is entered again for each
+    payload. This took a third of a worker's time for a run. Instead, a test (tests/workflows/test_sources.py) refuses
+    the same in the sources of workflows: clock, random numbers, input and output, threads and imports.
 
-    No exception but the SDK's own failures ends a workflow (an input that is no request raises one of those); any other
-    is a bug, or a payload that this build cannot read: a fix can be deployed while the run waits, which it does in
-    sight of everybody.
+    Only the SDK's own failures end a workflow; an invalid input raises one. Any other exception is a bug, or a payload
+    that this build cannot read. The run then waits, visible to users, until a fix is deployed.
     """
     return SimplePlugin(
         "crawler_lifecycle",
@@ -208,7 +210,7 @@ def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
 
 
 def logging_of_core() -> LoggingConfig:
-    """The lines of the SDK's core go through Python's logging, so that they look like all others."""
+    """Return options that send log lines of the SDK's core through Python's logging, in the same format as ours."""
     return LoggingConfig(
         filter=TelemetryFilter(core_level="WARN", other_level="ERROR"),
         forwarding=LogForwardingConfig(
@@ -219,14 +221,14 @@ def logging_of_core() -> LoggingConfig:
 
 @functools.cache
 def default_runtime() -> Runtime:
-    """The runtime of processes that bring none of their own; made once, because each has threads."""
+    """Return the runtime of processes without their own one. It is made once, because each runtime has threads."""
     return Runtime(telemetry=TelemetryConfig(logging=logging_of_core()))
 
 
 def configured_address() -> str | None:
-    """``HOST:PORT`` of the server that the environment or a profile names, if one does.
+    """Return ``HOST:PORT`` of the server from the environment or a profile, or ``None``.
 
-    Raises whatever the SDK raises when these settings cannot be read.
+    Errors of the SDK pass through if these settings cannot be read.
     """
     return ClientConfig.load_client_connect_config().get("target_host")
 
@@ -234,13 +236,12 @@ def configured_address() -> str | None:
 async def connect(
     *, runtime: Runtime | None = None, plugins: Sequence[Plugin] = (), codec: PayloadCodec | None = None
 ) -> Client:
-    """A client by Temporal's own environment variables (``TEMPORAL_ADDRESS`` …) and TOML profiles.
+    """Return a client. Temporal's environment variables (``TEMPORAL_ADDRESS`` …) and TOML profiles configure it.
 
-    ``plugins`` come after ours. Raises whatever the SDK raises when no server answers; entry points turn that into an
-    instruction.
+    ``plugins`` come after ours. Errors of the SDK pass through if no server answers. The calling program adds the cure.
     """
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", DEFAULT_ADDRESS)
-    if isinstance(key := config.get("api_key"), str):  # a profile's key is in no variable
+    if isinstance(key := config.get("api_key"), str):  # redaction does not know a key from a profile yet
         redaction.learn([key])
     return await Client.connect(**config, plugins=[plugin(codec), *plugins], runtime=runtime or default_runtime())

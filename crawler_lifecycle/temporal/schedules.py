@@ -1,10 +1,11 @@
-"""Keeps the Temporal Schedules as the database defines them, and records times that they did not fire.
+"""Keeps the Temporal Schedules as the database defines them, and records times at which they did not fire.
 
-A person may pause, resume, change or delete one in Temporal's UI. A pause is taken over; any other change is undone,
-and reported. The note shows who changed it: ours begins with ``OURS`` and a digest of what we wrote. If it is unchanged
-and still not correct, we wrote it earlier: with another build, or older rules of a zone.
+A person may pause, resume, change or delete a Temporal Schedule in Temporal's UI. We copy a pause into the database.
+We undo any other change and report it. The note of the schedule shows who changed it: our notes begin with ``OURS`` and
+a digest of what we wrote. If the digest still matches the schedule, but the schedule is not what we want now, an older
+build or older time zone data wrote it. Then it is updated without a report.
 
-The Temporal Schedule of audits is made, changed or removed as the settings say.
+The Temporal Schedule of audits is created, changed or removed by the settings.
 """
 
 from __future__ import annotations
@@ -53,22 +54,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The prefix of our notes; any other note is a person's.
+#: The prefix of our notes. A person wrote any other note.
 OURS = "crawler-lifecycle "
-#: Schedules that one turn compares, and seconds between two turns: a thousand have their turn within five minutes.
+#: Schedules that one turn compares, and seconds between two turns. A thousand schedules take five minutes.
 PAGE, TURN_S = 50, 15.0
-#: The number of failed schedules of one turn that counts as an outage.
+#: Failed schedules after which a turn ends early, because there is probably an outage.
 FAILED_MAX = 3
-#: Seconds after which the last check is recorded, even if nothing was due.
+#: Time after which a check is recorded even if nothing was due.
 QUIET = timedelta(days=1)
-#: A schedule without a due time in so long has ended: a 29th of February on a given weekday may take forty years.
+#: A schedule without a due time in this period has ended. February 29 on a given weekday can be forty years away.
 AHEAD = timedelta(days=41 * 366)
 
 
 def temporal_spec(spec: ScheduleSpec, now: datetime) -> TemporalSpec:
-    """The times at which Temporal fires: in UTC, every due time and some more, which the due workflow leaves out.
+    """Return the times at which Temporal fires, in UTC: every due time, and some more that the due workflow ignores.
 
-    Temporal's own arithmetic of zones leaves out times of days whose clock is put back, and fires at wrong ones.
+    Temporal's own time zones are not used: when clocks are set back, it skips times and fires at wrong times.
     """
     every = None if spec.every_s is None else timedelta(seconds=spec.every_s)
     return TemporalSpec(
@@ -93,7 +94,7 @@ def _calendar(one: Calendar) -> ScheduleCalendarSpec:
 
 
 def _ranges(values: Sequence[int]) -> list[ScheduleRange]:
-    """Each value, as few ranges as steps of one allow."""
+    """Return the values as ranges. Consecutive values share a range."""
     ends = [n for n, value in enumerate(values) if n + 1 == len(values) or values[n + 1] != value + 1]
     return [
         ScheduleRange(values[first], values[last])
@@ -102,14 +103,15 @@ def _ranges(values: Sequence[int]) -> list[ScheduleRange]:
 
 
 def temporal_schedule(row: ScheduleRow, spec: ScheduleSpec, now: datetime) -> Schedule:
-    """The Temporal Schedule of a row."""
+    """Return the Temporal Schedule that a row needs."""
     order = DueOrder(row.name, revision=row.revision)
     wanted = Schedule(
         action=ScheduleActionStartWorkflow(
             names.DUE_WORKFLOW, order, id=due_workflow_id(row.name), task_queue=names.QUEUE_MAIN, priority=DUE_FIRST
         ),
         spec=temporal_spec(spec, now),
-        # Who may run beside whom is judged by the database: a workflow of a due time is no measure of that.
+        # Temporal allows every overlap. The database decides about overlaps of runs, because the workflow of a due
+        # time ends long before its run.
         policy=SchedulePolicy(
             overlap=ScheduleOverlapPolicy.ALLOW_ALL, catchup_window=timedelta(seconds=spec.catch_up_s)
         ),
@@ -121,7 +123,10 @@ def temporal_schedule(row: ScheduleRow, spec: ScheduleSpec, now: datetime) -> Sc
 
 
 class ScheduleKeeper:
-    """Keeps schedules and Temporal alike, in the event loop of a worker or a gateway; what blocks is in threads."""
+    """Keeps Temporal in line with the schedules of the database, in the event loop of a worker or gateway.
+
+    Blocking calls run in threads.
+    """
 
     def __init__(
         self, store: ScheduleStore, workflows: Workflows, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -134,20 +139,20 @@ class ScheduleKeeper:
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """For a probe: what was done since the start, and the present error."""
+        """Return the state for a probe: counts since the start, and the present error."""
         return {"problem": self._loop.failures.problem, **self.counts}
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises nothing."""
+        """Compare until cancelled. Raises nothing."""
         await self._loop.run(self.turn)
 
     async def turn(self) -> None:
         """Compare one page of schedules.
 
-        A failing one does not delay the others. Raises the first error after all others were compared, or after a few
-        failed: then the next turn continues after those.
+        A failing schedule does not delay the others. Raises the first error at the end of the page. After
+        ``FAILED_MAX`` errors the turn ends early, and the next turn continues after it.
         """
-        troubles = list[Exception]()
+        errors = list[Exception]()
         page = await asyncio.to_thread(self._store.list_schedules, self._after, PAGE, deleted=True)
         self._after = page[-1].schedule_id if len(page) == PAGE else 0
         for row in page:
@@ -155,21 +160,21 @@ class ScheduleKeeper:
                 continue
             try:
                 await self.keep(row.name)
-            except Exception as error:  # also an error that only an odd row or an odd Temporal Schedule causes
+            except Exception as error:  # one unusual row or Temporal Schedule may cause any error
                 unexpected = None if isinstance(error, LifecycleError) else error
-                log.warning("schedule %s is not compared now: %s", row.name, error, exc_info=unexpected)
-                troubles.append(error)
+                log.warning("schedule %s cannot be compared now: %s", row.name, error, exc_info=unexpected)
+                errors.append(error)
             self.counts["compared"] += 1
-            if len(troubles) == FAILED_MAX:
+            if len(errors) == FAILED_MAX:
                 self._after = row.schedule_id
                 break
-        if troubles:
-            raise troubles[0]
+        if errors:
+            raise errors[0]
 
     async def keep(self, name: str) -> None:
-        """Update the Temporal Schedule from the row; record due times that never fired.
+        """Update the Temporal Schedule from the row, and record due times that did not fire.
 
-        Raises ``LifecycleError``: of the store, and ``TemporalUnavailable``.
+        Raises the store's errors (``LifecycleError``) and ``TemporalUnavailable``.
         """
         row = await asyncio.to_thread(self._store.get_schedule, name)
         if row is None:
@@ -186,35 +191,38 @@ class ScheduleKeeper:
         spec, now = ScheduleSpec.read(row.definition), self._clock()
         await self._note(row, spec)
         ended = spec.end_at is not None and next(spec.due_times(now, now + AHEAD), None) is None
-        trouble = row.trouble if row.told == row.revision else None
+        report = row.trouble if row.told == row.revision else None
         if found is not None or row.ended_at is None or row.told != row.revision:  # Temporal removes ended schedules
             done = await self._set(name, found, temporal_schedule(row, spec, now))
             if done is not None and row.told == row.revision:
-                trouble = f"it was {done} at {now:%Y-%m-%d %H:%M} UTC"
-                log.warning("schedule %s: %s", name, trouble)
-        await self._write(row, row.revision, trouble, (row.ended_at or now) if ended else None)
+                report = f"it was {done} at {now:%Y-%m-%d %H:%M} UTC"
+                log.warning("schedule %s: %s", name, report)
+        await self._write(row, row.revision, report, (row.ended_at or now) if ended else None)
 
     async def _set(self, name: str, found: ScheduleDescription | None, wanted: Schedule) -> str | None:
-        """Make the Temporal Schedule that, if it is not; what a person had done to it, if one had."""
+        """Create the Temporal Schedule, or change it to ``wanted`` if it differs.
+
+        Return the words for a person's change that this undid; ``None`` if there was none.
+        """
         async with self._workflows.asking() as client:
             if found is None:
-                with suppress(ScheduleAlreadyRunningError):  # another worker or gateway made it at this moment
+                with suppress(ScheduleAlreadyRunningError):  # another worker or gateway has just created it
                     await client.create_schedule(temporal_schedule_id(name), wanted)
-                return "deleted in Temporal, and made again"
+                return "deleted in Temporal, and created again"
             there, note = found.schedule, found.schedule.state.note or ""
             digest = _digest(there, await _input(client, there))
             if (there.state.paused, note, digest) == (wanted.state.paused, wanted.state.note, _left(wanted)[0]):
                 return None
             await client.get_schedule_handle(temporal_schedule_id(name)).update(lambda _: ScheduleUpdate(wanted))
-            return None if digest in (_left(there)[0], _left(wanted)[0]) else "changed in Temporal, and set back"
+            return None if digest in (_left(there)[0], _left(wanted)[0]) else "changed in Temporal, and restored"
 
-    async def _write(self, row: ScheduleRow, told: int | None, trouble: str | None, ended_at: datetime | None) -> None:
-        if (told, trouble, ended_at) != (row.told, row.trouble, row.ended_at):
+    async def _write(self, row: ScheduleRow, sent: int | None, report: str | None, ended_at: datetime | None) -> None:
+        if (sent, report, ended_at) != (row.told, row.trouble, row.ended_at):
             write = self._store.told_schedule
-            await asyncio.to_thread(write, row.schedule_id, told, trouble=trouble, ended_at=ended_at)
+            await asyncio.to_thread(write, row.schedule_id, sent, trouble=report, ended_at=ended_at)
 
     async def _taken_over(self, row: ScheduleRow, found: ScheduleDescription | None) -> ScheduleRow:
-        """The row after a person's change in Temporal."""
+        """Copy a pause or resumption in Temporal into the row. Return the row."""
         if found is None or row.told is None:
             return row
         state, (digest, paused) = found.schedule.state, _left(found.schedule)
@@ -236,7 +244,7 @@ class ScheduleKeeper:
 
 
 def _digest(schedule: Schedule, order: list[object]) -> str:
-    """Of everything that decides what fires when, but a pause."""
+    """Return a digest of everything that decides what fires and when, without the pause."""
     action, policy = schedule.action, schedule.policy
     assert isinstance(action, ScheduleActionStartWorkflow), "there is no other action"
     ends = (action.execution_timeout or None, action.run_timeout or None, action.retry_policy)
@@ -246,24 +254,27 @@ def _digest(schedule: Schedule, order: list[object]) -> str:
 
 
 def _left(schedule: Schedule) -> tuple[str, bool]:
-    """The digest in our note, and whether it was paused then; an empty one in a person's."""
+    """Return the digest in our note, and whether the schedule was paused when we wrote it.
+
+    The digest is empty if a person wrote the note.
+    """
     note = schedule.state.note or ""
     digest, _, words = note[len(OURS) :].partition(" ")
     return (digest, words.startswith("paused: ")) if note.startswith(OURS) else ("", False)
 
 
 async def _input(client: Client, schedule: Schedule) -> list[object]:
-    """The input of the workflow of a due time; empty if it is unreadable."""
+    """Return the input that a schedule passes to the due workflow; empty if it is unreadable."""
     action = schedule.action
     assert isinstance(action, ScheduleActionStartWorkflow), "there is no other action"
     try:
         return list(await client.data_converter.decode(action.args, [DueOrder]))
-    except Exception:  # whatever a person wrote there, and in whatever encoding
+    except Exception:  # a person may have written anything there, in any encoding
         return []
 
 
 def _plain(spec: TemporalSpec) -> list[object]:
-    """Everything of a spec, so that what was sent and what comes back compare."""
+    """Return a spec in a normal form: what we sent and what Temporal returns for it are equal."""
     calendars = [
         [list(getattr(one, name)) for name in ("second", "minute", "hour", "day_of_month", "month", "year")]
         + [list(one.day_of_week)]
@@ -281,16 +292,16 @@ async def _described(handle: ScheduleHandle) -> ScheduleDescription | None:
     return None
 
 
-#: A scheduled audit that could not start within this time is left out.
+#: A scheduled audit that cannot start within this time is skipped.
 CATCH_UP = timedelta(seconds=60)
 
 
 async def keep_audit_schedule(client: Client, every_s: float, repair: bool, *, only_missing: bool = False) -> None:
-    """Make the Temporal Schedule of audits what the settings say; without ``every_s`` there is none.
+    """Create or update the Temporal Schedule of audits from the settings; remove it if ``every_s`` is 0.
 
-    Whoever paused it finds it paused. Audits never overlap, and those that were missed are not made up for: the next
-    one finds the same. With ``only_missing`` what is there stays as it is. Raises ``RPCError`` when the right to do so
-    is missing.
+    A paused schedule stays paused. Audits never overlap. A missed audit is not repeated, because the next one finds the
+    same. With ``only_missing``, an existing schedule is not changed. Raises ``RPCError``, for example if this account
+    may not change schedules.
     """
     handle = client.get_schedule_handle(names.AUDIT_SCHEDULE)
     if every_s <= 0:
@@ -309,7 +320,7 @@ async def keep_audit_schedule(client: Client, every_s: float, repair: bool, *, o
         ),
         spec=TemporalSpec(intervals=[ScheduleIntervalSpec(every=timedelta(seconds=every_s))]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=CATCH_UP),
-        state=ScheduleState(note="compares database, cluster and Temporal; kept by the workers of the role audit"),
+        state=ScheduleState(note="compares database, cluster and Temporal; workers of the role audit update it"),
     )
 
     def renewed(found: ScheduleUpdateInput) -> ScheduleUpdate:

@@ -1,6 +1,6 @@
 """Traces through OpenTelemetry: optional (extra ``otel``), and off unless an endpoint is set.
 
-The endpoint and everything else follow OpenTelemetry's own variables (``OTEL_EXPORTER_OTLP_ENDPOINT``,
+OpenTelemetry's own variables set the endpoint and all other options (``OTEL_EXPORTER_OTLP_ENDPOINT``,
 ``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_SERVICE_NAME``, ``OTEL_RESOURCE_ATTRIBUTES``, ``OTEL_TRACES_SAMPLER`` …).
 """
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from temporalio.client import Plugin
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-#: Milliseconds for which an ending process may wait for the last spans.
+#: Milliseconds that a process waits at its end to send the last spans.
 FLUSH_MS = 3000
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether an endpoint is set and traces are not switched off by OpenTelemetry's own switches."""
+    """Return whether an endpoint is set, and OpenTelemetry's own variables do not switch traces off."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none":
         return False
     return any(environment.get(name) for name in ENDPOINTS)
@@ -33,11 +33,11 @@ def wanted(environment: Mapping[str, str] = os.environ) -> bool:
 
 @dataclass(frozen=True)
 class Tracing:
-    """The traces of one process, from ``start`` to ``close``; without an endpoint it does nothing."""
+    """Traces of one process, from ``start`` to ``close``. Without an endpoint it does nothing."""
 
     provider: Any = None
     plugins: Sequence[Plugin] = ()
-    """For ``temporal.connect``; workers take them from their client."""
+    """Plugins for ``temporal.plugin.connect``. Workers take them from their client."""
 
     def close(self) -> None:
         """Send the remaining spans, for at most ``FLUSH_MS``."""
@@ -47,7 +47,7 @@ class Tracing:
 
 
 def start(service: str) -> Tracing:
-    """Begin to trace when an endpoint is set. Raises ``InvalidRequest`` when it is set and the extra is missing."""
+    """Begin to trace if an endpoint is set. Raises ``InvalidRequest`` if it is set but the extra is missing."""
     if not wanted():
         return Tracing()
     try:
@@ -55,8 +55,8 @@ def start(service: str) -> Tracing:
     except ImportError:
         name = next(name for name in ENDPOINTS if os.environ.get(name))
         raise InvalidRequest(
-            f"{name}: {os.environ[name]!r} is set, but this installation cannot trace; "
-            "install the extra (pip install 'crawler-lifecycle[otel]') or unset it"
+            f"{name}: {os.environ[name]!r} is set, but this installation has no OpenTelemetry; "
+            "install the extra (pip install 'crawler-lifecycle[otel]'), or unset the variable"
         ) from None
     return _start(service, OTLPSpanExporter())
 
@@ -76,7 +76,7 @@ def _start(service: str, exporter: SpanExporter) -> Tracing:
 
 
 def _redacting(exporter: SpanExporter) -> SpanExporter:
-    """The exporter, seeing no secret: spans bring along messages and tracebacks of exceptions."""
+    """Return an exporter that removes secrets first, because spans contain messages and tracebacks of exceptions."""
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.trace import Status

@@ -1,4 +1,4 @@
-"""Problems of workflows, as the server reports them: a step that fails repeatedly, or that no worker takes."""
+"""Problems of workflows that the server reports: a step that fails repeatedly, or a step that no worker takes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from crawler_lifecycle.domain.names import QUEUE_MAIN
 
 from .errors import allowing
 
-#: From this try on a workflow's step counts as failing: one try may be lost with a worker, which is normal.
+#: A workflow's step counts as failing from this try on. A single failed try is normal when a worker ends.
 TRIES_MIN = 3
-#: Seconds of waiting for a worker that are a problem: an idle worker takes a step within milliseconds.
+#: A step that waits longer than this for a worker is a problem. An idle worker takes a step within milliseconds.
 UNTAKEN = timedelta(seconds=30)
-#: Events read backwards to find what failed.
+#: Number of the newest events that are read to find a failure.
 _EVENTS = 200
-#: Workflows whose next step failed several times in a row; the server keeps the list (1.30 and later).
+#: Query for workflows whose next step failed several times in a row. Servers from 1.30 on know the attribute.
 _WITH_PROBLEMS = f"TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running' AND TaskQueue = '{QUEUE_MAIN}'"
 PROBLEMS_MAX = 1000
-#: Characters of why a workflow closed.
+#: The most characters of the reason why a workflow closed.
 WHY_MAX = 500
 
 
@@ -42,13 +42,13 @@ class WorkflowProblem:
 
     since: datetime
     what: str | None
-    """The error of its next step; ``None`` when no worker takes the step up."""
+    """The error of its next step; ``None`` if no worker takes the step."""
     misfit: bool = False
-    """True if the workflow's code does not continue what an earlier build began."""
+    """True if this build's code cannot continue the workflow (a non-determinism error)."""
 
 
 async def problem_of(client: Client, found: WorkflowExecutionDescription) -> WorkflowProblem | None:
-    """The reason why this open workflow does not continue; ``None`` when it does. Raises ``RPCError``."""
+    """Return why this open workflow does not continue; ``None`` if it does. Raises ``RPCError``."""
     raw = found.raw_description
     if not raw.HasField("pending_workflow_task"):
         return None
@@ -61,9 +61,9 @@ async def problem_of(client: Client, found: WorkflowExecutionDescription) -> Wor
 
 
 async def problems(client: Client) -> dict[str, str]:
-    """The open workflows whose next step fails again and again, with the server's words for it. Raises ``RPCError``.
+    """Return at most ``PROBLEMS_MAX`` open workflows whose next step fails repeatedly, each with the server's causes.
 
-    At most ``PROBLEMS_MAX``. A server of before 1.30 has no such list and refuses the query.
+    Raises ``RPCError``, also if the server is older than 1.30: it does not know the query's attribute.
     """
     found = {}
     async for row in client.list_workflows(_WITH_PROBLEMS, page_size=PROBLEMS_MAX, limit=PROBLEMS_MAX):
@@ -74,12 +74,14 @@ async def problems(client: Client) -> dict[str, str]:
 
 
 async def why_closed(client: Client, found: WorkflowExecutionDescription) -> str | None:
-    """The reason why a workflow closed before its end: the words of who terminated it, or of its failure. ``None``:
-    it did, or nobody gave any. Raises ``RPCError``."""
+    """Return why a workflow failed or was terminated: the message of its failure, or the given reason.
+
+    ``None`` if it closed in another way, or if no reason was given. Raises ``RPCError``.
+    """
     if found.status not in (WorkflowExecutionStatus.FAILED, WorkflowExecutionStatus.TERMINATED):
         return None
     handle = client.get_workflow_handle(found.id, run_id=found.run_id)
-    with allowing(RPCStatusCode.NOT_FOUND):  # forgotten in this moment
+    with allowing(RPCStatusCode.NOT_FOUND):  # its retention has ended meanwhile
         async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
             failed = event.workflow_execution_failed_event_attributes.failure.message
             return (failed or event.workflow_execution_terminated_event_attributes.reason)[:WHY_MAX] or None
@@ -94,7 +96,7 @@ async def _failing(client: Client, found: WorkflowExecutionDescription, schedule
         )
     )
     ends = _since_last_success(answer.history.events)
-    if not ends:  # there are so many newer events that the failure is pages away
+    if not ends:  # more than ``_EVENTS`` events came after the failure
         return WorkflowProblem(scheduled, "see its history")
     last = ends[0].workflow_task_failed_event_attributes
     return WorkflowProblem(
@@ -105,7 +107,10 @@ async def _failing(client: Client, found: WorkflowExecutionDescription, schedule
 
 
 def _since_last_success(latest_first: Sequence[HistoryEvent]) -> list[HistoryEvent]:
-    """Failed and timed out steps of the workflow since one succeeded, the latest first."""
+    """Return the failed steps of the workflow since the last success, the latest first.
+
+    If none failed, return those that timed out.
+    """
     bad = (EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT)
     found = []
     for event in latest_first:
@@ -113,13 +118,13 @@ def _since_last_success(latest_first: Sequence[HistoryEvent]) -> list[HistoryEve
             break
         if event.event_type in bad:
             found.append(event)
-    # A failure says more than the time-outs of its repetitions, which servers may record in its place.
+    # A failure tells more than a time-out. Servers may record time-outs for later tries of a failed step.
     return [event for event in found if event.event_type == bad[0]] or found
 
 
 async def _words(client: Client, event: HistoryEvent) -> str:
     if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
-        return "workers take it up and do not answer in time"
+        return "a worker takes the step but does not complete it in time"
     error = await client.data_converter.decode_failure(event.workflow_task_failed_event_attributes.failure)
     kind = error.type if isinstance(error, ApplicationError) else None
     message = getattr(error, "message", None) or str(error)

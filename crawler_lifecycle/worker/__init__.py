@@ -1,1 +1,1 @@
-"""One worker process, and its background tasks beside the activities."""
+"""A worker process: it executes activities and workflows, and runs background services."""

@@ -1,4 +1,4 @@
-"""Background work of a worker process, by the roles that it serves, and its health: the answers of its probes."""
+"""Background services of a worker process, and its health endpoints for probes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Duties:
-    """Starts the background services, each a task that ends only with the process."""
+    """Starts the background services. Each is a task of the event loop that ends only with the process."""
 
     def __init__(self, settings: Settings, health: Health, workflows: Workflows, beside: Beside) -> None:
         self._settings, self._health, self._workflows, self._beside = settings, health, workflows, beside
@@ -43,7 +43,7 @@ class Duties:
     async def begin(
         self, client: Client, parts: Mapping[str, Parts], observer: Observer | None, store: Store
     ) -> Waker | None:
-        """Begin those of the roles in ``parts``; who wakes runs, where there is an ``observer``."""
+        """Start the services of the roles in ``parts``. With an ``observer``, return what wakes runs."""
         waker = None
         if observer is not None:
             waker = self._observe(observer, parts["cluster"].store if "cluster" in parts else store)
@@ -54,7 +54,7 @@ class Duties:
         return waker
 
     def _observe(self, observer: Observer, store: Store) -> Waker:
-        """Wake runs whose tasks changed, and write counters between looks."""
+        """Start the wake-ups of runs whose tasks changed, and the live counters."""
         waker = Waker(observer, store.wake_ups, self._workflows.look_now)
         counting = Counting(observer, store.live_counters)
         self._begin("wake_ups", waker.state, waker.run())
@@ -62,16 +62,14 @@ class Duties:
         return waker
 
     def _release(self, parts: Parts) -> None:
-        """Remove the finalizers of recorded ends, where a cluster keeps them."""
+        """Start the removal of finalizers from ended tasks that are recorded, if the cluster uses finalizers."""
         keeper = kind_of(self._settings.cluster).keeper()
         if keeper is not None:
             releaser = Releaser(keeper, parts.store.tasks)
             self._begin("releases", releaser.state, releaser.run())
 
     async def _audit(self, client: Client, parts: Parts) -> None:
-        """Start the scheduled audits, the search for overdue looks and lost workflows, and the comparison of schedules
-        with Temporal.
-        """
+        """Start the scheduled audits, the search for overdue looks and lost workflows, and the check of schedules."""
         await _keep_schedule(client, self._settings.audit)
         repair = self._settings.audit.repair
         take_over = functools.partial(build_audit(parts).take_over, repair=repair)
@@ -89,35 +87,35 @@ class Duties:
 
 
 async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
-    """Update the schedule of audits from the settings. Without this right, audits on demand still work."""
+    """Update the schedule of audits from the settings. A worker without the right logs that and continues."""
     try:
         await keep_audit_schedule(client, settings.every_s, settings.repair)
     except RPCError as error:
         log.warning(
-            "audits are not scheduled (%s); give this worker the right to, or call crawlctl audit from a timer", error
+            "audits are not scheduled (%s); allow this worker to do it, or call crawlctl audit from a timer", error
         )
 
 
 @dataclass
 class Health:
-    """Answers of the probes. Liveness is the event loop itself; readiness is a list of missing parts."""
+    """Answers to probes. A running event loop is alive; a worker without missing parts is ready."""
 
     roles: list[str]
     version: str | None = None
     missing: dict[str, str] = field(default_factory=lambda: {"temporal": "not connected yet"})
 
     beside: dict[str, Callable[[], Mapping[str, object]]] = field(default_factory=dict)
-    """Background services -> their state. None of these is a reason to take no work."""
+    """Name of each background service -> a function that returns its state. No state makes the worker unready."""
 
     def app(self, listens: str) -> Starlette:
-        """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""
+        """Return the app with ``/healthz`` (alive) and ``/readyz`` (ready, or what is missing and the cure)."""
 
         async def healthz(_: Request) -> JSONResponse:
             return JSONResponse({"status": "alive", "roles": self.roles, "version": self.version, "pid": os.getpid()})
 
         async def readyz(_: Request) -> JSONResponse:
             body: dict[str, object] = {"ready": not self.missing, "missing": self.missing}
-            body |= {name: dict(tell()) for name, tell in self.beside.items()}
+            body |= {name: dict(state()) for name, state in self.beside.items()}
             return JSONResponse(body, status_code=503 if self.missing else 200)
 
         gate = Middleware(Gate, check=programs_only(listens))

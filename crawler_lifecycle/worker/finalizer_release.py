@@ -1,8 +1,8 @@
-"""Removes our finalizer from pods whose end is committed. Until then pods stay readable.
+"""Removes our finalizer from pods whose end is committed. Until then the finalizer keeps them readable.
 
-Level-triggered: each turn asks the cluster what it keeps and the database what is committed, and remembers nothing in
-between. Any number of workers may do this at once, and one that dies in the middle costs nothing. What belongs to no
-row is left alone and told: an audit judges it.
+Each turn asks the cluster which ended tasks it keeps, and the database which ends are committed. No decision depends on
+an earlier turn. Several workers may do this at once, and any of them may die in the middle. A task without a row in the
+database is kept and reported: an audit decides about it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two turns that found something, and at most between two that found nothing.
+#: Seconds to the next turn after one that released something, and the longest pause after turns that did not.
 TURN_S, IDLE_S = 3.0, 15.0
-#: Seconds after an error, and the most of them.
+#: Seconds to the next turn after an error: the first pause, and the longest.
 RETRY_S = (5.0, 60.0)
-#: The most ends that one turn releases. The next turn follows at once.
+#: The most ends that one turn releases. If there are more, the next turn follows at once.
 PAGE = 500
-#: An end that was recorded without evidence, while the cluster has some: an audit compares the two within this time.
+#: Time that a pod is kept if its end was recorded without an exit code. An audit compares the two within this time.
 UNPROVED_FOR = timedelta(hours=1)
 
 RELEASED, FAILED = "released", "failed"
@@ -42,33 +42,33 @@ _ENDS = frozenset(str(status) for status in TERMINAL)
 def releasable(
     kept: Iterable[KeptEnd], rows: Mapping[tuple[int, int, int], RecordedTask], now: datetime
 ) -> list[KeptEnd]:
-    """The kept ends that are on record. Superseded rows count like any other."""
+    """Return the kept ends that the database has recorded. Rows of earlier attempts count too."""
     return [end for end in kept if _on_record(end, rows.get(end.key), now)]
 
 
 def _on_record(end: KeptEnd, row: RecordedTask | None, now: datetime) -> bool:
-    if row is None or row.status not in _ENDS or _is_strange(end, row):
+    if row is None or row.status not in _ENDS or _has_no_row(end, row):
         return False
     proved = row.exit_code is not None or row.exit_signal is not None or not end.ran
     return proved or end.ended_at is None or now - end.ended_at >= UNPROVED_FOR
 
 
-def _is_strange(end: KeptEnd, row: RecordedTask | None) -> bool:
-    """Return whether no row is about this object: an object of a row's name may belong to another installation."""
+def _has_no_row(end: KeptEnd, row: RecordedTask | None) -> bool:
+    """Return whether ``row`` is not about this object. An object of the same name may be another installation's."""
     if row is None:
         return True
     if end.uid is not None and end.uid == row.uid:
         return False
-    if end.run_uid != row.run_uid:  # of another run of the same number: of this database before it was restored
+    if end.run_uid != row.run_uid:  # another run had the same number before the database was restored
         return True
     if end.uid is None:
         return False
-    # An ended row without an object never had one. For an open row the object may not be recorded yet.
+    # An ended row without a uid never had an object. For an open row the uid may not be recorded yet.
     return row.uid is not None or row.status in _ENDS
 
 
 class Releaser:
-    """Turn after turn, in the event loop of a worker; what blocks happens in threads."""
+    """Releases ended tasks again and again, in the event loop of a worker. Blocking calls run in threads."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Releaser:
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """For a probe: the ends that the cluster keeps, and those without a row."""
+        """Return the state for a probe: numbers of ends that the cluster keeps, and of those without a row."""
         ago = None if self._last is None else round(time.monotonic() - self._last, 1)
         return {
             "kept": self._kept,
@@ -101,7 +101,7 @@ class Releaser:
         }
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises nothing."""
+        """Work until cancelled. Raises nothing."""
         await self._loop.run(self._next)
 
     async def _next(self) -> float:
@@ -110,34 +110,35 @@ class Releaser:
         return 0.0 if left else self._pause
 
     def turn(self) -> tuple[int, int]:
-        """Release the recorded ends. Returns how many, and how many more could be released. Raises
-        ``LifecycleError``.
+        """Release at most ``PAGE`` recorded ends. Return how many, and how many are left for the next turn.
+
+        Raises ``LifecycleError``.
         """
         kept = self._keeper.kept()
         rows = {row.key: row for row in self._tasks.recorded_tasks([end.key for end in kept])} if kept else {}
         ready = releasable(kept, rows, self._clock())
         self._kept, self._last = len(kept), time.monotonic()
-        self._report_unknown([end for end in kept if _is_strange(end, rows.get(end.key))])
+        self._report_unknown([end for end in kept if _has_no_row(end, rows.get(end.key))])
         chosen = ready[:PAGE]
-        trouble: LifecycleError | None = None
+        failure: LifecycleError | None = None
         for run, ends in groupby(chosen, key=lambda end: rows[end.key].run):
             refs = [TaskRef(rows[end.key].task_id, end.index, end.attempt, end.uid) for end in ends]
             try:
                 self._keeper.release(run, refs)
                 self.counts[RELEASED] += len(refs)
-            except LifecycleError as error:  # the other runs' ends need not wait for this one's
+            except LifecycleError as error:  # continue with the ends of the other runs
                 self.counts[FAILED] += len(refs)
-                trouble = error
-        if trouble is not None:
-            raise trouble
+                failure = error
+        if failure is not None:
+            raise failure
         return len(chosen), len(ready) - len(chosen)
 
     def _report_unknown(self, ends: Sequence[KeptEnd]) -> None:
         if len(ends) > self._unknown:
             run_id, index, attempt = ends[0].key
             log.warning(
-                "%s ended tasks of the cluster belong to no row of the database (task %s of run %s, attempt %s, among "
-                "them) and are kept; crawlctl audit tells more, crawlctl cluster release lets go of them",
+                "the cluster keeps %s ended tasks that have no row in the database (one is task %s of run %s, attempt "
+                "%s); crawlctl audit shows them, crawlctl cluster release releases them",
                 *(len(ends), index, run_id, attempt),
             )
         self._unknown = len(ends)

@@ -1,7 +1,7 @@
-"""Live counters: records every few seconds what running crawlers have counted, without a look.
+"""Live counters: records the counters of running crawlers every few seconds, without a look.
 
-The observer reads, the database keeps what is higher than before. It has no other effect: no status and no event
-changes, and no look is earlier or later. A failure here only makes counters older: the next look reads them as well.
+The observer reads the counters. The database keeps the higher value of each. Nothing else changes: no status, no event
+and no time of a look. After a failure here the counters are only older, because the next look reads them too.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.ports.looks import Counted
 from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 
-#: Seconds between two turns: with the time that they take, a counter is on record within 5 s.
+#: Seconds between two turns. Together with the duration of a turn, a counter is recorded within 5 s.
 TURN_S = 2.0
-#: Tasks of one run that are written in one transaction.
+#: The most tasks of a run that are written in one transaction.
 PAGE = 500
-#: Seconds after which a task without a report is forgotten: with very many tasks, each is read every few minutes.
+#: Seconds without a report until a task is forgotten. Among very many tasks, each is read only every few minutes.
 FORGET_S = 3600.0
 
 _Key = tuple[RunRef, int, int]
 
 
 class Counting:
-    """Turn after turn, in the event loop of a worker; what blocks happens in threads.
+    """Records counters again and again, in the event loop of a worker. Blocking calls run in threads.
 
-    Of several observers of one local cluster the first one counts; others do once they have moved up.
+    If several observers watch one local cluster, only the first one counts. When it ends, the next one takes over.
     """
 
     def __init__(
@@ -49,20 +49,21 @@ class Counting:
         self._clock = clock
         self._written: dict[_Key, tuple[Counters, float]] = {}
         self._raised = 0
-        self._loop = Loop("counting between looks", turn_s, meanwhile="the looks that are due count as well")
+        self._loop = Loop("recording live counters", turn_s, meanwhile="each look records the counters too")
 
     def state(self) -> Mapping[str, object]:
-        """The present state, for a probe."""
+        """Return the present state, for a probe."""
         return {"tasks": len(self._written), "raised": self._raised, "problem": self._loop.failures.problem}
 
     async def run(self) -> None:
-        """Count until it is cancelled. Raises nothing."""
+        """Record counters until cancelled. Raises nothing."""
         await self._loop.run(lambda: asyncio.to_thread(self.turn))
 
     def turn(self) -> None:
-        """Read counters, and write those that changed since the last write.
+        """Read the counters, and write those that changed since the last write.
 
-        Raises what reading raised, or the last error of writing: the counters of the other runs are written by then.
+        Raises the error of the read, or the last error of a write. A write that fails does not stop the writes for the
+        other runs.
         """
         health = self._observer.health()
         if not health.up or health.place:
@@ -88,7 +89,8 @@ class Counting:
     def _write(self, run: RunRef, counted: Sequence[Counted], now: float) -> None:
         for start in range(0, len(counted), PAGE):
             page = counted[start : start + PAGE]
-            with contextlib.suppress(RunNotFound):  # of a database that was restored or is another: audits report it
+            # The database may be restored or a different one, and lack the run: audits report that.
+            with contextlib.suppress(RunNotFound):
                 self._raised += self._store.record_counts(run, page)
             self._written |= {_key(one): (one.counters, now) for one in page}
 

@@ -1,4 +1,4 @@
-"""Pollers of the task queues of a worker process: one SDK worker for each queue, and all of them leave together."""
+"""Pollers of the task queues of a worker process: one SDK worker for each queue. All shut down together."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ from crawler_lifecycle.settings import Settings, WorkerSettings
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
-#: How long a workflow waits for the worker that remembers it before any other takes it: the price of a killed worker,
-#: once: after 10 s Temporal knows that nobody polls. In a burst that other queue is the one where all starts wait.
+#: Seconds that a workflow waits for the worker that has it in its cache. After them any worker may take it. A killed
+#: worker costs this time once: after 10 s Temporal knows that nobody polls its own queue. A shorter time would move
+#: workflows to the shared queue, where all starts wait in a burst.
 STICKY_S = 10.0
-#: Polls for workflow tasks at once, as many of them as there are slots for workflows that are taken up. With one of
-#: those a new worker takes up 20 workflows a second; on a server that is busy each poll takes half a second.
+#: Polls for workflow tasks at once. ``TAKEN_UP`` of them poll the shared queue. With a single such poll, a new worker
+#: would take up only 20 workflows a second, and fewer on a busy server, where each poll takes half a second.
 WORKFLOW_POLLS = 20
 
 
 def deployment_of(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
-    """The part of a worker with a build id in a deployment; ``None`` for one without.
+    """Return the SDK's versioning options for a worker with a build id; ``None`` for a worker without one.
 
-    Every workflow moves to the current build with its next step (``AUTO_UPGRADE``): runs live for days, a stop must be
-    carried out by whatever build there is, and recorded histories prove that each build continues what others began.
+    Every workflow moves to the current build with its next step (``AUTO_UPGRADE``). Runs live for days, and any build
+    must be able to stop them. Tests replay recorded histories to prove that a build continues the workflows of others.
     """
     version = settings.version()
     if version is None:
@@ -66,8 +67,11 @@ def worker(
     functions: int = 0,
     most: int = 0,
 ) -> Worker:
-    """A poller of the queue of one role, or another one for the same activities, ``most`` of them at once; or, with
-    ``functions``, for so many calls of functions at once."""
+    """Return the SDK worker that polls the queue of one role, or ``queue`` for the same activities.
+
+    ``most`` limits the activities at once. With ``functions`` it takes only calls of users' functions, at most so many
+    at once.
+    """
     return Worker(
         client,
         task_queue=queue or ROLES[role],
@@ -81,19 +85,19 @@ def worker(
         max_concurrent_workflow_task_polls=WORKFLOW_POLLS,
         nonsticky_to_sticky_poll_ratio=TAKEN_UP / WORKFLOW_POLLS,
         interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten])],
-        # The SDK would hold a beat back for up to four fifths of the timeout: too near for a slow machine.
+        # By default the SDK delays a heartbeat by up to 80 % of the timeout. A slow machine would miss the timeout.
         max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
         deployment_config=deployment,
     )
 
 
-#: Seconds for which the queue of users' objects is still served while managers are told to go elsewhere. They come
-#: before the grace time, so they are few.
+#: Seconds for which the queue of users' objects is still polled while managers are notified to use another worker. The
+#: grace time begins after these seconds, so the number is small.
 NOTIFIED_S = 2.0
 
 
 class Polling:
-    """The workers of one process. Their resources are released with ``stack``."""
+    """The SDK workers of one process. ``stack`` releases their resources."""
 
     def __init__(
         self, client: Client, settings: Settings, deployment: WorkerDeploymentConfig | None, stack: AsyncExitStack
@@ -112,26 +116,27 @@ class Polling:
             )
 
     async def plans(self, parts: Parts, plans: UsersCode) -> None:
-        """Poll the queue of the users' objects in this process, and the one of functions."""
+        """Poll the queue of the users' objects in this process, and the queue of users' functions."""
         settings = self._settings.worker
         threads = self._threads(settings.threads, "plans-own")
-        # Without a deployment: the object is in this process, whatever build is current.
+        # Without a deployment version: the object is in this process, whichever build is current.
         await self._begin(worker(self._client, PLANS, parts, settings, threads, None, plans.hosts.own_queue))
         self._own = self._workers.pop()
         most, queue = self._settings.plans.functions, functions_queue(self._settings.plans.queue)
-        # Whoever calls a function waits for no process: there are as many calls as there may be processes.
+        # As many calls at once as there may be processes: no call waits for a free process.
         threads = self._threads(most, "functions")
         await self._begin(worker(self._client, PLANS, parts, settings, threads, self._deployment, queue, most))
 
     async def leave(self, moving: Awaitable[None] | None = None) -> None:
-        """Take no more work, and let what runs end within the grace time. ``moving`` tells managers to go elsewhere.
+        """Take no more work, and let running activities end within the grace time. ``moving`` notifies managers.
 
-        All at once: one after the other, the last would still take work while the first waits, and the grace adds up.
+        All workers shut down at the same time. One after the other, the last would still take work while the first
+        waits, and the grace times would add up.
         """
         await asyncio.gather(*(one.shutdown() for one in self._workers), self._leave_own(moving))
 
     async def _leave_own(self, moving: Awaitable[None] | None) -> None:
-        """The queue of the users' objects here, which managers still use until they are notified."""
+        """Shut down the queue of the users' objects here, after its managers are notified or ``NOTIFIED_S`` is over."""
         if self._own is None or moving is None:
             return
         notifying = asyncio.ensure_future(moving)
@@ -145,12 +150,12 @@ class Polling:
         self._workers.append(await self._stack.enter_async_context(polling))
 
 
-#: Workflow tasks at once: of workflows that are remembered (their sticky queue), and of those that are taken up.
+#: Workflow tasks at once: of cached workflows (from the worker's sticky queue), and of others (the shared queue).
 REMEMBERED, TAKEN_UP = 32, 3
 
 
 def tuner(activities: int) -> WorkerTuner:
-    """Slots of a worker: so many activities at once, and workflow tasks as above."""
+    """Return the slots of a worker: so many activities at once, and workflow tasks by ``WorkflowSlots``."""
     return WorkerTuner.create_composite(
         workflow_supplier=WorkflowSlots(),
         activity_supplier=FixedSizeSlotSupplier(activities),
@@ -160,30 +165,30 @@ def tuner(activities: int) -> WorkerTuner:
 
 
 class WorkflowSlots(CustomSlotSupplier):
-    """Slots of workflow tasks of one worker: remembered workflows have some that no other can take. Thread-safe.
+    """Slots for the workflow tasks of one worker. Cached workflows have separate slots. Thread-safe.
 
-    All workflow tasks of a process share one interpreter. Temporal gives one that lasts 10 s to another worker, behind
-    all starts. With the SDK's hundred slots for both kinds a burst of starts fills them all, and a stop waits among
-    them. With few slots for both, starts hold them, and a stop waits outside. Two numbers cure both: a task that waits
-    outside waits in Temporal's queue, where it holds up nobody.
+    All workflow tasks of a process share one interpreter. If a task takes 10 s, Temporal gives it to another worker,
+    behind all starts. With the SDK's hundred shared slots, a burst of starts fills them all, and a stop waits among
+    them. With few shared slots, the starts occupy them, and a stop does not get one. With separate slots, starts
+    without a slot wait in Temporal's queue and delay no stop.
     """
 
     def __init__(self, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:
         self._slots = {True: _Slots(remembered), False: _Slots(taken_up)}
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
-        """A slot for the next poll, as soon as there is one."""
+        """Return a slot for the next poll, as soon as one is free."""
         slots = self._slots[ctx.is_sticky]
         await slots.wait()
         return _Permit(slots)
 
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:
-        """A slot for a task that comes with an answer of Temporal; none when all are taken."""
+        """Return a slot for a task that Temporal sends with another answer; ``None`` if none is free."""
         slots = self._slots[ctx.is_sticky]
         return _Permit(slots) if slots.take() else None
 
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
-        """Nothing: a slot counts from its reservation on."""
+        """Do nothing: a slot is already taken when it is reserved."""
 
     def release_slot(self, ctx: SlotReleaseContext) -> None:
         """Give the slot back."""
@@ -192,7 +197,7 @@ class WorkflowSlots(CustomSlotSupplier):
 
 
 class _Slots:
-    """A semaphore: so many at once, first come, first served. Slots are returned from the SDK's own threads."""
+    """A fair semaphore of ``size`` slots. It is thread-safe, because the SDK returns slots in its own threads."""
 
     def __init__(self, size: int) -> None:
         self._free = size
@@ -200,14 +205,14 @@ class _Slots:
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Take one now; false when there is none."""
+        """Take a slot now; ``False`` if none is free."""
         with self._lock:
             taken = self._free > 0
             self._free -= taken
             return taken
 
     async def wait(self) -> None:
-        """Take one as soon as there is one."""
+        """Take a slot as soon as one is free."""
         turn = asyncio.get_running_loop().create_future()
         with self._lock:
             self._waiting.append(turn)
@@ -224,7 +229,7 @@ class _Slots:
             raise
 
     def give(self) -> None:
-        """Give one back."""
+        """Give a slot back."""
         with self._lock:
             self._free += 1
         self._serve()
@@ -239,12 +244,12 @@ class _Slots:
 
 
 def _served(turn: asyncio.Future[None]) -> None:
-    if not turn.done():  # a waiter that gave up meanwhile returns it
+    if not turn.done():  # a waiter that was cancelled gives the slot back itself
         turn.set_result(None)
 
 
 class _Permit(SlotPermit):
-    """A taken slot, and its kind."""
+    """A taken slot, and the semaphore that it belongs to."""
 
     def __init__(self, slots: _Slots) -> None:
         self.slots = slots

@@ -1,4 +1,4 @@
-"""A worker process: the roles it serves, its health, and its shutdown."""
+"""A worker process: its start, its readiness, and its shutdown."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EXIT_ERROR = 1
-#: How often a worker that cannot start yet tries again, seconds.
+#: Seconds between two tries to start, and between two checks while something is missing.
 RETRY_S = 2.0
-#: Seconds between two checks whether the systems that a worker needs are available.
+#: Seconds between two checks that database and Temporal are available.
 CHECK_S = 5.0
-#: Seconds between two checks whether Temporal still knows our search attributes: its database may be another one.
+#: Seconds between two checks that Temporal still knows our search attributes: it may have got another database.
 REGISTER_S = 30.0
-#: Seconds in which a worker that shuts down notifies the managers whose objects it holds.
+#: Seconds that a worker has at its shutdown to notify the managers whose objects it holds.
 MOVED_S = 5.0
 
 
 def check_roles(roles: Sequence[str]) -> list[str]:
-    """The roles to serve; ``all`` or none means every one that has a queue, and ``cluster`` observes as well.
+    """Return the roles to serve, each once. ``all``, or no role, means every role with a task queue.
 
-    Raises ``InvalidRequest``.
+    Raises ``InvalidRequest`` for an unknown role.
     """
     if not roles or "all" in roles:
         return list(ROLES)
@@ -81,7 +81,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise InvalidRequest(
             f"LIFECYCLE_WORKER__HEALTH_PORT: {host}:{port} cannot be used ({error.strerror}); "
-            "end what listens there or choose another port (0 takes a free one)"
+            "end the process that listens there, or choose another port (0 takes a free one)"
         ) from None
 
 
@@ -100,9 +100,9 @@ async def _serving_health(health: Health, settings: Settings) -> AsyncIterator[N
 
 
 def _runtime(settings: WorkerSettings) -> Runtime:
-    """The SDK's runtime, with a Prometheus endpoint for its figures and ours when a port is set.
+    """Return the SDK's runtime. If a port is set, it serves the SDK's metrics and ours for Prometheus.
 
-    Raises ``InvalidRequest`` when nobody can listen there.
+    Raises ``InvalidRequest`` if the address cannot be used.
     """
     metrics, host = None, settings.metrics_host
     if settings.metrics_port is not None:
@@ -121,7 +121,7 @@ def _runtime(settings: WorkerSettings) -> Runtime:
     except ValueError as error:
         raise InvalidRequest(
             f"LIFECYCLE_WORKER__METRICS_PORT: {settings.metrics_host}:{settings.metrics_port}: {error}; "
-            "end what listens there, choose another port, or unset it"
+            "end the process that listens there, choose another port, or unset it"
         ) from None
     version = settings.version()
     labels = build() | ({"build": version[1]} if version else {})
@@ -130,7 +130,7 @@ def _runtime(settings: WorkerSettings) -> Runtime:
 
 
 async def _without_database(database: StoreHealth) -> dict[str, str]:
-    """Missing parts of the database, for readiness; empty when it can be used."""
+    """Return the problem of the database, for readiness; empty if the database can be used."""
     try:
         await asyncio.to_thread(database.ping)
     except LifecycleError as error:
@@ -139,21 +139,21 @@ async def _without_database(database: StoreHealth) -> dict[str, str]:
 
 
 async def _registered(client: Client) -> dict[str, str]:
-    """Register the search attributes that the server does not know. Returns those that are still missing."""
+    """Register our missing search attributes. Return the problem and its cure, for readiness; empty if none."""
     try:
         added = await register_search_attributes(client)
     except RPCError as error:
         cure = registration_command(client.namespace)
-        return {"search_attributes": f"cannot be registered ({error}); let an operator run: {cure}"}
+        return {"search_attributes": f"cannot be registered ({error}); ask an operator to run: {cure}"}
     if added:
         log.info("registered search attributes %s", ", ".join(added))
     return {}
 
 
 async def _registered_again(client: Client, audit: AuditSettings | None) -> dict[str, str]:
-    """The same for a worker that serves; and the schedule of audits, where there are ``audit``'s settings for one."""
+    """Register our search attributes again if they are missing. With ``audit``, create the schedule of audits again."""
     if audit is not None:
-        with contextlib.suppress(RPCError):  # that it may not was said at the start
+        with contextlib.suppress(RPCError):  # a missing right was logged at the start
             await keep_audit_schedule(client, audit.every_s, audit.repair, only_missing=True)
     return await _registered(client)
 
@@ -161,8 +161,8 @@ async def _registered_again(client: Client, audit: AuditSettings | None) -> dict
 async def _connected(
     database: StoreHealth, workflows: Workflows, health: Health, connecting: Callable[[], Awaitable[Client]]
 ) -> Client:
-    """Connect and check until everything is there. Raises ``LifecycleError`` for what no waiting mends."""
-    while True:  # not a background loop: such an error has to end the worker
+    """Connect and check until nothing is missing. Raises ``LifecycleError`` for an error that waiting cannot cure."""
+    while True:  # not a background ``Loop``, which would catch that error: it has to end the worker
         missing: dict[str, str] = {}
         if workflows.client is None:
             try:
@@ -183,9 +183,9 @@ async def _connected(
 
 
 def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
-    """The observer that these roles have: that of the role ``observer``, or the one beside ``cluster``.
+    """Return the observer for the role ``observer``, or for ``cluster`` if its wake-ups are on; otherwise ``None``.
 
-    Raises ``InvalidRequest`` for the role ``observer`` where there is nothing that observes.
+    Raises ``InvalidRequest`` for the role ``observer`` if this kind of cluster has no observer.
     """
     if OBSERVER not in roles and not ("cluster" in roles and settings.worker.wake_ups):
         return None
@@ -198,7 +198,7 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
 
 
 async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: float | None = None) -> T | None:
-    """The result of ``work``; ``None`` when ``over`` is set or the time is over before, which ends it."""
+    """Return the result of ``work``. If ``over`` is set or ``within_s`` passes first, cancel it and return ``None``."""
     working, leaving = asyncio.create_task(work), asyncio.create_task(over.wait())
     await asyncio.wait((working, leaving), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
@@ -210,21 +210,21 @@ async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: f
 
 
 def _sight(waker: Waker) -> dict[str, str]:
-    """Missing parts of a process that only observes; empty when it sees."""
+    """Return the problem of a process that only observes, for readiness; empty if it sees the cluster."""
     health = waker.health()
     return {} if health.up else {"observer": health.problem or "it does not see the cluster"}
 
 
-async def _stay_truthful(
+async def _check_readiness(
     client: Client,
     database: StoreHealth,
     health: Health,
     registered: Callable[[], Awaitable[dict[str, str]]],
     also: Callable[[], dict[str, str]],
 ) -> None:
-    """Until it is cancelled: readiness says what the worker cannot do without and does not have at present.
+    """Update ``health.missing`` until cancelled, with everything that the worker needs and does not have at present.
 
-    ``registered`` makes sure that Temporal knows what workflows need.
+    ``registered`` registers search attributes and returns the problem of that; ``also`` returns further problems.
     """
     checked = time.monotonic()
 
@@ -241,11 +241,11 @@ async def _stay_truthful(
                 missing |= await registered()
         for what in sorted({*missing, *health.missing}):
             if missing.get(what) != health.missing.get(what):
-                log.warning("%s: %s", what, missing.get(what, "is there again"))
+                log.warning("%s: %s", what, missing.get(what, "is available again"))
         health.missing = missing
         return CHECK_S if not missing else RETRY_S
 
-    await Loop("the check of what this worker needs", CHECK_S).run(check)
+    await Loop("the check of this worker's readiness", CHECK_S).run(check)
 
 
 async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> None:
@@ -292,23 +292,23 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         health.missing = also()
         log.info("worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none")
         registered = functools.partial(_registered_again, client, settings.audit if "audit" in parts else None)
-        await _unless(over, _stay_truthful(client, store.health, health, registered, also))
+        await _unless(over, _check_readiness(client, store.health, health, registered, also))
         beside.leave()
-        health.missing = {"worker": "is leaving"}
-        log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
+        health.missing = {"worker": "is shutting down"}
+        log.info("worker shuts down; running activities get %s s to end", settings.worker.grace_s)
         await polling.leave(None if plans is None else _notify_managers(plans, parts[PLANS].store.managers, workflows))
 
 
 async def _notify_managers(plans: UsersCode, managers: ManagerStore, workflows: Workflows) -> None:
-    """Make managers continue elsewhere at once. For a limited time: they notice it by themselves."""
+    """Notify managers to continue on another worker. Give up after ``MOVED_S``: they also notice it by themselves."""
     try:
         await asyncio.wait_for(plans.leave(managers, workflows.moved), MOVED_S)
     except (LifecycleError, TimeoutError) as error:
-        log.warning("not every manager could be told that this worker leaves: %s", error or "it takes too long")
+        log.warning("not every manager was notified that this worker shuts down: %s", error or "it takes too long")
 
 
 def serve(settings: Settings, roles: Sequence[str] = ()) -> int:
-    """Run a worker until SIGTERM or SIGINT; the exit code."""
+    """Run a worker until SIGTERM or SIGINT. Return the exit code."""
     logs.configure("worker", settings)
 
     async def main() -> None:

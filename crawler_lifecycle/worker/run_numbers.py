@@ -1,9 +1,9 @@
-"""Run ids: raises the counter above every id that anything outside of the database still uses.
+"""Run ids: raises the database's counter above every id that is still in use outside of the database.
 
-A database that was restored from a copy, or made anew, would give numbers out again. What lies under them keeps its
-uid, so nothing is ever taken for another run's; but two runs of one number are hard to tell apart for people, and names
-on the cluster are taken. So whoever upgrades the schema and every worker that starts asks what it can reach, and brings
-the counter forward. Numbers never go back, and gaps mean nothing.
+A database that was restored from a copy, or newly made, would use ids again. Uids still keep the runs apart. But people
+confuse two runs with one id, and the names of objects on the cluster are taken. Therefore each upgrade of the schema
+and each start of a worker asks the cluster and the other sources for their highest id, and raises the counter. The
+counter never goes down. Gaps between ids mean nothing.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which a worker puts off its first work so that numbers are right before it gives one out.
+#: The most seconds that a worker waits for the sources before it takes work and may assign a run id.
 FIRST_S = 10.0
-#: Seconds for a source where there is no limit.
+#: Seconds that a source may take if the caller sets no limit.
 FOR_EVER_S = 365 * 86_400.0
-#: Seconds between two tries of a source that did not answer.
+#: Seconds until a source that did not answer is asked again.
 AGAIN_S = 60.0
 
 
 @dataclass
 class Known:
-    """Answers of the sources: the highest number of each, and why some said nothing."""
+    """Answers of the sources: the highest run id of each, or the reason why it gave none."""
 
     highest: dict[str, int] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
 
     @property
     def above(self) -> int:
-        """The highest number of all."""
+        """The highest run id of all sources; 0 if none is known."""
         return max(self.highest.values(), default=0)
 
     def words(self, newest: int) -> list[str]:
-        """Sources that know numbers above ``newest``, for people."""
+        """Return a phrase for people for each source that knows a run id above ``newest``."""
         return [f"{name} knows run {number}" for name, number in sorted(self.highest.items()) if number > newest]
 
 
 def ask(sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = None) -> Known:
-    """Ask all sources at once for numbers above ``newest``. Raises nothing.
+    """Ask all sources at once for run ids above ``newest``. Raises nothing.
 
-    One that has not answered after ``limit_s`` is left behind and counts as one that did not.
+    A source that does not answer within ``limit_s`` seconds is reported as unanswered.
     """
     known = Known(troubles=dict.fromkeys(sources, f"no answer within {limit_s or FOR_EVER_S:g} s"))
     asking = Abreast[str, int](lambda name: sources[name].highest_run(newest), slow_s=limit_s or FOR_EVER_S)
@@ -59,14 +59,14 @@ def ask(sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = N
             del known.troubles[name]
         elif isinstance(answer, LifecycleError):
             known.troubles[name] = str(answer)
-        else:  # whatever the error is, it says nothing about the other sources and must not stop them
-            log.error("numbers of %s", name, exc_info=answer)
+        else:  # an unexpected error of one source must not stop the others
+            log.error("asking %s for run ids failed", name, exc_info=answer)
             known.troubles[name] = f"{type(answer).__name__}: {answer}"
     return known
 
 
 def bring_forward(store: RunNumberStore, sources: Mapping[str, KnowsRuns], limit_s: float | None = None) -> Known:
-    """Ask all sources, and let new runs begin above what they know. Raises ``StoreUnavailable``."""
+    """Ask all sources, and raise the counter above their highest run id. Raises ``StoreUnavailable``."""
     newest = store.newest_run_id()
     known = ask(sources, newest, limit_s)
     if store.begin_run_ids_above(known.above):
@@ -79,27 +79,27 @@ def bring_forward(store: RunNumberStore, sources: Mapping[str, KnowsRuns], limit
 
 
 class Numbers:
-    """Brings the counter forward once after the start of a worker; again only while a source has not answered."""
+    """Raises the counter once after the start of a worker, and again while a source has not answered."""
 
     def __init__(self, store: RunNumberStore, sources: Mapping[str, KnowsRuns], again_s: float = AGAIN_S) -> None:
         self._store = store
         self._left = dict(sources)
         self._troubles: dict[str, str] = {}
         self._loop = Loop(
-            "asking what bears numbers of runs",
+            "asking for the run ids in use",
             again_s,
-            meanwhile="new runs may get a number that is taken",
+            meanwhile="new runs may get an id that is in use",
             retry_s=(again_s, again_s),
         )
         self.first = asyncio.Event()
-        """Set when every source was asked once."""
+        """Set after the first turn, in which every source was asked."""
 
     def state(self) -> Mapping[str, object]:
-        """The present state, for a probe: which sources have not answered yet, and why."""
+        """Return the state for a probe: the sources that have not answered yet, and why."""
         return {"complete": not self._left, "unanswered": {name: self._troubles.get(name) for name in self._left}}
 
     async def run(self) -> None:
-        """Until every source has answered, or it is cancelled. Raises nothing."""
+        """Ask until every source has answered, or until cancelled. Raises nothing."""
         await self._loop.run(self._next)
 
     async def _next(self) -> float:
@@ -110,7 +110,7 @@ class Numbers:
         return DONE
 
     def _turn(self) -> None:
-        """Raises ``LifecycleError`` while a source has not answered."""
+        """Ask the sources that have not answered yet. Raises ``LifecycleError`` if one still does not answer."""
         try:
             known = bring_forward(self._store, self._left)
         except LifecycleError as error:

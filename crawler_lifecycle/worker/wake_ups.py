@@ -1,7 +1,7 @@
-"""Wake-ups: an observer's notice becomes the signal ``look_now`` to the run's workflow.
+"""Wake-ups: when the observer notices a change, the run's workflow gets the signal ``look_now``.
 
-The observer watches in a thread of its own; everything else happens in the event loop. The owner of a run is read from
-the database, together with what its last look saw, and never from Temporal's visibility, which may be behind.
+The observer watches in its own thread. Everything else happens in the event loop. The workflow of a run and the result
+of its last look are read from the database. Temporal's visibility store is not used, because it may be out of date.
 
 A failure here only costs time: a run that is not woken has its next look as planned.
 """
@@ -23,24 +23,24 @@ from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.ports.looks import ObserverHealth
 from crawler_lifecycle.store.runs.reads import WakeUpStore
 
-#: Seconds that an observer leaves to each one that was there before it. A look is on record by then, as a rule.
+#: Seconds that an observer waits for each observer that started before it. By then the look is usually recorded.
 STAGGER_S = 0.5
-#: Signals that are under way at once.
+#: The most signals that are sent at the same time.
 SIGNALS_AT_ONCE = 20
 #: Seconds between two readings of the observer's health.
 HEALTH_S = 1.0
-#: Seconds after an error of ours, and the most of them.
+#: Seconds to the next turn after an error: the first pause, and the longest.
 RETRY_S = (1.0, 30.0)
 
-#: Values of the label ``what``: noticed changes; changes that were joined with an earlier one or already seen by a
-#: look; delivered signals; failed tries.
+#: Values of the metric label ``what``: noticed changes; changes that were joined with an earlier one or that a look had
+#: already seen; delivered signals; failed tries.
 NOTICED, COALESCED, SENT, FAILED = "noticed", "coalesced", "sent", "failed"
 
 
 class Waker:
-    """One observer and the wake-ups that come of it.
+    """Sends wake-ups for the changes that one observer notices.
 
-    ``wake`` sends ``look_now`` to a workflow id and answers whether that workflow is open.
+    ``wake`` sends ``look_now`` to a workflow id, and returns whether that workflow is open.
     """
 
     def __init__(
@@ -61,20 +61,20 @@ class Waker:
         self._lock = threading.Lock()
         self._noticed: dict[int, datetime] = {}
         self._notices = 0
-        self._failures = Failures("waking runs", "they are looked at when that is due")
+        self._failures = Failures("waking runs", "their next looks come as planned")
         self.counts: Counter[str] = Counter()
 
     def health(self) -> ObserverHealth:
-        """The observer's."""
+        """Return the health of the observer."""
         return self._observer.health()
 
     def state(self) -> Mapping[str, object]:
-        """The present state, for a probe."""
+        """Return the present state, for a probe."""
         health = self.health()
         return {"observer": "up" if health.up else f"down: {health.problem}", "tasks": health.watched, **self.counts}
 
     async def run(self) -> None:
-        """Observe and wake until it is cancelled. Raises nothing."""
+        """Observe and wake until cancelled. Raises nothing."""
         ended, loop = threading.Event(), asyncio.get_running_loop()
 
         def changed(run_id: int, at: datetime) -> None:
@@ -84,14 +84,14 @@ class Waker:
         thread = threading.Thread(target=self._observer.watch, args=(changed, ended), name="observer", daemon=True)
         thread.start()
         try:
-            await Loop("taking in what the observer notices", 0.0, retry_s=RETRY_S).run(self._turn)
+            await Loop("handling noticed changes", 0.0, retry_s=RETRY_S).run(self._turn)
         finally:
             ended.set()
             await asyncio.to_thread(thread.join, 5.0)
             meters.observer_up(self.health().up)
 
     def _take(self, run_id: int, at: datetime) -> bool:
-        """Called in the observer's thread. Returns whether the loop must be woken."""
+        """Keep a noticed change; called in the observer's thread. Return whether the event loop must be woken."""
         with self._lock:
             first = not self._noticed
             known = self._noticed.get(run_id)
@@ -100,7 +100,7 @@ class Waker:
         return first
 
     async def _turn(self) -> None:
-        """Wait until something was noticed or is due, and at most for ``HEALTH_S``; then see to it."""
+        """Wait for a change or a due wake-up, at most ``HEALTH_S`` seconds; then send the wake-ups that are due."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(max(self._wakes.next_at() - self._clock(), 0.0), HEALTH_S)):
                 await self._bell.wait()
@@ -117,11 +117,11 @@ class Waker:
             await self._serve(due)
 
     async def _serve(self, due: list[int]) -> None:
-        """Decide about these runs by the present rows, and send the signals."""
+        """Decide by the present rows which of these runs to wake, and send the signals."""
         try:
             standings = await asyncio.to_thread(self._store.wake_targets, due)
             wakes = self._wakes.decide(due, standings, self._clock())
-        except Exception as error:  # each run has a back-off of its own
+        except Exception as error:  # back off for each run, not for the whole loop
             self._failures.failed(error)
             for run_id in due:
                 self._failed(run_id)
@@ -133,7 +133,7 @@ class Waker:
             self._failures.worked()
 
     async def _send(self, wake: Wake) -> Exception | None:
-        """The error of the call; ``None`` when the workflow got the signal."""
+        """Send one signal. Return the error of the call; ``None`` if Temporal answered."""
         try:
             async with self._at_once:
                 heard = await self._wake(wake.workflow_id)

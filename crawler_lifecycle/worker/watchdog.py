@@ -1,7 +1,8 @@
-"""Ends a process that was asked to end, even when its threads hang.
+"""Ends a process after SIGTERM or SIGINT, even if its threads hang.
 
-A thread that hangs (a call without a time limit, a workflow whose code never yields) cannot be ended from outside, and
-the interpreter waits for it: without this, SIGTERM would not end the process, and its successor would wait for it.
+Python cannot end a thread that hangs, such as a call without a time limit or a workflow whose code never yields. The
+interpreter waits for the thread. Without the watchdog, SIGTERM would not end the process, and a new process could not
+replace it.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from collections.abc import Callable, Iterable
 
 log = logging.getLogger(__name__)
 
-#: Seconds after the grace for the rest of the shutdown: closing connections, the last log lines.
+#: Seconds after the grace time for the rest of the shutdown: closing connections, the last log lines.
 MORE_S = 4.0
-#: Seconds for the last line: a thread that hangs may hold the log.
+#: Seconds to write the last log line: a thread that hangs may hold the lock of the log.
 LAST_LINE_S = 0.5
 EXIT_HUNG = 70
 
 
 class Watchdog:
-    """Ends this process for good, ``seconds`` after one of the signals, unless it has ended by itself."""
+    """Ends this process at once, ``seconds`` after one of the signals, unless it has ended by then."""
 
     def __init__(self, seconds: float, *, leave: Callable[[int], object] = os._exit) -> None:
         self._seconds = seconds
@@ -32,9 +33,10 @@ class Watchdog:
         self._known: frozenset[int] = frozenset()
 
     def watch(self, signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
-        """Begin, in the main thread and after whoever else handles these signals: a loop still hears of them itself.
+        """Begin to watch. Call it in the main thread, and after an event loop has set its own handlers.
 
-        The handler only writes a byte: it may interrupt the main thread anywhere, and may wait for no lock.
+        The event loop still receives the signals. The handler here only writes a byte, because it may interrupt the
+        main thread anywhere and must not wait for a lock.
         """
         threading.Thread(target=self._wait, name="watchdog", daemon=True).start()
         self._known = frozenset(t.ident or 0 for t in threading.enumerate() if t is not threading.main_thread())
@@ -51,20 +53,20 @@ class Watchdog:
 
     def _say(self) -> None:
         log.critical(
-            "the process did not end within %g s and is ended now, tasks and all; still busy: %s",
+            "the process did not end within %g s and is now ended by force; still busy: %s",
             self._seconds,
-            "; ".join(busy(self._known)) or "nothing that Python knows of",
+            "; ".join(busy(self._known)) or "no thread of Python",
         )
         logging.shutdown()
 
 
 def busy(known: Iterable[int] = ()) -> list[str]:
-    """The threads that still do something, and where in the code; not those that were ``known`` before the work."""
+    """Return each running thread, and its line of code. Threads in ``known`` and the calling one are left out."""
     frames, mine = sys._current_frames(), {threading.get_ident(), *known}
-    told = []
+    found = []
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
         if frame is not None and thread.ident not in mine:
             code = frame.f_code
-            told.append(f"{thread.name} in {code.co_name} ({os.path.basename(code.co_filename)}:{frame.f_lineno})")
-    return told
+            found.append(f"{thread.name} in {code.co_name} ({os.path.basename(code.co_filename)}:{frame.f_lineno})")
+    return found

@@ -148,7 +148,7 @@ def test_a_token_never_goes_to_an_address_found_in_a_file(
     if verb[0] != "doctor":
         assert result.code == 0, result.err
         assert seen[1]
-        assert "the token is not shown to" in result.err
+        assert "the token is not sent to" in result.err
     assert all("authorization" not in head for head in seen[1])
     shown = crawlctl("crawler", "list", "--gateway", seen[0], *more)
     assert shown.code == 0

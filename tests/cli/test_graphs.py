@@ -67,16 +67,16 @@ def test_a_graph_is_built_by_its_module_in_a_process_beside_and_sent_in_pages(
     assert crawlctl("graph", "start", "--file", "shops.json").code == 0
     assert body(drafts)["fingerprint"] == sent["fingerprint"]
     failed = crawlctl("graph", "start", "shops:nobody", "--", "7")
-    assert (failed.code, "gave no graph" in failed.err) == (2, True)
+    assert (failed.code, "returned no graph" in failed.err) == (2, True)
     assert "next: python -m crawler_lifecycle.graphs.script shops:nobody 7" in failed.err
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("nonsense", "this is no JSON"),
-        ("[]", "give an object with steps"),
-        ('{"steps": [], "speed": 1}', "give an object with steps"),
+        ("nonsense", "this is not valid JSON"),
+        ("[]", "give a JSON object with steps"),
+        ('{"steps": [], "speed": 1}', "give a JSON object with steps"),
         ('{"steps": [{"path": "a", "kind": "crawl", "job": {"crawler": "c"}, "deps": ["b"]}]}', 'step "a"'),
         ('{"steps": [], "options": {"speed": 1}}', "speed"),
     ],

@@ -106,7 +106,7 @@ def test_dev_refuses_by_name_what_it_decides_itself(dev: Callable[..., Any], tmp
         given = str(tmp_path / "some.toml") if name == "LIFECYCLE_CONFIG" else VALUES.get(name, "given")
         done = dev(**{name: given})
         assert done.code == Exit.USAGE
-        assert f"{name}: crawlctl dev decides this itself" in done.err
+        assert f"{name}: crawlctl dev chooses this itself" in done.err
         assert f"unset {name}" in done.err
 
 
@@ -131,5 +131,5 @@ def test_another_catalogue_of_the_environment_stands_beside_the_first(
     (tmp_path / "crawlers.yaml").write_text("[]")
     plan = Layout(tmp_path, dict.fromkeys([*PORTS], 1), crawlers=tmp_path / "crawlers.yaml")
     assert Stack(plan)._catalogues() == (tmp_path / "crawlers.yaml", tmp_path / "more.yaml")
-    with pytest.raises(CommandFailed, match="LIFECYCLE_MORE_CRAWLERS: the crawler of --site"):
+    with pytest.raises(CommandFailed, match="LIFECYCLE_MORE_CRAWLERS cannot be used with --site"):
         Stack(replace(plan, site=tmp_path))._catalogues()

@@ -257,7 +257,7 @@ def test_an_argument_whose_bytes_are_no_text_is_refused(crawlctl: Crawlctl, word
     result = crawlctl(*words)
     assert (result.code, result.out) == (2, "")
     assert f"argument {len(words)}: " in result.err
-    assert "is no text" in result.err
+    assert "is not valid UTF-8" in result.err
     assert "write it in UTF-8" in result.err
 
 

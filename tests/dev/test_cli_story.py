@@ -34,7 +34,7 @@ def ended(running: Dev) -> int:
         words = ("tasks", "add", run, "-a", f"site={running.known['site']}")
         first, second = running.crawlctl(*words, "-o", "json"), running.crawlctl(*words, "-o", "json")
         assert json.loads(first.stdout)["tasks"] == json.loads(second.stdout)["tasks"]
-        assert "1 of them were added before" in second.stderr
+        assert "1 of them were added earlier" in second.stderr
         process = subprocess.Popen(
             [*CRAWLCTL, "--gateway", running.known["gateway"], "watch", run, "--timeout", "100s"],
             stdout=subprocess.PIPE,

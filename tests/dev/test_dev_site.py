@@ -115,7 +115,7 @@ def test_beside_a_catalogue_of_ones_own(empty: Dev) -> None:
 
 @pytest.mark.parametrize(
     ("make", "words"),
-    [(None, "does not exist"), ("file", "is no folder"), ("folder", "holds no HTML page")],
+    [(None, "does not exist"), ("file", "is not a folder"), ("folder", "has no HTML page")],
 )
 def test_what_is_no_site_is_refused_before_anything_starts(tmp_path: Path, make: str | None, words: str) -> None:
     target = tmp_path / "target"

@@ -191,7 +191,7 @@ def test_crawls_outlive_it_unless_they_are_to_end_too(dev: Dev) -> None:
     wait_until(lambda: _crawlers_of(dev, run_id))
     crawler = _crawlers_of(dev, run_id)
     assert dev.end(signal.SIGINT) == 0
-    assert "1 run goes on without us" in dev.error_output()
+    assert "1 run continues" in dev.error_output()
     assert _crawlers_of(dev, run_id) == crawler
 
     dev.start("--kill")

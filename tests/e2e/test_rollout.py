@@ -67,7 +67,7 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
 def _leaves(world: World) -> bool:
     """Whether the worker says that it leaves; one that is only slow to answer has not said so."""
     answer = httpx.get(f"{world.stack.addresses['worker']}/readyz", timeout=60, trust_env=False)
-    return answer.status_code == 503 and "is leaving" in answer.text
+    return answer.status_code == 503 and "is shutting down" in answer.text
 
 
 def _tries(world: World, workflow_id: str, activity: str) -> list[int]:

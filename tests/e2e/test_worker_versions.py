@@ -106,7 +106,7 @@ def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
     assert all("of version crawler-lifecycle.a" not in text for level, text in workers), workers
     ours.undeploy(A)
     until(lambda: {level for level, _ in _workers(ours)} == {"bad"}, "a doctor that sees that nobody gets work")
-    assert "nobody of version crawler-lifecycle.a, which is current, polls" in _workers(ours)[0][1]
+    assert "no worker of the current version (version crawler-lifecycle.a) polls" in _workers(ours)[0][1]
     documented(ours, "set-current-version", "--unversioned")
     moved(ours, first, "worker")
     ours.gateway.stop(first, requested_by="ada")

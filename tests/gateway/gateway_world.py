@@ -189,7 +189,7 @@ class FakeWorkflows:
     async def _reach(self) -> None:
         await asyncio.sleep(0)
         if self.down:
-            raise TemporalUnavailable("Temporal did not take the call (UNAVAILABLE): refused")
+            raise TemporalUnavailable("Temporal refused the call (UNAVAILABLE): refused")
 
     async def _lose(self) -> None:
         if self.lose_answers:

@@ -516,14 +516,14 @@ def examined(kubeconfig: Path, **more: Any) -> list[tuple[str, str, str]]:
 def test_the_doctor_finds_nothing_wrong_with_what_deploy_makes(demo: Deployed_) -> None:
     found = examined(demo.cluster.kubeconfig)
     assert [one for one in found if one[1] != "ok"] == []
-    assert ("rights", "ok", "the rights of every component are there, as admin") in found
+    assert ("rights", "ok", "every component has its rights, checked as admin") in found
 
 
 @pytest.mark.parametrize("account", list(rbac.COMPONENTS))
 def test_the_doctor_in_a_components_place(demo: Deployed_, account: str) -> None:
     found = examined(demo.cluster.kubeconfig_of(f"system:serviceaccount:{SERVICES}:{account}", CRAWLS))
     assert [one for one in found if one[1] == "bad"] == []
-    assert ("rights", "ok", f"{account} has its rights, as system:serviceaccount:{SERVICES}:{account}") in found
+    assert ("rights", "ok", f"{account} has its rights, checked as system:serviceaccount:{SERVICES}:{account}") in found
 
 
 def test_the_doctor_as_somebody_without_rights(demo: Deployed_) -> None:

@@ -60,7 +60,7 @@ async def test_keys_rotate() -> None:
     assert new.metadata["encryption-key-id"] == b"2026"
     [closed] = await Encryption(read_keys(f"2026={NEW}")).decode([old])
     assert (closed.data, closed.metadata["encoding"]) == (old.data, ENCODING), "it goes on as it is, for its reader"
-    assert "key '2025'; LIFECYCLE_PAYLOADS__KEYS has 2026: add that key" in closed.metadata[WHY].decode()
+    assert "key '2025'; LIFECYCLE_PAYLOADS__KEYS only has 2026; add that key" in closed.metadata[WHY].decode()
 
 
 async def test_a_changed_payload_does_not_open() -> None:
@@ -68,7 +68,7 @@ async def test_a_changed_payload_does_not_open() -> None:
     (hidden,) = await codec.encode([Payload(data=b"x" * 50)])
     for broken in (hidden.data[:-1] + bytes([hidden.data[-1] ^ 1]), hidden.data[:10], b""):
         [closed] = await codec.decode([Payload(metadata=dict(hidden.metadata), data=broken)])
-        assert b"was changed, or the key was" in closed.metadata[WHY]
+        assert b"the payload or the key was changed" in closed.metadata[WHY]
         [value] = TolerantPayloadConverter().from_payloads([closed])
         assert isinstance(value, Undecoded)
         assert value.locked
@@ -182,7 +182,7 @@ async def test_a_worker_without_the_key_changes_nothing_and_says_which_is_missin
     await ours.start_workflow(names.LIFECYCLE_WORKFLOW, request, id="late", task_queue=names.QUEUE_MAIN)
     async with laboratory(lost, tmp_path, clock=utc_now):
         handle = server.client.get_workflow_handle("late")
-        told = "encrypted with the key '2025'; LIFECYCLE_PAYLOADS__KEYS has 2026"
+        told = "encrypted with the key '2025'; LIFECYCLE_PAYLOADS__KEYS only has 2026"
         async with asyncio.timeout(60):
             while "WORKFLOW_TASK_FAILED" not in (await handle.fetch_history()).to_json():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

@@ -106,7 +106,7 @@ def test_one_turn(caplog: pytest.LogCaptureFixture) -> None:
     assert keeper.calls == [(1, [0, 1]), (2, [0])]
     assert [one.key for one in keeper.ends] == [(1, 2, 1), (99, 0, 1)]
     assert helper.state() | {"last_s": 0} == {"kept": 2, "unknown": 1, "problem": None, "last_s": 0, "released": 3}
-    assert caplog.text.count("belong to no row") == 1
+    assert caplog.text.count("have no row in the database") == 1
 
 
 def test_what_is_under_the_name_of_another_object_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
@@ -117,7 +117,7 @@ def test_what_is_under_the_name_of_another_object_is_unknown(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         assert helper.turn() == (0, 0)
     assert (helper.state()["kept"], helper.state()["unknown"], keeper.calls) == (3, 2, [])
-    assert "2 ended tasks of the cluster belong to no row" in caplog.text
+    assert "the cluster keeps 2 ended tasks that have no row in the database" in caplog.text
 
 
 def test_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

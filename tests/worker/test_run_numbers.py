@@ -114,7 +114,7 @@ async def test_a_worker_asks_again_until_each_has_answered(caplog: pytest.LogCap
     assert numbers.state() == {"complete": True, "unanswered": {}}
     assert there.asked == 1
     assert max(store.begun) == 8
-    assert caplog.text.count("a number that is taken: the cluster: away") == 1, "told once, not at every try"
+    assert caplog.text.count("an id that is in use: the cluster: away") == 1, "told once, not at every try"
 
 
 async def test_one_that_hangs_keeps_no_worker_from_leaving() -> None:

@@ -326,4 +326,4 @@ async def test_while_it_serves_readiness_says_what_the_database_has_become(
     assert worker.until(lambda status, body: status == 200)["missing"] == {}
     code, said = worker.end()
     assert code == 0
-    assert "is there again" in said
+    assert "is available again" in said

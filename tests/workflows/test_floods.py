@@ -102,7 +102,7 @@ async def test_a_flooded_run_is_stopped_as_any_other(
     with caplog.at_level(logging.INFO, "temporalio.workflow"):
         await flood(handle, short)
     lines = [r for r in caplog.records if r.getMessage().startswith("signal noise-")]
-    last = [r for r in lines if "more of this moment is not logged" in r.getMessage()]
+    last = [r for r in lines if "further lines of this step are not logged" in r.getMessage()]
     assert len(lines) <= (len(last) + short // LINES_MAX) * LINES_MAX
     await handle.signal("stop", {"requested_by": "ada"})
     result = await lab.ended(handle)

@@ -1,1 +1,1 @@
-"""Verbs about the installation."""
+"""Verbs for administrators: services, database, cluster and audits."""

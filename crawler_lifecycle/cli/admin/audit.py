@@ -1,4 +1,4 @@
-"""``crawlctl audit``: compares database, cluster and Temporal."""
+"""``crawlctl audit``: compares database, cluster and Temporal, and shows the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crawler_lifecycle.subjects import Column, Document, of
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
 
-#: How long an audit is waited for without ``--timeout``, in seconds.
+#: Seconds to wait for the report without ``--timeout``.
 WAIT_S = 300.0
 
 
@@ -41,21 +41,21 @@ FINDINGS = (
 
 def audit(
     *,
-    repair: Annotated[bool, Parameter(negative=(), help="put right what is due, and do not only tell")] = False,
-    adopt: Annotated[bool, Parameter(negative=(), help="take up again what executes and no row knows")] = False,
-    end_unknown: Annotated[bool, Parameter(negative=(), help="end what executes and no row knows")] = False,
+    repair: Annotated[bool, Parameter(negative=(), help="also repair the findings that are due")] = False,
+    adopt: Annotated[bool, Parameter(negative=(), help="make rows for tasks that execute without a row")] = False,
+    end_unknown: Annotated[bool, Parameter(negative=(), help="end tasks that execute without a row")] = False,
 ) -> int:
-    """Compare database, cluster and Temporal now. The exit code is 0 when nothing is left to put right, else 1.
+    """Compare database, cluster and Temporal now. The exit code is 0 if nothing is left to repair, else 1.
 
-    Nothing is repaired before its grace is over: a run whose workflow was just terminated may be resumed in the next
-    moment. The table says when each finding is due.
+    A finding is repaired only after a waiting time, because the difference may end by itself. The table shows when each
+    finding is due.
 
-    What executes and no row knows is left alone whatever it is, because a database that was restored from an older copy
-    knows too little. --adopt makes its rows again, from its workflow and from what lies on the cluster, so that it is
-    looked at, stopped and archived as before; --end-unknown ends it. Both act at once.
+    Tasks and workflows without a row in the database are not changed, because the database may have been restored from
+    an older copy. --adopt makes their rows again from their workflow and from the cluster; then they are checked,
+    stopped and archived as before. --end-unknown ends them. Both act at once.
     """
     if adopt and end_unknown:
-        why = "what is taken up again goes on"
+        why = "adopted tasks continue, and --end-unknown would end them"
         raise CommandFailed(Exit.USAGE, "--adopt and --end-unknown exclude each other", why, "give one of them")
     with current().gateway() as gateway:
         answer = gateway.audit(repair=repair, unknown="adopt" if adopt else "end" if end_unknown else "leave")
@@ -72,15 +72,15 @@ def audit(
 
 
 def _awaited(gateway: Gateway, audit_id: str) -> Document:
-    """The report, once the audit has ended. Raises ``CommandFailed`` when it takes too long."""
-    say(f"audit {audit_id} is going on …")
+    """Return the report when the audit has ended. Raises ``CommandFailed`` if it takes too long."""
+    say(f"audit {audit_id} is running …")
     limit = current().timeout_s or WAIT_S
     for report in Polling(timeout_s=limit).answers(lambda: gateway.audit_report(audit_id)):
         if report is not None:
             return report
-    why = f"no report within {span(limit)}; workers of the role audit make it"
-    cure = "crawlctl doctor (does one poll?), then crawlctl audit again"
-    raise CommandFailed(Exit.GAVE_UP_WAITING, f"audit {audit_id} is still going on", why, cure)
+    why = f"no report within {span(limit)}; a worker of the role audit must make it"
+    cure = "check with crawlctl doctor that such a worker runs, then repeat crawlctl audit"
+    raise CommandFailed(Exit.GAVE_UP_WAITING, f"audit {audit_id} has not ended yet", why, cure)
 
 
 def _summary(report: Document) -> list[str]:
@@ -88,9 +88,9 @@ def _summary(report: Document) -> list[str]:
     counts = ", ".join(f"{count:,} {str(name).replace('_', ' ')}" for name, count in looked.items())
     found, left = sum((report.get("found") or {}).values()), int(report.get("left") or 0)
     lines = [f"compared: {counts or 'nothing'}", f"found {found}, repaired {found - left}, left {left}"]
-    lines += [f"trouble: {trouble}" for trouble in report.get("troubles") or ()]
+    lines += [f"not compared: {trouble}" for trouble in report.get("troubles") or ()]
     if len(report.get("findings") or ()) < found:
-        lines.append("the first findings are shown; all open ones: GET /v1/audit")
+        lines.append("only the first findings are shown; for all open findings: GET /v1/audit")
     if left and not report.get("repair"):
         lines.append("next: crawlctl audit --repair")
     return lines

@@ -1,4 +1,4 @@
-"""``crawlctl cluster``: for an administrator of the Kubernetes cluster when none of our services is up."""
+"""``crawlctl cluster release``: removes our finalizer from pods. It needs the Kubernetes cluster, but no service."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
 
-#: Patches at once, and how often a pod is tried when the server asks us to wait.
+#: Patches at once, and the most tries for a pod while the server asks us to wait.
 THREADS, TRIES = 8, 5
-#: How long a server is waited for that asks for time and does not say how much, in seconds.
+#: Seconds to wait if the server asks us to wait but gives no time.
 PAUSE_S = 1.0
-#: How many pods are between two lines about the progress.
-TOLD_EVERY = 1000
+#: Pods between two lines about the progress.
+PROGRESS_EVERY = 1000
 
 
 def _state(row: Document) -> str:
-    """The state of a pod, in words."""
+    """Return the state of a pod in words."""
     words = [str(row["phase"])]
     for name, verb in (("ended_at", "ended"), ("deleted_at", "being deleted since")):
         if (at := moment(row.get(name))) is not None:
@@ -42,7 +42,7 @@ def _state(row: Document) -> str:
 
 
 def _became(row: Document) -> str | None:
-    return row["trouble"] or {None: None, True: "released", False: "gone already"}[row["released"]]
+    return row["trouble"] or {None: None, True: "released", False: "already gone"}[row["released"]]
 
 
 PODS = (
@@ -58,31 +58,29 @@ PODS = (
 
 def release(
     *,
-    run: Annotated[int | None, Parameter(help="only pods of this run, whatever they do")] = None,
+    run: Annotated[int | None, Parameter(help="only pods of this run, in any state")] = None,
     everything: Annotated[
-        bool, Parameter(name="--all", negative=(), help="pods that still execute, too; default: ended or being deleted")
+        bool, Parameter(name="--all", negative=(), help="also pods that execute; default: ended or being deleted")
     ] = False,
-    yes: Annotated[bool, Parameter(negative=(), help="do it; without this it is only told")] = False,
-    namespace: Annotated[str | None, Parameter(help="namespace of the crawls; default: that of the settings")] = None,
-    kubeconfig: Annotated[
-        Path | None, Parameter(help="kubeconfig of the cluster; default: as kubectl finds it")
-    ] = None,
-    context: Annotated[str | None, Parameter(help="context of the kubeconfig; default: its current one")] = None,
+    yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the pods are only listed")] = False,
+    namespace: Annotated[str | None, Parameter(help="namespace of the crawls; default: from the settings")] = None,
+    kubeconfig: Annotated[Path | None, Parameter(help="kubeconfig of the cluster; default: that of kubectl")] = None,
+    context: Annotated[str | None, Parameter(help="context of the kubeconfig; default: the current context")] = None,
 ) -> int:
-    """Take our finalizer from pods, so that the cluster can forget them. Needs none of our services.
+    """Remove our finalizer from pods, so that the cluster can delete them. Needs none of our services.
 
-    The finalizer keeps a pod until its end is in the database. Where nobody will record it any more (our services are
-    gone, or the namespace shall go), an administrator takes it away. Without --yes nothing is changed. What was not
-    recorded by then may be lost: its task ends as LOST.
+    The finalizer keeps a pod until its end is in the database. If nothing will record the end any more (our services
+    are removed, or the namespace is being deleted), an administrator removes the finalizer. Without --yes nothing is
+    changed. An end that was not recorded before may be lost: its task becomes LOST.
     """
     if run is not None and everything:
-        raise CommandFailed(Exit.USAGE, "--run and --all exclude each other", "--run has all pods of its run already")
+        raise CommandFailed(Exit.USAGE, "--run and --all exclude each other", "--run already includes all its pods")
     place = ClusterAccess(kubeconfig, context, namespace)
     api = cluster_access.connect(place.settings())
     try:
         rows = _listed(api, run, everything)
         if not rows:
-            cluster_access.namespace_phase(api)  # where there is no namespace, every list is empty
+            cluster_access.namespace_phase(api)  # raises if the namespace does not exist: its list is empty too
         if yes:
             _release(api, rows)
     finally:
@@ -96,12 +94,12 @@ def release(
         table=lambda: show_rows(documents, PODS, empty=f"no pod in {api.namespace} waits for our finalizer"),
         rows=documents,
     )
-    _tell(api, rows, yes=yes, again=_again(run, everything, place))
+    _summarise(api, rows, yes=yes, again=_again(run, everything, place))
     return _code(rows)
 
 
 class _Row:
-    """A pod and what became of it."""
+    """A pod, and the result of its release."""
 
     def __init__(self, pod: Pod, *, waits: bool) -> None:
         self.pod, self.waits = pod, waits
@@ -110,7 +108,7 @@ class _Row:
         self.status: int | None = None
 
     def document(self) -> Document:
-        """For tables and programs."""
+        """Return the document for tables and programs."""
         from crawler_lifecycle.clusters.kubernetes.looks.listing import numbers_of
         from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended_at
 
@@ -139,14 +137,14 @@ def _listed(api: Api, run: int | None, everything: bool) -> list[_Row]:
 
 
 def _release(api: Api, rows: Sequence[_Row]) -> None:
-    """Let go of every pod; one that cannot be does not keep the others."""
+    """Release every pod. An error of one pod does not stop the others."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="release") as threads:
-        for count, _ in enumerate(threads.map(lambda row: _let_go(api, row), rows), 1):
-            if count % TOLD_EVERY == 0 and count < len(rows):
+        for count, _ in enumerate(threads.map(lambda row: _release_one(api, row), rows), 1):
+            if count % PROGRESS_EVERY == 0 and count < len(rows):
                 say(f"{count:,} of {len(rows):,} pods …")
 
 
-def _let_go(api: Api, row: _Row) -> None:
+def _release_one(api: Api, row: _Row) -> None:
     from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
     from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
 
@@ -165,27 +163,27 @@ def _let_go(api: Api, row: _Row) -> None:
 
 
 def _again(run: int | None, everything: bool, place: ClusterAccess) -> str:
-    """The same call once more, and in earnest."""
+    """Return the same command line with ``--yes``."""
     words = ["crawlctl cluster release"]
     options = {"--namespace": place.namespace, "--kubeconfig": place.kubeconfig, "--context": place.context}
     words += [f"{name} {value}" for name, value in ({"--run": run} | options).items() if value is not None]
     return " ".join([*words, *(["--all"] if everything else []), "--yes"])
 
 
-def _tell(api: Api, rows: Sequence[_Row], *, yes: bool, again: str) -> None:
+def _summarise(api: Api, rows: Sequence[_Row], *, yes: bool, again: str) -> None:
     if not rows:
         return
     if not yes:
         count = "1 pod" if len(rows) == 1 else f"{len(rows):,} pods"
         running = sum(not row.waits for row in rows)
         if running:
-            say(f"{running:,} of them still execute: how they end may then never be known")
+            say(f"{running:,} of them still execute: after a release their end may never be known")
         say(f"{count} in {api.namespace} on {api.host}; nothing was changed")
         say(f"next: {again}")
         return
     done, gone = sum(row.released is True for row in rows), sum(row.released is False for row in rows)
     left = len(rows) - done - gone
-    say(f"released {done:,}, gone already {gone:,}, left {left:,}, in {api.namespace} on {api.host}")
+    say(f"released {done:,}, already gone {gone:,}, left {left:,}, in {api.namespace} on {api.host}")
     if left:
         say(f"next: {again}")
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 
 DEFAULT_AGE = "14d"
-#: Runs read from the database in one go.
+#: Runs in one query of the database.
 PAGE = 500
-#: How many runs are between two lines about the progress.
-TOLD_EVERY = 500
+#: Runs between two lines about the progress.
+PROGRESS_EVERY = 500
 
 
 def _became(row: Document) -> str | None:
@@ -49,17 +49,18 @@ RUNS = (
 
 def tidy(
     *,
-    older_than: Annotated[str, Parameter(help="what ended and was exported longer ago; at least 12h")] = DEFAULT_AGE,
+    older_than: Annotated[str, Parameter(help="age of the runs' end and export; at least 12h")] = DEFAULT_AGE,
     incomplete: Annotated[
-        bool, Parameter(negative=(), help="also runs whose archive lacks files; crawlctl export RUN says which")
+        bool, Parameter(negative=(), help="also runs with an incomplete archive; crawlctl export RUN shows them")
     ] = False,
-    yes: Annotated[bool, Parameter(negative=(), help="do it; without this it is only told")] = False,
+    yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the runs are only listed")] = False,
 ) -> int:
-    """Remove what old runs left on the shared volume and in object storage; archives stay.
+    """Remove files of old runs from the shared volume and from object storage. Archives stay.
 
-    Removed are files and saved state of runs that have ended and were exported, or had nothing to export. What is live,
-    recent, not exported or unknown to the database is kept and told. Without --yes nothing is changed. It may be called
-    at any time, also twice at once. A run that is resumed afterwards begins anew, and says so.
+    The command removes files and saved state of runs that have ended and were exported, or had nothing to export. It
+    keeps and lists runs that are live, recent, not exported or unknown to the database. Without --yes nothing is
+    changed. It may be called at any time, also twice at once. A run that is resumed later starts from the beginning,
+    and its record says this.
     """
     from crawler_lifecycle.domain.retention import FILES
     from crawler_lifecycle.store import open_store
@@ -72,7 +73,7 @@ def tidy(
         rows = work.find(places)
         troubles = work.remove(rows, places) if yes else []
     _show(rows, troubles, places, age_s)
-    _tell(rows, troubles, yes=yes, again=_again(older_than, incomplete))
+    _summarise(rows, troubles, yes=yes, again=_again(older_than, incomplete))
     return Exit.ERROR if troubles or any(row.trouble for row in rows) else Exit.DONE
 
 
@@ -81,9 +82,9 @@ def _places(settings: Settings) -> list[FilesPlace]:
     from crawler_lifecycle.clusters.kind import kind_of
 
     if kind_of(settings.cluster).clears_itself:
-        why = "the scheduler service clears a local cluster by itself (LIFECYCLE_CLUSTER__KEEP_DAYS)"
-        cure = "LIFECYCLE_CLUSTER__KIND=kubernetes, with the settings of the workers"
-        raise CommandFailed(Exit.USAGE, "this clears what crawl pods left", why, cure)
+        why = "the scheduler service removes the files of a local cluster by itself (LIFECYCLE_CLUSTER__KEEP_DAYS)"
+        cure = "set LIFECYCLE_CLUSTER__KIND=kubernetes, and the other settings of the workers"
+        raise CommandFailed(Exit.USAGE, "crawlctl cluster tidy only removes files of crawl pods", why, cure)
     try:
         found = compose.build_places(settings)
     except InvalidRequest as error:
@@ -91,13 +92,13 @@ def _places(settings: Settings) -> list[FilesPlace]:
         raise CommandFailed(Exit.USAGE, what, None, cure) from None
     if not found:
         what = "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them is set"
-        raise CommandFailed(Exit.USAGE, what, None, "name the place where crawl pods leave files")
+        raise CommandFailed(Exit.USAGE, what, None, "set the one where crawl pods write their files")
     return found
 
 
 @dataclass
 class _Row:
-    """Files that lie somewhere under the name of a run, and what became of it."""
+    """Files under the name of a run, and the result of their removal."""
 
     name: str
     places: list[FilesPlace] = field(default_factory=list)
@@ -113,7 +114,7 @@ class _Row:
         return self.ref.run_id if self.ref is not None else None
 
     def document(self) -> Document:
-        """For tables and programs."""
+        """Return the document for tables and programs."""
         ended = self.run.ended_at if self.run is not None else None
         return {
             "name": self.name,
@@ -137,7 +138,7 @@ class _Tidying:
         self._incomplete = incomplete
 
     def find(self, places: Sequence[FilesPlace]) -> list[_Row]:
-        """Everything that lies where runs do, and where each run stands."""
+        """Return a row with the state of each run that has files in one of the places."""
         rows: dict[str, _Row] = {}
         for place in places:
             for name in _names(place):
@@ -159,17 +160,17 @@ class _Tidying:
             row.run = found
 
     def remove(self, rows: Sequence[_Row], places: Sequence[FilesPlace]) -> list[str]:
-        """Remove what is old; what an earlier call could not end, and why this one cannot either."""
+        """Remove the files of old runs, and finish removals of earlier calls. Return the errors of those."""
         due = [row for row in rows if row.stand is RetentionState.OLD]
         for count, row in enumerate(due, 1):
             self._remove(row, places)
-            if count % TOLD_EVERY == 0 and count < len(due):
+            if count % PROGRESS_EVERY == 0 and count < len(due):
                 say(f"{count:,} of {len(due):,} runs …")
         return [trouble for place in places for trouble in place.finish()]
 
     def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
-        """One run, in every place: what it left may have come to one of them since they were listed."""
-        assert row.ref is not None  # what is unknown is not old
+        """Remove the files of one run from every place: it may have new files since the places were listed."""
+        assert row.ref is not None  # an unknown name is never old
         run, run_id = row.ref, row.ref.run_id
 
         def put_aside() -> None:
@@ -179,7 +180,7 @@ class _Tidying:
         try:
             row.stand, attempt = self._store.give_up_files(run_id, self._before, put_aside, incomplete=self._incomplete)
             if row.stand is not RetentionState.OLD:
-                row.why = "it changed in this moment"
+                row.why = "it has just changed"
                 return
             for place in places:
                 place.remove(run, attempt)
@@ -201,7 +202,7 @@ def _names(place: FilesPlace) -> set[str]:
 
 
 def _show(rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float) -> None:
-    """Write what was found; for people, what is live, recent or empty is only counted: it is most of it."""
+    """Print the rows. For people, live, recent and empty runs are only counted, because there are so many."""
     quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
     documents = [row.document() for row in rows]
     shown = [row.document() for row in rows if row.stand not in quiet or row.trouble]
@@ -226,12 +227,12 @@ def _counts(rows: Sequence[_Row]) -> dict[str, int]:
     return {str(stand): count for stand in RetentionState if (count := sum(row.stand is stand for row in rows))}
 
 
-def _tell(rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, again: str) -> None:
+def _summarise(rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, again: str) -> None:
     for trouble in troubles:
-        say(f"trouble: {clean(trouble)}")
+        say(f"not finished: {clean(trouble)}")
     counts = _counts(rows)
-    told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    say(f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}" + (f": {told}" if told else ""))
+    states = ", ".join(f"{count:,} {state}" for state, count in counts.items())
+    say(f"found {len(rows):,} {'run' if len(rows) == 1 else 'runs'}" + (f": {states}" if states else ""))
     if yes:
         failed = sum(row.trouble is not None for row in rows)
         say(f"removed {sum(row.removed for row in rows):,}, failed {failed:,}")
@@ -241,6 +242,6 @@ def _tell(rows: Sequence[_Row], troubles: Sequence[str], *, yes: bool, again: st
 
 
 def _again(older_than: str, incomplete: bool) -> str:
-    """The same call once more, and in earnest."""
+    """Return the same command line with ``--yes``."""
     words = ["crawlctl cluster tidy", *([] if older_than == "14d" else ["--older-than", older_than])]
     return " ".join([*words, *(["--incomplete"] if incomplete else []), "--yes"])

@@ -1,4 +1,4 @@
-"""``crawlctl db prune``: removes rows of runs that ended long ago, as far as nobody needs them."""
+"""``crawlctl db prune``: removes rows of runs that ended long ago, if nothing needs the rows any more."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store import Pruner
 
 DEFAULT_AGE = "90d"
-#: Pauses before a chunk is tried again that the database did not take, in seconds.
+#: Seconds before each retry of a chunk that the database refused.
 AGAIN_S = (1.0, 2.0, 4.0, 8.0)
-#: After a chunk others have the database for as long as the chunk took, in seconds: at least, and at most.
+#: Shortest and longest pause after a chunk, in seconds. Otherwise the pause is as long as the chunk took.
 LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
-#: How long is between two lines about the progress, in seconds.
-TOLD_EVERY_S = 10.0
+#: Seconds between two lines about the progress.
+PROGRESS_EVERY_S = 10.0
 
 T = TypeVar("T")
 
@@ -43,15 +43,16 @@ TABLES = (
 
 def prune(
     *,
-    older_than: Annotated[str, Parameter(help="runs that ended longer ago; at least 7d")] = DEFAULT_AGE,
-    yes: Annotated[bool, Parameter(negative=(), help="do it; without this it is only told")] = False,
-    url: Annotated[str | None, Parameter(help="the database; default LIFECYCLE_DATABASE__URL")] = None,
+    older_than: Annotated[str, Parameter(help="age of the runs' end; at least 7d")] = DEFAULT_AGE,
+    yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the rows are only counted")] = False,
+    url: Annotated[str | None, Parameter(help="the database; default: LIFECYCLE_DATABASE__URL")] = None,
 ) -> int:
-    """Remove what runs that ended long ago left in the database and nobody needs; the record stays.
+    """Remove details of runs that ended long ago from the database. The records of the runs stay.
 
-    Removed are run.changed events with their pushes, kept ends of logs, what looks left staged, and closed findings of
-    audits. Runs, tasks, the ledger and what a resume or an export needs are never touched. Without --yes nothing is
-    changed. It may be called at any time, also twice at once, and stopped at any time; the next call goes on.
+    The command removes run.changed events with their pushes, the kept last lines of logs, temporary rows of looks, and
+    closed findings of audits. It never changes runs, tasks, the record of status changes, or rows that a resume or an
+    export needs. Without --yes nothing is changed. It may be called at any time, also twice at once. It may be stopped
+    at any time; the next call continues.
     """
     from crawler_lifecycle.domain.retention import DATABASE
 
@@ -63,7 +64,7 @@ def prune(
     finally:
         pruner.close()
     _show(work, age_s)
-    _tell(work, older_than)
+    _summarise(work, older_than)
     return Exit.DONE
 
 
@@ -79,7 +80,7 @@ def _pruner(url: str) -> Pruner:
 
 @dataclass
 class _Table:
-    """The rows found in one table, and what became of them."""
+    """Counts of rows in one table: rows that may be removed, removed rows, and rows that stay."""
 
     goes: int = 0
     removed: int = 0
@@ -91,7 +92,7 @@ class _Pruning:
 
     def __init__(self, pruner: Pruner, before: datetime, *, yes: bool) -> None:
         self._pruner = pruner
-        self._told_at = time.monotonic()
+        self._printed_at = time.monotonic()
         self.before = before
         self.yes = yes
         self.tables: Mapping[str, _Table] = {name: _Table() for name in GOES}
@@ -105,15 +106,15 @@ class _Pruning:
         return sum(table.goes for table in self.tables.values())
 
     def all_tables(self) -> None:
-        """Go through all tables, and remove what may go when that is wanted."""
+        """Read all tables. With ``yes``, remove the rows that may be removed."""
         for name in self._pruner.tables:
             self._table(name)
 
     def _table(self, name: str) -> None:
         after, table, sent = (0, 0), self.tables[name], self.tables["outbox_delivery"]
         while True:
-            place = after
-            chunk = self._tried(lambda: self._pruner.look(name, self.before, place))  # noqa: B023
+            start = after
+            chunk = self._tried(lambda: self._pruner.look(name, self.before, start))  # noqa: B023
             table.goes += len(chunk.goes)
             table.stays += chunk.stays
             sent.goes += chunk.sent
@@ -131,14 +132,14 @@ class _Pruning:
             after = chunk.next
 
     def _rest(self, took_s: float) -> None:
-        """Leave the database to others: who waits for a SQLite file polls, and needs time between two transactions."""
-        if time.monotonic() - self._told_at >= TOLD_EVERY_S:
+        """Pause, because others that wait for a SQLite file poll it and need time between two transactions."""
+        if time.monotonic() - self._printed_at >= PROGRESS_EVERY_S:
             say(f"{self.removed:,} rows …")
-            self._told_at = time.monotonic()
+            self._printed_at = time.monotonic()
         time.sleep(min(max(took_s, LEAST_PAUSE_S), LONGEST_PAUSE_S))
 
     def _tried(self, step: Callable[[], T]) -> T:
-        """The step, again and again while the database does not take it. Each is one transaction, all or nothing."""
+        """Return the result of a step. Retry it while the database is unavailable: it is a single transaction."""
         for pause in (*AGAIN_S, None):
             try:
                 return step()
@@ -151,7 +152,7 @@ class _Pruning:
     def _failed(self, error: Exception) -> CommandFailed:
         cure = DATABASE_CURE
         if self.removed:
-            cure += f". {self.removed:,} rows were removed before; the same call once more goes on"
+            cure += f". {self.removed:,} rows were already removed; repeat the command to continue"
         return CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure)
 
 
@@ -165,7 +166,7 @@ def _show(work: _Pruning, age_s: float) -> None:
         documents.append({"table": name, "rows": rows, "what": what, "why": GOES[name]})
         kept = [{"table": name, "rows": rows, "what": "stays", "why": str(why)} for why, rows in table.stays.items()]
         documents += sorted(kept, key=lambda one: str(one["why"]))
-    # Counting them would read them all.
+    # These rows are not counted, because counting reads them all.
     documents += [{"table": name, "rows": None, "what": "stays", "why": why} for name, why in NEVER.items()]
     document = {
         "older_than_s": age_s,
@@ -183,11 +184,11 @@ def _show(work: _Pruning, age_s: float) -> None:
     )
 
 
-def _tell(work: _Pruning, older_than: str) -> None:
+def _summarise(work: _Pruning, older_than: str) -> None:
     if work.yes:
         say(f"removed {work.removed:,} rows")
         return
-    say(f"{work.goes:,} rows would go; nothing was changed")
+    say(f"{work.goes:,} rows would be removed; nothing was changed")
     if work.goes:
         age = "" if older_than == DEFAULT_AGE else f" --older-than {older_than}"
         say(f"next: crawlctl db prune{age} --yes")

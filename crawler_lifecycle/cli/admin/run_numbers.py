@@ -1,4 +1,4 @@
-"""Run ids that something outside of the database still uses, for ``crawlctl db`` and the doctor."""
+"""Sources of run ids that are in use outside of the database, for ``crawlctl db`` and the doctor."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from crawler_lifecycle.ports.protocols import KnowsRuns
     from crawler_lifecycle.settings import Settings
 
-#: Seconds for all sources together. A server that was started with us needs a moment.
+#: Seconds for all sources together. A server that starts at the same time needs a moment.
 LIMIT_S = 20.0
 _TRY_S = 0.1
 
 
 class WorkflowNumbers:
-    """``KnowsRuns`` by the Temporal server of the environment, with a connection of its own for one question."""
+    """Implements ``KnowsRuns`` with the Temporal server of the environment. Each call makes its own connection."""
 
     def __init__(self, within_s: float = LIMIT_S) -> None:
         self._within_s = within_s
 
     def highest_run(self, above: int = 0) -> int:
-        """See the port. Raises ``TemporalUnavailable``, also where nothing names a server."""
+        """Return the highest run id, see the port. Raises ``TemporalUnavailable``, also if no server is configured."""
         if not named():
             raise TemporalUnavailable("TEMPORAL_ADDRESS is not set")
         return asyncio.run(self._highest_run(above))
@@ -38,10 +38,10 @@ class WorkflowNumbers:
 
 
 def named() -> bool:
-    """Return whether the environment or a profile says where Temporal is."""
+    """Return whether the environment or a profile has the address of Temporal."""
     try:
         return bool(configured_address())
-    except Exception:  # told by whoever connects
+    except Exception:  # the connection will report the error
         return True
 
 
@@ -57,5 +57,5 @@ async def _connected(within_s: float) -> Workflows:
 
 
 def sources(settings: Settings, within_s: float = LIMIT_S) -> Mapping[str, KnowsRuns]:
-    """Everything that these settings name. Raises ``InvalidRequest``."""
+    """Return the sources in these settings: Temporal and the cluster. Raises ``InvalidRequest``."""
     return build_numbers(settings, WorkflowNumbers(within_s), ("cluster",))

@@ -18,27 +18,27 @@ from crawler_lifecycle.cli.session import load_settings, say
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
 
-DATABASE_CURE = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
+DATABASE_CURE = "check LIFECYCLE_DATABASE__URL, and that the database exists and accepts this user"
 
 
 def hide() -> None:
-    """Keep the secrets of our environment from what runs as the same user: crawlers of the local cluster may."""
+    """Hide the environment and memory of this process from processes of the same user, such as local crawlers."""
     from crawler_lifecycle.runner import child
 
     if not child.hide_environment():
-        say("this system cannot hide environment and memory of a process from others of the same user")
+        say("this system cannot hide environment and memory of a process from other processes of the same user")
 
 
 def keep_files_private() -> None:
-    """Let only the owner read what this process makes from now on: databases, sockets, logs, archives in a folder."""
+    """Make all new files of this process readable only for their owner: databases, sockets, logs, archives."""
     os.umask(0o077)
 
 
 def join(service: str) -> None:
-    """Give this process the settings of the nearest stack, where nothing else names a system for it.
+    """Give this process the settings of the nearest ``crawlctl dev``, if no setting names another system.
 
-    Without this, a second gateway would serve a database of its own beside the one that everybody looks at.
-    Raises ``CommandFailed`` when that stack does not run: its Temporal server and database would not be found.
+    Without this, a second gateway would use its own database, and not the database of the stack. Raises
+    ``CommandFailed`` if that stack does not run, because its Temporal server and database are not available.
     """
     if dev_json.is_told(os.environ):
         return
@@ -49,13 +49,13 @@ def join(service: str) -> None:
         raise CommandFailed(
             Exit.NOT_IN_THIS_STATE,
             f"{service}: {stack.file} names a stack that does not run",
-            "its database and Temporal server would be missing, and others belong to another system",
-            f"crawlctl dev --state-dir {stack.file.parent}, or name the parts: LIFECYCLE_DATABASE__URL, "
+            "its database and Temporal server are not available",
+            f"crawlctl dev --state-dir {stack.file.parent}, or set LIFECYCLE_DATABASE__URL and "
             "TEMPORAL_ADDRESS (docs/settings.md)",
         )
     given = stack.variables() | _kept_beside(stack)
     if service == "worker":
-        given["LIFECYCLE_WORKER__HEALTH_PORT"] = "0"  # the usual one is the stack's own worker's
+        given["LIFECYCLE_WORKER__HEALTH_PORT"] = "0"  # the stack's own worker uses the default port
     os.environ.update({name: value for name, value in given.items() if not os.environ.get(name)})
     known = stack.known
     say(f"{service}: joins the stack of {stack.file} (Temporal {known.get('temporal')})")
@@ -69,9 +69,9 @@ def _runs(known: Mapping[str, object]) -> bool:
 
 
 def _kept_beside(stack: dev_json.Stack) -> dict[str, str]:
-    """The settings that the stack's parts have and its file does not tell."""
+    """Return the settings of the stack's parts that are not in its ``dev.json``."""
     folder, found = stack.file.parent, dict[str, str]()
-    # An empty file: a profile in the home directory could add TLS or a key.
+    # This file is empty. It replaces the profile in the home directory, which could add TLS or a key.
     if (profile := folder / "temporal.toml").is_file():
         found["TEMPORAL_CONFIG_FILE"] = str(profile)
     if (key := folder / "task.key").is_file() and stack.known.get("cluster") == "local":
@@ -80,7 +80,7 @@ def _kept_beside(stack: dev_json.Stack) -> dict[str, str]:
 
 
 def _service(name: str) -> Settings:
-    """Make this process one of our services; its settings."""
+    """Prepare this process as one of our services. Return its settings."""
     hide()
     keep_files_private()
     join(name)
@@ -93,9 +93,8 @@ def worker(*roles: str) -> int:
     Parameters
     ----------
     roles
-        What it serves: workflows, cluster, control, export, audit, plans, webhooks; all of them when none is given. The
-        role observer only notices changes on the cluster, which cluster does as well unless
-        LIFECYCLE_WORKER__WAKE_UPS is false.
+        Roles: workflows, cluster, control, export, audit, plans, webhooks; default: all of them. The role observer only
+        notices changes on the cluster. The role cluster does this too, unless LIFECYCLE_WORKER__WAKE_UPS is false.
     """
     settings = _service("worker")
     from crawler_lifecycle.worker.process import serve
@@ -104,7 +103,7 @@ def worker(*roles: str) -> int:
 
 
 gateway_app = App(name="gateway", help="Run the gateway (HTTP API) until SIGTERM or Ctrl-C.")
-token_app = App(name="token", help="Tokens of the gateway's callers.")
+token_app = App(name="token", help="Tokens for clients of the gateway.")
 gateway_app.command(token_app)
 
 
@@ -120,13 +119,13 @@ def gateway() -> int:
 @token_app.command(name="new")
 def new_token(
     *,
-    name: Annotated[str, Parameter(help="who will use it; shown in the gateway's log")],
-    role: Annotated[Literal["read", "operate", "admin"], Parameter(help="what it may do")],
+    name: Annotated[str, Parameter(help="name of its user, for the gateway's log")],
+    role: Annotated[Literal["read", "operate", "admin"], Parameter(help="role of the token")],
 ) -> int:
-    """Make a token, and the lines of TOML that let it in.
+    """Make a token, and the TOML lines that the gateway needs to accept it.
 
-    The token goes to its user and is written nowhere; the lines go into the file of LIFECYCLE_GATEWAY__TOKENS_FILE,
-    which the gateway reads again by itself.
+    Give the token to its user; it is not stored. Add the lines to the file of LIFECYCLE_GATEWAY__TOKENS_FILE. The
+    gateway reads a changed file by itself.
     """
     from crawler_lifecycle.gateway.access import tokens
 
@@ -138,7 +137,7 @@ def new_token(
 
     def table() -> None:
         print(token, flush=True)
-        say("its lines for the file of LIFECYCLE_GATEWAY__TOKENS_FILE:\n")
+        say("add these lines to the file of LIFECYCLE_GATEWAY__TOKENS_FILE:\n")
         print(lines, end="")
 
     emit(document, names=[token], table=table)
@@ -156,10 +155,10 @@ def scheduler() -> int:
 def db_upgrade(
     *, url: Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABASE__URL")] = None
 ) -> int:
-    """Bring the database's schema to this version; nothing happens when it has it.
+    """Upgrade the database's schema to this version, if it is older.
 
-    Then new runs get numbers above every one that workflows and the cluster of the settings still bear: a database
-    that was restored or made anew would give them out again. With --url only the schema is looked at.
+    Then raise the counter of run ids above every id that workflows or the cluster still use, because a database that
+    was restored or newly made would use them again. With --url only the schema is upgraded.
     """
     from crawler_lifecycle.store import head_version, read_schema, upgrade
 
@@ -171,7 +170,7 @@ def db_upgrade(
         upgrade(url)
     head = head_version()
     if before.newer or before.version == head:
-        say(f"database at {before}; nothing to do" if before.newer else f"database at {head} already")
+        say(f"database at {before}; nothing to do" if before.newer else f"database already at {head}")
     else:
         say(f"database {before.version or 'empty'} -> {head}")
     if settings is not None:
@@ -191,15 +190,15 @@ def _bring_numbers_forward(settings: Settings) -> None:
         newest = store.newest_run_id()
         known = bring_forward(store, sources(settings), LIMIT_S)
     except LifecycleError as error:
-        say(f"numbers of runs were not brought forward: {error}; a worker does it when it starts")
+        say(f"the counter of run ids was not raised: {error}; a worker does it when it starts")
         return
     if known.above > newest:
         say(
-            f"new runs get numbers above {known.above}: the newest run of the database is {newest}, and "
+            f"new runs get ids above {known.above}: the newest run of the database is {newest}, and "
             f"{', '.join(known.words(newest))}; was it restored? next: crawlctl audit"
         )
     for name, text in sorted(known.troubles.items()):
-        say(f"numbers that {name} may still bear are not known ({text}); a worker asks again when it starts")
+        say(f"the run ids that {name} uses are not known ({text}); a worker asks again when it starts")
 
 
 def db_current(*, url: str | None = None) -> int:
@@ -215,7 +214,7 @@ def db_current(*, url: str | None = None) -> int:
 
 
 def db_check(*, url: str | None = None) -> int:
-    """Fail (exit 4) unless this version works on the schema of the database."""
+    """Fail (exit code 4) unless this version supports the schema of the database."""
     from crawler_lifecycle.store import read_schema
 
     with database_errors():
@@ -228,13 +227,13 @@ def db_check(*, url: str | None = None) -> int:
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Raise ``CommandFailed`` for an error of the database."""
+    """Turn an error of the database into ``CommandFailed``."""
     from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
 
     try:
         yield
     except InvalidRequest as error:
-        raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
+        raise CommandFailed(Exit.USAGE, "no usable database", str(error), "set LIFECYCLE_DATABASE__URL") from None
     except NotInThisState as error:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
     except LifecycleError as error:

@@ -1,1 +1,1 @@
-"""The client of the gateway's HTTP API: calls, errors, polling."""
+"""Client of the gateway's HTTP API: calls, errors, polling."""

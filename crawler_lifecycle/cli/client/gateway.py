@@ -1,4 +1,4 @@
-"""The client of the gateway's HTTP API: calls, and the exit code, cause and next step of each refusal."""
+"""Client of the gateway's HTTP API. Each error has an exit code, a cause and a next step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 Document = dict[str, Any]
 
 PAGE_SIZE = 200
-#: An archive comes from a disk or a bucket; when nothing comes for so long, nothing will.
+#: The longest pause in the download of an archive, in seconds. The gateway reads it from a disk or a bucket.
 ARCHIVE_SILENCE_S = 120.0
-#: Tries without a single byte after which a file that broke off is given up.
+#: A download that broke ends with an error after so many tries without a new byte.
 TRIES_MAX = 3
-#: Status of an answer -> what it means for the command. Everything else is an error of the service.
+#: HTTP status of an answer -> exit code. Any other status is an error of the gateway.
 _EXITS = {
     **dict.fromkeys((400, 413, 422), Exit.USAGE),
     **dict.fromkeys((401, 403), Exit.NOT_AUTHORISED),
@@ -32,8 +32,8 @@ _EXITS = {
 }
 
 _UNKNOWN_CALLER = (
-    "set LIFECYCLE_GATEWAY__TOKEN or give --token-file FILE; crawlctl gateway token new makes a token, and whoever "
-    "runs the gateway enters it there"
+    "set LIFECYCLE_GATEWAY__TOKEN or give --token-file FILE; crawlctl gateway token new makes a token, which the "
+    "operator of the gateway must add"
 )
 _WRONG_ROLE = "use a token with a higher role (read < operate < admin); crawlctl gateway token new makes one"
 _LATER = "try again in a moment; crawlctl dev starts a gateway on this machine"
@@ -47,17 +47,17 @@ class Gateway:
         address = urlsplit(self.url)
         if address.scheme not in ("http", "https") or not address.hostname:
             raise CommandFailed(
-                Exit.USAGE, f"{url!r} is no address of a gateway", None, "give one such as http://127.0.0.1:8500"
+                Exit.USAGE, f"{url!r} is not a gateway address", None, "give one such as http://127.0.0.1:8500"
             )
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False
-        """Return whether the last answer was that something is done now; else it was so already."""
-        # Loading certificates takes 20 ms that plain HTTP does not need, and no proxy leads to this machine.
+        """True if the last answer was 202: the gateway carries the request out. Otherwise it had nothing to do."""
+        # Plain HTTP needs no certificates, which take 20 ms to load. A proxy cannot reach this machine.
         self._http = httpx.Client(
             base_url=self.url,
             timeout=timeout_s,
-            # The gateway keeps an idle connection for 5 s: a call must not go out just as it closes.
+            # The gateway closes an idle connection after 5 s. A call must not use one that closes just then.
             limits=httpx.Limits(keepalive_expiry=2.0),
             headers={"User-Agent": "crawlctl"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             verify=address.scheme == "https",
@@ -75,8 +75,8 @@ class Gateway:
     # --- runs ----------------------------------------------------------------------------------------------------
 
     def start(self, request: Mapping[str, object], request_id: str, what: str = "run") -> Document:
-        """Start a run or a manager; the same ``request_id`` again finds it."""
-        # A header takes plain ASCII only; the same id in the body means the same.
+        """Start a run or a manager. A second call with the same ``request_id`` returns the same one."""
+        # A header only allows ASCII. Any other id goes into the body.
         headers = {"Idempotency-Key": request_id} if request_id.isascii() else {}
         body = dict(request) if headers else {**request, "request_id": request_id}
         try:
@@ -87,17 +87,17 @@ class Gateway:
             raise
 
     def runs(self, *, limit: int | None = None, **filters: Any) -> list[Document]:
-        """Runs, newest first, at most ``limit``. Filters as the API spells them; several values mean any of them."""
+        """Return at most ``limit`` runs, the newest first. Filters have the names of the API's parameters."""
         return self.rows("/v1/runs", limit=limit, **filters)
 
     def run(self, run_id: int) -> Document:
-        """One run with everything that is known about it."""
+        """Return the full document of a run."""
         return self._send("GET", f"/v1/runs/{run_id}")
 
     def poll(self, path: str, **params: Any) -> Document:
-        """A document that is asked for again and again: where the gateway names its version, it is sent only once.
+        """Return a document that is polled. The gateway does not send an unchanged version again (``ETag``).
 
-        As long as it stays the same, the very same object is answered.
+        The result is the same object as long as the document does not change.
         """
         key = f"{path}?{sorted(params.items())}"
         version, known = self._seen.get(key, ("", {}))
@@ -112,34 +112,34 @@ class Gateway:
         return known
 
     def tasks(self, run_id: int, *, limit: int | None = None, **filters: Any) -> list[Document]:
-        """The tasks of a run."""
+        """Return at most ``limit`` tasks of a run."""
         return self.rows(f"/v1/runs/{run_id}/tasks", limit=limit, **filters)
 
     def logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> str:
-        """The end of a task's log (default: the main task's), at most ``tail`` lines of it."""
+        """Return at most the last ``tail`` lines of a task's log (default: the log of the main task)."""
         return self.text(f"/v1/runs/{run_id}/logs", task=task_id, tail=tail)
 
     def follow_logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> Iterator[str]:
-        """A task's log as it grows, in pieces of any length, until the task has ended."""
+        """Yield pieces of a task's log as it grows, until the task has ended."""
         params = _given({"task": task_id, "tail": tail, "follow": "true"})
         with self._streamed(f"/v1/runs/{run_id}/logs", params) as answer:
             yield from answer.iter_text()
 
     def archive(self, run_id: int, attempt: int) -> Iterator[bytes]:
-        """The bytes of an attempt's archive."""
+        """Yield the bytes of an attempt's archive."""
         with self._streamed(f"/v1/runs/{run_id}/archive", {"attempt": attempt}, silence_s=ARCHIVE_SILENCE_S) as answer:
             yield from answer.iter_bytes()
 
     def file(self, run_id: int, name: str) -> Generator[bytes]:
-        """The bytes of one of them. Where the connection breaks, it goes on from there."""
+        """Yield the bytes of a file of a run. After a broken connection, the download continues at the same byte."""
         at = tries = 0
         while True:
             begun, headers = at, {"Range": f"bytes={at}-"} if at else {}
             try:
                 with self._streamed(f"/v1/runs/{run_id}/file", {"name": name}, 60.0, headers) as answer:
                     if at and answer.status_code != httpx.codes.PARTIAL_CONTENT:
-                        why = "it gives no parts of files"
-                        raise CommandFailed(Exit.ERROR, f"{name} broke off at byte {at:,}", why, "try again")
+                        why = "the gateway cannot send the rest of a file"
+                        raise CommandFailed(Exit.ERROR, f"{name} is incomplete after {at:,} bytes", why, "try again")
                     for piece in answer.iter_bytes():
                         at += len(piece)
                         yield piece
@@ -154,30 +154,30 @@ class Gateway:
         self, run_id: int, *, force: bool = False, reason: str | None = None, request_id: str | None = None,
         requested_by: str | None = None,
     ) -> Document:  # fmt: skip
-        """Ask a run to end; on a finished run nothing happens and its state is the answer."""
+        """Ask a run to end. Return its state. A run that has ended does not change."""
         body = {"force": force, "reason": reason, "request_id": request_id, "requested_by": requested_by}
         return self.post(f"/v1/runs/{run_id}/stop", body)
 
     def resume(self, run_id: int, *, rerun: bool = False, requested_by: str | None = None) -> Document:
-        """Go on with a run that has ended."""
+        """Resume a run that has ended."""
         return self.post(f"/v1/runs/{run_id}/resume", {"rerun": rerun, "requested_by": requested_by})
 
     # --- managers and graphs --------------------------------------------------------------------------------------
 
     def get(self, path: str, /, **params: Any) -> Document:
-        """The document at this path."""
+        """Return the JSON document at this path."""
         return self._send("GET", path, params=_given(params))
 
     def text(self, path: str, /, **params: Any) -> str:
-        """The same of what is a text."""
+        """Return the text at this path."""
         return self._request("GET", path, params=_given(params)).text
 
     def rows(
         self, path: str, /, *, limit: int | None = None, last: Document | None = None, **filters: Any
     ) -> list[Document]:
-        """The rows of a list, at most ``limit``; they have the name that the path ends with.
+        """Return at most ``limit`` rows of a list, from all its pages. Their field has the last name of the path.
 
-        ``last`` gets what else stands in the last page.
+        The other fields of the last page are added to ``last``.
         """
         found: list[Document] = []
         params: dict[str, Any] = _given(filters) | {"page_size": PAGE_SIZE if limit is None else min(limit, PAGE_SIZE)}
@@ -192,20 +192,20 @@ class Gateway:
             params["page_token"] = token
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Document:
-        """Have something done; ``None`` in the body is left out. The same ``key`` again changes nothing."""
+        """Send a POST request without fields that are ``None``. A second call with the same ``key`` does nothing."""
         options = {} if body is None else {"json": {name: one for name, one in body.items() if one is not None}}
         return self._send("POST", path, headers={"Idempotency-Key": key} if key else {}, **options)
 
     def put(self, path: str, body: Mapping[str, Any]) -> Document:
-        """Have the document at this path be that."""
+        """Replace the document at this path."""
         return self._send("PUT", path, json=dict(body))
 
     def delete(self, path: str, **params: Any) -> Document:
-        """Have the document at this path removed."""
+        """Delete the document at this path."""
         return self._send("DELETE", path, params=_given(params))
 
     def send_graph(self, body: Mapping[str, object], pages: Sequence[bytes]) -> Document:
-        """Announce a graph, send its pages, and start it; the same graph again finds it."""
+        """Create a graph, send its pages, and start it. A second call with the same graph returns the same one."""
         found = self.post("/v1/graphs", body)
         if found.get("state") != "draft":
             return found
@@ -220,11 +220,11 @@ class Gateway:
     # --- audits ---------------------------------------------------------------------------------------------------
 
     def audit(self, *, repair: bool, unknown: str = "leave") -> Document:
-        """Have an audit made: its id, and its report unless it takes longer."""
+        """Start an audit. Return its id, and its report if it ends soon."""
         return self._send("POST", "/v1/audit", json={"repair": repair, "unknown": unknown})
 
     def audit_report(self, audit_id: str) -> Document | None:
-        """The report of this audit; ``None`` as long as it is going on."""
+        """Return the report of this audit; ``None`` while it runs."""
         try:
             found: Document | None = self._send("GET", "/v1/audit", params={"audit_id": audit_id}).get("report")
         except CommandFailed as failure:
@@ -244,8 +244,8 @@ class Gateway:
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            why = f"{method} {path} was answered with {answer.headers.get('content-type', 'something unnamed')}"
-            raise CommandFailed(Exit.ERROR, f"{self.url} is no gateway of ours", why, "check --gateway")
+            why = f"the answer to {method} {path} is of type {answer.headers.get('content-type', 'unknown')}"
+            raise CommandFailed(Exit.ERROR, f"{self.url} is not our gateway", why, "check --gateway")
         return document
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -264,7 +264,7 @@ class Gateway:
         silence_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
-        """An answer whose body is read while it comes; ``silence_s`` limits pauses."""
+        """Yield an answer whose body is read in pieces. ``silence_s`` limits the pause between two pieces."""
         timeout = httpx.Timeout(self._timeout_s, read=silence_s)
         asked = self._http.stream("GET", path, params=dict(params), headers=headers, timeout=timeout)
         with self._transport(), asked as answer:
@@ -279,7 +279,8 @@ class Gateway:
             yield
         except httpx.TimeoutException:
             why = f"no answer within {self._timeout_s:g} s"
-            raise CommandFailed(Exit.UNREACHABLE, f"the gateway at {self.url} is silent", why, unreachable()) from None
+            what = f"the gateway at {self.url} does not answer"
+            raise CommandFailed(Exit.UNREACHABLE, what, why, unreachable()) from None
         except (httpx.TransportError, httpx.DecodingError) as error:
             what = f"the gateway at {self.url} cannot be reached"
             if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.DecodingError):
@@ -295,12 +296,12 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unreachable() -> str:
-    """The cure for a gateway that does not answer."""
-    return "crawlctl dev (starts one on this machine), or name yours with --gateway or LIFECYCLE_GATEWAY__URL"
+    """Return the next step if the gateway does not answer."""
+    return "start a gateway on this machine (crawlctl dev), or name one with --gateway or LIFECYCLE_GATEWAY__URL"
 
 
 def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
-    """The problem document of an answer as an error for people. The answer's body must have been read."""
+    """Return the error for people in the problem document of an answer. The answer's body must have been read."""
     try:
         problem = json.loads(answer.content)
     except ValueError:
@@ -335,9 +336,9 @@ def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> s
 
 
 def _next_of(noun: str, code: Exit, name: object, number: str | None) -> str | None:
-    """The same about a manager, a graph, a schedule or a webhook."""
+    """Return the next step after an error about a manager, a graph, a schedule or a webhook."""
     if name in ("unknown_plan", "plan_unusable"):
-        return "crawlctl doctor, which tells what plans workers serve" if noun == "graph" else "crawlctl manager plan"
+        return "crawlctl doctor shows the plans of the workers" if noun == "graph" else "crawlctl manager plan"
     if name == f"{noun}_not_found":
         return f"crawlctl {noun} list"
     if name == "unknown_crawler":

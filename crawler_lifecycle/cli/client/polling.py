@@ -1,4 +1,4 @@
-"""Polling of the gateway, which waits while the gateway restarts."""
+"""Polling of the gateway. A restart of the gateway does not end it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
 T = TypeVar("T")
 
-#: Asking begins quickly, for short runs, and then becomes rarer.
+#: Seconds between polls: the first pause, the longest pause, and the factor between two. Short runs need short pauses.
 FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 0.1, 2.0, 1.3
-#: A gateway that restarts ends neither waiting nor watching.
+#: Seconds without an answer after which polling ends. A restart of the gateway takes less.
 OUTAGE_S = 60.0
 
 
 class Polling:
-    """Repeats one question."""
+    """Repeats a call to the gateway."""
 
     def __init__(self, *, timeout_s: float | None = None, longest_s: float | None = None) -> None:
         self._until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -25,7 +25,7 @@ class Polling:
         self._pause_s = FIRST_PAUSE_S
 
     def hurry(self) -> None:
-        """Ask quickly again: something is happening."""
+        """Use short pauses again, because something changes."""
         self._pause_s = FIRST_PAUSE_S
 
     def answers(
@@ -35,14 +35,14 @@ class Polling:
         *,
         answered: bool = False,
     ) -> Iterator[T]:
-        """Each answer, until the caller has enough or the time is over.
+        """Yield each answer until the caller stops or the time is over.
 
-        Raises ``CommandFailed`` when the first question cannot be asked (unless the gateway has ``answered`` others),
-        when a later one is refused, and when there was no answer for ``OUTAGE_S``. ``silence`` is told of the first try
-        in vain before that.
+        Raises ``CommandFailed`` if the first call fails (unless the gateway has ``answered`` other calls), if the
+        gateway refuses a call, or if it is unreachable for ``OUTAGE_S``. ``silence`` is called once with the first
+        error of an outage.
         """
         silent_since: float | None = None
-        told = False
+        reported = False
         while True:
             try:
                 answer = ask()
@@ -51,9 +51,9 @@ class Polling:
                 silent_since = silent_since or now
                 if failure.code is not Exit.UNREACHABLE or not answered or now - silent_since > OUTAGE_S:
                     raise
-                if not told:
+                if not reported:
                     silence(failure)
-                told = True
+                reported = True
             else:
                 silent_since, answered = None, True
                 yield answer

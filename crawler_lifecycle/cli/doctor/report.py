@@ -1,4 +1,4 @@
-"""Findings, and the run of all checks: at the same time, each with a time limit, none able to hide another."""
+"""Findings, and the execution of all checks: at the same time, with a time limit. No check can prevent another."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Level = Literal["ok", "warn", "bad"]
 
-#: Times of the cluster and ours are compared to the second; below this nobody is misled.
+#: Seconds of difference between two clocks that are acceptable.
 CLOCK_WARN_S = 2.0
 
 _ARCHIVE = "crawler_lifecycle.adapters.archive"
-#: Modules that are slow to import, by what needs them.
+#: Part of the settings -> modules that it needs and that are slow to import.
 SLOW = {
     "all": ("anyio", "h11", "httpcore", "crawler_lifecycle.store.tables", "crawler_lifecycle.store.base.checks"),
     "s3": (
@@ -41,7 +41,7 @@ SLOW = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One finding: what was checked, how it is, and what to do about it."""
+    """One finding: the check, its level, a sentence, and the cure."""
 
     check: str
     level: Level
@@ -50,44 +50,44 @@ class Line:
 
 
 def ok(check: str, text: str) -> Line:
-    """A finding that nobody needs to look at."""
+    """Return a finding that needs no action."""
     return Line(check, "ok", text)
 
 
 def warn(check: str, text: str, cure: str | None) -> Line:
-    """A finding that will hurt later, or hurts a little."""
+    """Return a finding that causes small problems, or problems later."""
     return Line(check, "warn", text, cure)
 
 
 def bad(check: str, text: str, cure: str | None) -> Line:
-    """A finding with which runs fail or wait."""
+    """Return a finding that makes runs fail or wait."""
     return Line(check, "bad", text, cure)
 
 
 def of_error(check: str, error: object, *, level: Level = "bad", cure: str | None = None) -> Line:
-    """The finding of an error of ours: its text names the cure behind the last semicolon, else ``cure`` does."""
-    what, _, told = str(error).rpartition("; ")
-    return Line(check, level, what or told, told if what else cure)
+    """Return a finding for one of our errors. Its text after the last semicolon is the cure; without it, ``cure``."""
+    what, _, last = str(error).rpartition("; ")
+    return Line(check, level, what or last, last if what else cure)
 
 
 def counted(number: int, what: str) -> str:
-    """``1 crawler``, ``2 crawlers``."""
+    """Return a number with a noun: ``1 crawler``, ``2 crawlers``."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
-    """The line about how far another clock is ahead of ours, known to within ``uncertain_s``.
+    """Return a finding about a clock that is ``ahead_s`` ahead of ours, plus or minus ``uncertain_s``.
 
-    Bad beyond what proofs of absence allow for.
+    It is bad beyond ``CLOCK_OFF_MAX_S``, which is the difference that a proof of absence allows.
     """
     off = max(0.0, abs(ahead_s) - uncertain_s)
     if off < CLOCK_WARN_S:
-        return ok("clock", f"agrees with that of {whose} within {max(uncertain_s, abs(ahead_s)) + 0.05:.1f} s")
+        return ok("clock", f"agrees with the clock of {whose} within {max(uncertain_s, abs(ahead_s)) + 0.05:.1f} s")
     words = f"this machine is {off:.1f} s {'behind' if ahead_s > 0 else 'ahead of'} {whose}"
-    cure = "synchronise both clocks (chrony, systemd-timesyncd): lags and schedules are wrong by that much"
+    cure = "synchronise both clocks (chrony, systemd-timesyncd): lags and schedules are wrong by this difference"
     if off <= CLOCK_OFF_MAX_S:
         return warn("clock", words, cure)
-    cure += f", and beyond {CLOCK_OFF_MAX_S:.0f} s a task may come to life after a stop proved that it will not"
+    cure += f", and beyond {CLOCK_OFF_MAX_S:.0f} s a task may start after a stop proved that it cannot"
     return bad("clock", words, cure)
 
 
@@ -96,7 +96,7 @@ def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The knowledge of checks. ``settings`` is ``None`` when they are wrong; ``fix`` allows them to mend things."""
+    """Input of all checks. ``settings`` is ``None`` if they are invalid; ``fix`` allows checks to repair."""
 
     settings: Settings | None
     sources: Sources
@@ -107,12 +107,12 @@ class Context:
 
     @property
     def call_s(self) -> float:
-        """Seconds for one call of a check: it makes a few, and each one that fails has a line to write."""
+        """Seconds for one call: a check makes several calls, and must report an error within ``limit_s``."""
         return self.limit_s / 3
 
     @property
     def known(self) -> Settings:
-        """The settings, for checks that are run only when there are any."""
+        """The settings, for checks that only run if the settings are valid."""
         if self.settings is None:
             raise RuntimeError("this check needs settings")
         return self.settings
@@ -128,7 +128,7 @@ class Check:
 
 
 def _begun(check: Check, context: Context) -> Future[Sequence[Line]]:
-    """A check in a thread of its own. The thread is a daemon: one that hangs must not keep the program from ending."""
+    """Start a check in its own thread. A daemon thread that hangs does not keep the program from ending."""
     found: Future[Sequence[Line]] = Future()
 
     def look() -> None:
@@ -143,14 +143,14 @@ def _begun(check: Check, context: Context) -> Future[Sequence[Line]]:
 
 
 def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
-    """The findings of all checks in their order. Takes ``context.limit_s`` seconds at most, whatever they do."""
+    """Yield the findings of all checks in their order, within ``context.limit_s`` seconds even if a check hangs."""
     until = time.monotonic() + context.limit_s
     chosen = [check for check in checks if context.settings is not None or not check.needs_settings]
     for check, found in [(check, _begun(check, context)) for check in chosen]:
         try:
             lines = found.result(max(0.0, until - time.monotonic()))
         except TimeoutError:
-            cure = "look at what it speaks with; --timeout gives checks more time"
+            cure = "examine the system that it calls, or give checks more time with --timeout"
             lines = [bad(check.name, f"no answer within {context.limit_s:g} s", cure)]
         for line in lines:
             cured = None if line.cure is None or line.level == "ok" else context.redactor.text(line.cure)
@@ -158,10 +158,10 @@ def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
 
 
 def load(settings: Settings) -> None:
-    """Import what checks of these settings use, before their threads begin.
+    """Import the modules that the checks need, before their threads begin.
 
-    Threads that import the same packages at once wait for each other: the time of each check would go by, and where two
-    wait for one another Python hands out a module that is half loaded.
+    Threads that import the same packages wait for each other. This would use up the time of the checks. If two threads
+    wait for one another, Python even returns a module that is only partly loaded.
     """
     from crawler_lifecycle.clusters.kind import kind_of
 
@@ -169,7 +169,7 @@ def load(settings: Settings) -> None:
         "all": True,
         "s3": settings.archive.url.startswith("s3:") or settings.cluster.files_url is not None,
         "eventbridge": settings.events.url.startswith("eventbridge:"),
-        # Where the package is missing, its check tells.
+        # If the package is missing, its check reports that.
         "pusher": settings.pusher.app_id is not None and util.find_spec("pusher") is not None,
     }
     slow = [name for what, names in SLOW.items() if needed[what] for name in names]

@@ -1,4 +1,4 @@
-"""Every setting in force and its source."""
+"""All settings of this process, with their sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from crawler_lifecycle.settings import PREFIX, Settings, variables
 
 DEFAULT, ENVIRONMENT = "default", "environment"
 
-#: Variables of others that decide what our processes speak with; the second half are secrets.
+#: Variables of other programs that decide which systems our processes call. The last line has secrets.
 _OTHERS = (
     *("TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "TEMPORAL_TLS"),
     *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
@@ -30,7 +30,7 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of settings: the environment, the file of ``LIFECYCLE_CONFIG``, a running ``crawlctl dev``."""
+    """Sources of settings: the environment, the file of ``LIFECYCLE_CONFIG``, and a running ``crawlctl dev``."""
 
     environment: Mapping[str, str]
     file: Path | None = None
@@ -38,10 +38,10 @@ class Sources:
     dev_json: Path | None = None
     of_dev: frozenset[str] = frozenset()
     alone: bool = False
-    """A gateway was named and nothing says where its other parts are: those of this folder are another system's."""
+    """True if only a gateway is named. The stack of this folder, if any, is a different system."""
 
     def of(self, variable: str) -> str:
-        """The source of a setting, by its variable's name."""
+        """Return the source of a setting by the name of its variable."""
         if variable in self.of_dev:
             return str(self.dev_json)
         if any(name.upper() == variable and value for name, value in self.environment.items()):
@@ -53,10 +53,10 @@ class Sources:
 
 
 def collect(state_dir: Path | None) -> Sources:
-    """Read the sources. Where nothing else names our parts, a ``crawlctl dev`` above this folder does.
+    """Read the sources. If no setting names a system, use the ``crawlctl dev`` of this folder or a folder above it.
 
-    Its addresses are put into this process's environment, as it puts them into its parts'. Raises ``CommandFailed``
-    when ``state_dir`` was given and no stack is there.
+    Its addresses are written into the environment of this process. Raises ``CommandFailed`` if ``state_dir`` was given
+    but has no stack.
     """
     environment = dict(os.environ)
     file = Path(environment["LIFECYCLE_CONFIG"]) if environment.get("LIFECYCLE_CONFIG") else None
@@ -65,7 +65,7 @@ def collect(state_dir: Path | None) -> Sources:
         try:
             tree = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            tree = {}  # Settings.load says what is wrong with it
+            tree = {}  # ``Settings.load`` reports the error
     stack = _stack(state_dir, environment)
     named = current().gateway_url or environment.get("LIFECYCLE_GATEWAY__URL")
     if state_dir is None and named and not dev_json.is_told(environment):
@@ -90,7 +90,7 @@ def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.S
     except dev_json.SetAside as aside:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(aside)) from None
     if found is None:
-        cure = f"crawlctl dev --state-dir {state_dir} starts one"
+        cure = f"start a stack: crawlctl dev --state-dir {state_dir}"
         raise CommandFailed(Exit.NOT_FOUND, f"no stack was ever started in {state_dir}", f"no {file}", cure)
     return found
 
@@ -99,7 +99,7 @@ def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.S
 
 
 def in_force(settings: Settings, sources: Sources, redactor: redaction.Redactor) -> list[dict[str, str]]:
-    """Name, value and source of every setting, then of the variables of others that matter; nothing secret is shown."""
+    """Return name, value and source of every setting, and of the other variables that matter, without secrets."""
     found = []
     for variable in variables():
         value: Any = settings

@@ -1,4 +1,4 @@
-"""The verb ``doctor``."""
+"""``crawlctl doctor``: runs the checks and shows the findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .report import Check, Context, Line
 
-#: Time for all checks together, which run at the same time.
+#: Seconds for all checks together. They run at the same time.
 LIMIT_S = 15.0
 SETTINGS = (Column("Setting", of("name")), Column("Value", of("value")), Column("From", of("source")))
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "red bold"}
@@ -32,15 +32,13 @@ def doctor(
     *,
     fix: Annotated[bool, Parameter(negative=(), help="register search attributes, upgrade the schema")] = False,
     state_dir: Annotated[
-        Path | None, Parameter(help="check the stack that crawlctl dev keeps there; default: the nearest .crawl")
+        Path | None, Parameter(help="check the stack of crawlctl dev in this folder; default: the nearest .crawl")
     ] = None,
-    settings: Annotated[
-        bool, Parameter(negative=(), help="show every setting in force as well, and where it came from")
-    ] = False,
+    settings: Annotated[bool, Parameter(negative=(), help="also show every setting and its source")] = False,
 ) -> int:
     """Check everything that a run needs: settings, versions, Temporal, database, services, archive, clock, limits.
 
-    Each line says ok, warn or bad, and what to do. The exit code is 1 when something is bad. Nothing is changed without
+    Each line says ok, warn or bad, and the cure. The exit code is 1 if something is bad. Nothing is changed without
     --fix, except for probes that are removed again (a file in the archive, a control group).
     """
     keep_files_private()  # with --fix it may make a database
@@ -63,7 +61,7 @@ def doctor(
         show_rows(in_force, SETTINGS, empty="")
     names = [line.check for line in lines if line.level == "bad"]
     emit(document, names=list(dict.fromkeys(names)), table=lambda: None, rows=rows)
-    say(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['bad']} bad")
+    say(f"{counts['ok']} ok, {counts['warn']} warnings, {counts['bad']} bad")
     return Exit.ERROR if counts["bad"] else Exit.DONE
 
 
@@ -79,7 +77,7 @@ def _prepare(fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Docum
     found = sources.collect(state_dir)
     if url := current().gateway_url:
         os.environ["LIFECYCLE_GATEWAY__URL"] = url
-    # As for every other verb: what a dev.json names is shown no token.
+    # As in every other verb, a gateway from a dev.json gets no token.
     of_dev = "LIFECYCLE_GATEWAY__URL" in found.of_dev and not url
     token = None if of_dev else current().token()
     secrets = redaction.secrets_of_environment(os.environ) | ({token} if token else set())
@@ -89,9 +87,9 @@ def _prepare(fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Docum
         settings = Settings.load()
         kind_of(settings.cluster)
     except InvalidRequest as error:
-        wrong = bad("settings", redactor.text(str(error)), "set it right; what depends on it was not checked")
+        wrong = bad("settings", redactor.text(str(error)), "correct it; checks that need settings were not run")
         return Context(None, found, redactor, fix, limit_s, token), (), (wrong,)
-    line = ok("settings", f"addresses are those of {found.dev_json}" if found.dev_json else "they can be read")
+    line = ok("settings", f"addresses come from {found.dev_json}" if found.dev_json else "all are valid")
     context = Context(settings, found, redactor, fix, limit_s, token)
     return context, sources.in_force(settings, found, redactor), (line,)
 
@@ -120,8 +118,11 @@ def _checks(settings: Settings | None) -> Sequence[Check]:
 
 
 def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
-    """The checks of what a component uses in its pod, or of a gateway that was named, and a line that says so;
-    elsewhere all of them."""
+    """Return the checks that apply here, and a line about the reason if some do not.
+
+    In the pod of a component, only the systems that it uses are checked. If only a gateway is named, only that is
+    checked.
+    """
     from crawler_lifecycle.clusters.kind import kind_of
 
     from .checks import component
@@ -131,12 +132,12 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
     if context.settings is not None and (asked := kind_of(context.settings.cluster).component) is not None:
         mine = resolve_name(asked)()
     if context.sources.alone:
-        wanted, who = component.NAMED, "a gateway was named, and not its other parts: checked is what it tells"
+        wanted, who = component.NAMED, "only the address of a gateway is set: only what the gateway reports is checked"
     elif mine is not None:
-        wanted, who = component.OWN | component.USES[mine], f"this is {mine}: checked is what it uses"
+        wanted, who = component.OWN | component.USES[mine], f"this is {mine}: only what it uses is checked"
     else:
         return checks, ()
-    text = f"{who}, and not {', '.join(c.name for c in checks if c.name not in wanted)}"
+    text = f"{who}; not checked: {', '.join(c.name for c in checks if c.name not in wanted)}"
     return [check for check in checks if check.name in wanted], (ok("component", text),)
 
 

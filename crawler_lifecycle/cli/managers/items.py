@@ -1,6 +1,6 @@
-"""Items of a file: one job a line, of JSON Lines or CSV, read while they come.
+"""Items of a file in JSON Lines or CSV, read line by line. Each line is one job.
 
-Every line is checked before it counts; what is wrong with one is told with its number.
+Every line is checked before its item is used. An error names the line.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS
 Format = Literal["jsonl", "csv"]
 Args = dict[str, Any]
 
-#: Bytes of one line, and of the items of a page as JSON: below what the gateway takes.
+#: The most bytes of a line, and of a page of items as JSON. The gateway accepts more.
 LINE_MAX, PAGE_MAX = 64 * 1024, 200 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """The arguments of one line."""
+    """The arguments in one line."""
 
     line: int
     args: Args
@@ -39,17 +39,20 @@ class Source:
     path: Path
     form: Format
     check: Callable[[Args], None]
-    """Raises ``ValueError`` that says what is wrong with an item."""
+    """Raises ``ValueError`` with the problem of an item."""
 
     def items(self) -> Iterator[Item]:
-        """Every item. Raises ``CommandFailed`` that names the line."""
+        """Yield every item. Raises ``CommandFailed`` that names the line."""
         with self._open() as file:
             lines = _csv(file) if self.form == "csv" else _json_lines(file)
             yield from self._checked(lines)
 
     def all_checked(self) -> Iterator[Item]:
-        """Every item; of what can be read twice the first is given when all were checked. Raises ``CommandFailed``."""
-        if str(self.path) != "-" and self.path.is_file():  # standard input and pipes cannot
+        """Return every item, after a check of the whole file. Raises ``CommandFailed``.
+
+        Standard input and pipes can only be read once: their items are checked one by one.
+        """
+        if str(self.path) != "-" and self.path.is_file():
             for _ in self.items():
                 pass
         return self.items()
@@ -66,10 +69,9 @@ class Source:
 
     def _broken(self, line: int, why: str) -> CommandFailed:
         name = "standard input" if str(self.path) == "-" else str(self.path)
-        like = (
-            "one value for each name of the header" if self.form == "csv" else 'one such as {"domain": "example.org"}'
-        )
-        return CommandFailed(Exit.USAGE, f"{name}, line {line}: {why}", None, f"mend the line: give {like}")
+        like = 'a JSON object such as {"domain": "example.org"}'
+        like = "one value for each name of the header" if self.form == "csv" else like
+        return CommandFailed(Exit.USAGE, f"{name}, line {line}: {why}", None, f"correct the line: give {like}")
 
     @contextmanager
     def _open(self) -> Iterator[BinaryIO]:
@@ -85,7 +87,7 @@ class Source:
 
 
 def pages(items: Iterable[Item]) -> Iterator[tuple[list[Item], bool]]:
-    """Items in pages that the gateway takes, each with whether it is the last one."""
+    """Yield pages of items that are small enough for the gateway, and for each page whether it is the last one."""
     page: list[Item] = []
     size = 0
     for item in items:
@@ -100,17 +102,17 @@ def pages(items: Iterable[Item]) -> Iterator[tuple[list[Item], bool]]:
 
 
 def format_of(path: Path, given: Format | None) -> Format:
-    """The format that was named, else that of the file's name, else JSON Lines."""
+    """Return the given format. Without one, return CSV for a file ``*.csv``, and JSON Lines for any other name."""
     return given or ("csv" if path.suffix.lower() == ".csv" else "jsonl")
 
 
 def _json_lines(file: BinaryIO) -> Iterator[tuple[int, Args | str]]:
-    """Numbers of lines, with an item or what is wrong."""
+    """Yield the number of each line, with its item or the text of its error."""
     number = 0
     while raw := file.readline(LINE_MAX + 1):
         number += 1
         if len(raw) > LINE_MAX:
-            yield number, f"more than {LINE_MAX} bytes, which no job may have"
+            yield number, f"it has more than {LINE_MAX} bytes"
             return
         if number == 1:
             raw = raw.removeprefix(b"\xef\xbb\xbf")
@@ -122,18 +124,18 @@ def _parsed(raw: bytes) -> Args | str:
     try:
         found = json.loads(raw.decode(), parse_constant=_no_constant, object_pairs_hook=_no_twins)
     except UnicodeDecodeError:
-        return "no UTF-8"
+        return "not valid UTF-8"
     except json.JSONDecodeError as error:
-        return f"no JSON ({error.msg} at column {error.colno})"
+        return f"not valid JSON ({error.msg} at column {error.colno})"
     except (ValueError, RecursionError) as error:
         return str(error) or "nested too deeply"
     if not isinstance(found, dict):
-        return "no JSON object of arguments"
+        return "not a JSON object of arguments"
     return found
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> Args:
@@ -144,7 +146,10 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> Args:
 
 
 def _csv(file: BinaryIO) -> Iterator[tuple[int, Args | str]]:
-    """The same of CSV; an empty value leaves its name out."""
+    """Yield the number of each line of a CSV file, with its item or the text of its error.
+
+    An empty value is left out of the item.
+    """
     reader = csv.reader(_texts(file), strict=True)
     header: list[str] | None = None
     while True:
@@ -152,10 +157,10 @@ def _csv(file: BinaryIO) -> Iterator[tuple[int, Args | str]]:
         try:
             row = next(reader, None)
         except UnicodeDecodeError:
-            yield reader.line_num + 1, "no UTF-8"
+            yield reader.line_num + 1, "not valid UTF-8"
             return
         except csv.Error as error:
-            yield first, f"no CSV ({error})"
+            yield first, f"not valid CSV ({error})"
             return
         if row is None:
             return
@@ -164,17 +169,17 @@ def _csv(file: BinaryIO) -> Iterator[tuple[int, Args | str]]:
         if header is None:
             header = [name.strip() for name in row]
             if len(set(header)) != len(header) or not all(header):
-                yield first, "a header needs a name for each column, and each once"
+                yield first, "the header needs a different name for each column"
                 return
         elif len(row) != len(header):
-            yield first, f"{len(row)} values for {len(header)} names of the header"
+            yield first, f"it has {len(row)} values, but the header has {len(header)} names"
             return
         else:
             yield first, {name: value for name, value in zip(header, row, strict=True) if value != ""}
 
 
 def _texts(file: BinaryIO) -> Iterator[str]:
-    """The lines of a file, each decoded by itself, so that the one that is no text is known."""
+    """Yield the lines of a file. Each is decoded alone, so that an error names the right line."""
     first = True
     while raw := file.readline(LINE_MAX + 1):
         yield raw.decode("utf-8-sig" if first else "utf-8")

@@ -1,4 +1,4 @@
-"""``crawlctl manager plan``: what a class would schedule, in order, and why the rest waits or is left out."""
+"""``crawlctl manager plan``: shows the jobs that a class would schedule, and why other items wait or are left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.subjects import Column, at, of, plain, words
 
-#: A class that plans for longer is stopped, unless --timeout says otherwise.
+#: Seconds after which a class is stopped, unless --timeout is given.
 TIMEOUT_S = 300.0
 
 COLUMNS = (
@@ -39,14 +39,14 @@ PLANS = (
 
 
 def plan(
-    name: Annotated[str | None, Parameter(help="class to try here, module:Class; without it: those of workers")] = None,
+    name: Annotated[str | None, Parameter(help="class to try, module:Class; default: list all classes")] = None,
     /,
-    *argv: Annotated[str, Parameter(help="behind --: options of the class")],
+    *argv: Annotated[str, Parameter(help="after --: options of the class")],
     limit: Annotated[int, Parameter(help="stop after so many scheduled jobs")] = 50,
 ) -> int:
-    """Show what a class would schedule, in order, with why an item waits or is left out. Nothing is started.
+    """Show the jobs that a class would schedule, in order, and why an item waits or is left out. Nothing is started.
 
-    The module is imported from this folder, in a process of its own; every job counts as ended well at once.
+    A separate process imports the module from this folder. Every job is treated as successful at once.
     """
     if name is None:
         with current().gateway() as gateway:
@@ -58,24 +58,24 @@ def plan(
     rows, end = _simulated(name, argv, limit)
     document = {"plan": name, "jobs": rows, "end": end}
     names = [row.get("seq") for row in rows if row.get("what") == "scheduled"]
-    emit(document, names=names, rows=rows, table=lambda: show_rows(rows, COLUMNS, empty="no jobs at all"))
+    emit(document, names=names, rows=rows, table=lambda: show_rows(rows, COLUMNS, empty="no jobs"))
     if end.get("text"):
         say(clean(end["text"]))
     if end.get("error"):
-        cure = f"mend the class and try again: crawlctl manager plan {name}"
+        cure = f"correct the class and try again: crawlctl manager plan {name}"
         raise CommandFailed(Exit.ERROR, f"{name} cannot be used", clean(end["error"], lines=True), cure)
     say(f"next: crawlctl manager start {name}" + (f" -- {' '.join(argv)}" if argv else ""))
     return Exit.DONE
 
 
 def _simulated(name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:
-    """The answer of the process with the class: its jobs, and how it came to its end."""
+    """Run the class in a separate process. Return its jobs, and how it ended."""
     options = [str(limit), name, *argv]
     answer, code = answer_of("crawler_lifecycle.plans.preview", options, current().timeout_s or TIMEOUT_S)
     try:
         found = json.loads(answer)
         return found["jobs"], found["end"]
     except ValueError:
-        why = f"its process was ended by signal {-code}" if code < 0 else f"its process left with exit code {code}"
+        why = f"its process was ended by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
         cure = "raise --timeout, or look for exit() and endless loops in the class"
-        raise CommandFailed(Exit.ERROR, f"{name} came to no end", why, cure) from None
+        raise CommandFailed(Exit.ERROR, f"{name} did not finish", why, cure) from None

@@ -1,4 +1,4 @@
-"""``crawlctl manager start`` and ``add``: items go page by page, each page under a key of its own."""
+"""``crawlctl manager start`` and ``add``. Items are sent in pages, and each page has its own idempotency key."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ from .verbs import MANAGER, ManagerId
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
 
-#: Seconds within which a worker takes up a manager that had ended.
+#: Seconds to wait until a worker starts the next attempt of a manager that had ended.
 ATTEMPT_S = 120.0
 REQUEST_ID_MAX = 100
 
-Each = Annotated[Path | None, Parameter(help="one job a line of this JSON Lines or CSV file; - is standard input")]
-FormatOption = Annotated[Format | None, Parameter(name="--format", help="of the items; default: by the file's name")]
+Each = Annotated[Path | None, Parameter(help="JSON Lines or CSV file, each line is a job; - is standard input")]
+FormatOption = Annotated[Format | None, Parameter(name="--format", help="format of the items; default: by file name")]
 
 
 def start(
     plan: Annotated[str | None, Parameter(help="class of a plans worker, module:Class (crawlctl manager plan)")] = None,
     /,
-    *argv: Annotated[str, Parameter(help="behind --: options of the class")],
-    crawler: Annotated[str | None, Parameter(help="instead: run this crawler once for each item")] = None,
+    *argv: Annotated[str, Parameter(help="after --: options of the class")],
+    crawler: Annotated[str | None, Parameter(help="instead of a class: run this crawler once for each item")] = None,
     each: Each = None,
     form: FormatOption = None,
     arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of every run, name=value")] = None,
     setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
     max_running: Annotated[int | None, Parameter(help="at most so many runs at once")] = None,
-    max_per_key: Annotated[str | None, Parameter(help="and so many with the same value, such as domain=2")] = None,
-    retries: Annotated[int | None, Parameter(help="run a job that failed again, so many times")] = None,
+    max_per_key: Annotated[str | None, Parameter(help="at most 2 with the same domain at once: domain=2")] = None,
+    retries: Annotated[int | None, Parameter(help="retry a failed job at most so many times")] = None,
     retry_delay: Annotated[float | None, Parameter(help="seconds before each retry")] = None,
     keep_open: Annotated[bool, Parameter(negative=(), help="more items come later (crawlctl manager add)")] = False,
-    name: Annotated[str | None, Parameter(help="name of the manager; default: that of class or crawler")] = None,
-    flow: Annotated[str | None, Parameter(help="flow id; the same one goes on where its manager ended")] = None,
+    name: Annotated[str | None, Parameter(help="name of the manager; default: name of the class or crawler")] = None,
+    flow: Annotated[str | None, Parameter(help="flow id; the same id continues a manager that has ended")] = None,
     tag: Annotated[list[str] | None, Parameter(help="tag of the manager and of its runs")] = None,
-    parent: Annotated[str | None, Parameter(help="workflow id that is told when it has ended")] = None,
+    parent: Annotated[str | None, Parameter(help="id of the workflow to notify when the manager ends")] = None,
     request_id: Annotated[str | None, Parameter(help="the same id never starts a second manager")] = None,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(negative=(), help="the same, with a line for each change")] = False,
+    watch: Annotated[bool, Parameter(negative=(), help="wait, and print a line for each change")] = False,
     dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
 ) -> int:
-    """Start a crawl manager: of a class, or a crawler that runs once for each item."""
+    """Start a crawl manager for a class, or for a crawler that runs once for each item."""
     key = checked_id(request_id)
     options = {
         "args": pairs(arg, "-a"),
@@ -84,7 +84,7 @@ def start(
         started, sent = _started(gateway, request, key, each, form, seal=not keep_open)
         manager_id = int(started["manager_id"])
         say_note(started, f"manager {manager_id}")
-        # Of a flow that had ended it is the end before, and the manager goes on; without a flow it is this one's.
+        # With a flow, the answer may show the end of the previous attempt, which must not count as the end.
         before = started if flow else None
         if watch or wait:
             return MANAGER.follow(gateway, manager_id, watch=watch, after=before)
@@ -100,7 +100,7 @@ def start(
 def _started(
     gateway: Gateway, request: dict[str, Any], key: str, each: Path | None, form: Format | None, *, seal: bool
 ) -> tuple[dict[str, Any], Sender | None]:
-    """Start the manager, and give it its items: those of a file are all read and checked before."""
+    """Start the manager, and send its items. The items of a file are all checked first."""
     if each is None:
         return gateway.start(request, key, "manager"), None
     base = request.get("options", {}).get("args", {})
@@ -108,7 +108,7 @@ def _started(
     items = source.all_checked()
     first = list(islice(items, PAGE_ITEMS))
     if not first:
-        raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "give one job a line")
+        raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "write one job in each line")
     started = gateway.start(request, key, "manager")
     if request.get("flow_id"):
         await_attempt(gateway, started)
@@ -117,8 +117,8 @@ def _started(
         sender.all(chain(first, items), seal)
     except CommandFailed as failure:
         manager_id = started["manager_id"]
-        told = f"manager {manager_id} has {sender.jobs} items and waits for more"
-        failure.why = "; ".join(filter(None, (failure.why, told)))
+        state = f"manager {manager_id} has {sender.jobs} items and waits for more"
+        failure.why = "; ".join(filter(None, (failure.why, state)))
         rest = f"crawlctl manager add {manager_id} --each REST --seal, or crawlctl manager stop {manager_id}"
         failure.next_step = " · ".join(filter(None, (failure.next_step, rest)))
         raise
@@ -126,26 +126,29 @@ def _started(
 
 
 def await_attempt(gateway: Gateway, started: Document) -> None:
-    """Return when a manager that had ended goes on: before that it takes no items. Raises ``CommandFailed``."""
+    """Wait until a manager that had ended begins its next attempt. It accepts no items before.
+
+    Raises ``CommandFailed``.
+    """
     manager_id = int(started["manager_id"])
     path = MANAGER.path(manager_id)
     for row in Polling(timeout_s=current().timeout_s or ATTEMPT_S).answers(lambda: gateway.get(path)):
         if is_news(row, started):
             return
-    why = "no worker has taken up its next attempt"
+    why = "no worker has started its next attempt"
     again = f"crawlctl doctor, then the same command, or crawlctl manager describe {manager_id}"
-    raise CommandFailed(Exit.GAVE_UP_WAITING, f"manager {manager_id} has ended and does not go on yet", why, again)
+    raise CommandFailed(Exit.GAVE_UP_WAITING, f"manager {manager_id} has ended and does not continue yet", why, again)
 
 
 def _check_call(plan: str | None, crawler: str | None, each: Path | None, options: dict[str, Any]) -> None:
     if (plan is None) == (crawler is None):
         cure = "crawlctl manager start module:Class [-- options], or crawlctl manager start --crawler NAME --each FILE"
-        raise CommandFailed(Exit.USAGE, "give a class, or --crawler, and not both", None, cure)
+        raise CommandFailed(Exit.USAGE, "give either a class or --crawler", None, cure)
     if plan is not None and (options or each is not None):
         raise CommandFailed(
             Exit.USAGE,
-            "--each, -a, -s, --max-running, --max-per-key, --retries and --retry-delay go with --crawler",
-            "a class has options of its own",
+            "--each, -a, -s, --max-running, --max-per-key, --retries and --retry-delay need --crawler",
+            "a class has its own options",
             f"crawlctl manager start {plan} -- --max-running-jobs 20",
         )
 
@@ -161,16 +164,16 @@ def _per_key(word: str | None) -> dict[str, int]:
 
 
 def full_name(gateway: Gateway, plan: str) -> str:
-    """The registered class that is meant: the end of its name is enough where it is the only one.
+    """Return the full name of a registered class. The last part of the name is enough if only one class has it.
 
-    What is not registered stays as it is; the gateway knows what to say about it.
+    An unknown name is returned unchanged, and the gateway refuses it.
     """
     known = {str(one.get("plan")) for one in gateway.get("/v1/plans").get("plans", []) if one.get("kind") == "manager"}
     fitting = sorted(name for name in known if name.endswith((f".{plan}", f":{plan}")))
     if plan in known or not fitting:
         return plan
     if len(fitting) > 1:
-        raise CommandFailed(Exit.USAGE, f"{plan!r} may be any of {', '.join(fitting)}", None, "give the whole name")
+        raise CommandFailed(Exit.USAGE, f"{plan!r} may be any of {', '.join(fitting)}", None, "give the full name")
     return fitting[0]
 
 
@@ -185,16 +188,16 @@ def add(
     form: FormatOption = None,
     arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of one job, name=value")] = None,
     spider: Annotated[str | None, Parameter(help="spider of the job, for managers of a class")] = None,
-    tag: Annotated[list[str] | None, Parameter(help="tag of each of them")] = None,
-    seal: Annotated[bool, Parameter(negative=(), help="no more will come")] = False,
-    request_id: Annotated[str | None, Parameter(help="the same id adds each item once")] = None,
+    tag: Annotated[list[str] | None, Parameter(help="tag of each new job")] = None,
+    seal: Annotated[bool, Parameter(negative=(), help="no more jobs will come")] = False,
+    request_id: Annotated[str | None, Parameter(help="the same id adds no item twice")] = None,
 ) -> int:
-    """Give a manager more jobs; those that are like an earlier one are left out."""
+    """Add jobs to a manager. A job that equals an earlier one is left out."""
     given = pairs(arg, "-a")
     if each is not None and given:
         raise CommandFailed(Exit.USAGE, "--each and -a exclude each other", None, "give one of them")
     if each is None and not given and not seal:
-        raise CommandFailed(Exit.USAGE, "there is nothing to add", None, "give -a name=value, --each FILE or --seal")
+        raise CommandFailed(Exit.USAGE, "nothing to add", None, "give -a name=value, --each FILE or --seal")
     with current().gateway() as gateway:
         more = {name: one for name, one in {"spider": spider, "tags": tag}.items() if one}
         sender = Sender(gateway, manager, checked_id(request_id), more)
@@ -215,28 +218,28 @@ class Sender:
     """Sends items to one manager and counts them. Every method raises ``CommandFailed``."""
 
     def __init__(self, gateway: Gateway, manager_id: int, request_id: str, more: Document | None = None) -> None:
-        """``more``: what each job has beside its arguments."""
+        """``more`` has the fields of each job beside its arguments."""
         self._gateway = gateway
         self._manager_id = manager_id
         self._request_id = request_id
         self._more = more or {}
         self._pages = 0
-        self._told: str | None = None
+        self._note: str | None = None
         self.jobs = 0
         self.new = 0
 
     def all(self, items: Iterable[Item], seal: bool) -> None:
-        """Send all items; with ``seal`` the last page says that no more will come."""
+        """Send all items. With ``seal``, the last page tells the manager that no more items come."""
         for page, last in pages(items):
             self.page(page, seal and last)
 
     def page(self, page: list[Item], seal: bool) -> None:
-        """Send one page, through outages of the gateway up to a minute."""
+        """Send one page. While the gateway is unreachable, try again for up to a minute."""
         self._pages += 1
         body: dict[str, object] = {"jobs": [{"spider_args": item.args, **self._more} for item in page], "seal": seal}
         key = f"{self._request_id}/{self._pages}"
         try:
-            # The same key again adds nothing twice.
+            # A retry has the same key, which adds nothing twice.
             answer = next(
                 Polling().answers(
                     lambda: self._gateway.post(MANAGER.path(self._manager_id, "/jobs"), body, key),
@@ -248,23 +251,23 @@ class Sender:
             raise self._explained(failure, page) from None
         self.jobs += len(page)
         self.new += int(answer.get("new") or 0)
-        if answer.get("note") and answer["note"] != self._told:
-            self._told = str(answer["note"])
-            say(f"manager {self._manager_id}: {clean(self._told)}")
+        if answer.get("note") and answer["note"] != self._note:
+            self._note = str(answer["note"])
+            say(f"manager {self._manager_id}: {clean(self._note)}")
 
     def _explained(self, failure: CommandFailed, page: list[Item]) -> CommandFailed:
-        """The failure with the line that it is about, and what to do about the rest."""
-        place = re.match(r"jobs\[(\d+)\]\.?", failure.what)
+        """Return the error with the line that it is about, and with the next step for the other lines."""
+        index = re.match(r"jobs\[(\d+)\]\.?", failure.what)
         what = failure.what
-        if place and int(place[1]) < len(page):
-            what = f"line {page[int(place[1])].line}: {what[place.end() :]}"
-        told = f"{self.jobs} items before were added"
-        again = f"repeat the command with --request-id {self._request_id}: what was added is not added again"
-        return CommandFailed(failure.code, what, "; ".join(filter(None, (failure.why, told))), again)
+        if index and int(index[1]) < len(page):
+            what = f"line {page[int(index[1])].line}: {what[index.end() :]}"
+        added = f"{self.jobs} items were added before"
+        again = f"repeat the command with --request-id {self._request_id}: it adds no item twice"
+        return CommandFailed(failure.code, what, "; ".join(filter(None, (failure.why, added))), again)
 
 
 def checked_id(request_id: str | None) -> str:
-    """The id that was given, or a new one. Raises ``CommandFailed``."""
+    """Return the given id, or a new one. Raises ``CommandFailed`` if the id is not allowed."""
     if request_id is not None and (not request_id.isascii() or not 0 < len(request_id) <= REQUEST_ID_MAX):
         cure = f"give 1 to {REQUEST_ID_MAX} characters of ASCII"
         raise CommandFailed(Exit.USAGE, f"--request-id {request_id!r} is not allowed", None, cure)
@@ -272,7 +275,7 @@ def checked_id(request_id: str | None) -> str:
 
 
 def checker(gateway: Gateway, crawler: object, base: Args | None = None) -> Callable[[Args], None]:
-    """A check that refuses an item as the crawler would, by the catalogue; without a crawler nothing is refused."""
+    """Return a check of items against the crawler's arguments in the catalogue. Without a crawler it accepts all."""
     if not isinstance(crawler, str):
         return lambda args: None
     found = next((one for one in gateway.rows("/v1/crawlers") if one.get("name") == crawler), None)

@@ -1,4 +1,4 @@
-"""Verbs that show managers, steer them or wait for them; ``plan.py`` shows the classes that they run."""
+"""Verbs that show managers, control them or wait for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crawler_lifecycle.subjects import MANAGER as SUBJECT
 
 
 def _line(row: Document) -> str:
-    """A manager in one line, for who watches it."""
+    """Return one line about a manager, for ``watch`` and ``wait``."""
     counts = jobs(row)
     waits = sum(counts.get(name, 0) for name in WAITING)
     words = [f"manager {row.get('manager_id')} {manager_state(row)}", f"{row.get('live') or 0} live", f"{waits} wait"]
@@ -38,7 +38,7 @@ def list_managers(
     *,
     status: Annotated[str | None, Parameter(help="INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED")] = None,
     name: Annotated[str | None, Parameter(help="only managers of this name")] = None,
-    flow: Annotated[str | None, Parameter(help="only that of this flow; goes with --name")] = None,
+    flow: Annotated[str | None, Parameter(help="only the manager of this flow; needs --name")] = None,
     limit: Limit = 50,
 ) -> int:
     """List managers, newest first."""
@@ -49,7 +49,7 @@ def describe(
     manager: ManagerId,
     /,
     *,
-    jobs: Annotated[State | None, Parameter(help="list its jobs in this state as well; skipped: with why")] = None,
+    jobs: Annotated[State | None, Parameter(help="also list its jobs in this state")] = None,
     limit: Limit = 50,
 ) -> int:
     """Show everything about a manager on one screen, and its jobs."""
@@ -71,7 +71,7 @@ def describe(
 
 
 def logs(manager: ManagerId, /) -> int:
-    """Show what the class of a manager printed last, at most 16 KiB."""
+    """Show the last output of a manager's class, at most 16 KiB."""
     with current().gateway() as gateway:
         text = gateway.text(MANAGER.path(manager, "/logs"))
     print(clean(text, lines=True), end="")
@@ -91,7 +91,7 @@ def _next_steps(row: Document) -> list[str]:
     return [*why, f"crawlctl manager watch {one}", *runs, f"crawlctl manager stop {one}"]
 
 
-# --- steering ---------------------------------------------------------------------------------------------------------
+# --- control ----------------------------------------------------------------------------------------------------------
 
 
 def stop(
@@ -99,12 +99,12 @@ def stop(
     /,
     *managers: ManagerIds,
     reason: Reason = None,
-    leave: Annotated[bool, Parameter(negative=(), help="its runs go on")] = False,
+    leave: Annotated[bool, Parameter(negative=(), help="do not stop its runs")] = False,
     force: Force = False,
     by: By = None,
     wait: Proof = False,
 ) -> int:
-    """Ask managers to end, with their runs: nothing more is started, nothing retried."""
+    """Ask managers and their runs to end. They start and retry no more runs."""
     body = {"force": force or None, "leave": leave or None, "reason": reason, "requested_by": by or user()}
     return MANAGER.each((manager, *managers), "stop", body, wait=wait)
 
@@ -118,18 +118,18 @@ def force_stop(
     by: By = None,
     wait: Proof = False,
 ) -> int:
-    """End managers and their runs at once, killing what they execute."""
+    """End managers and their runs at once, and kill the crawlers."""
     MANAGER.be_sure((manager, *managers), "every run of manager", yes=yes)
     return stop(manager, *managers, reason=reason, force=True, by=by, wait=wait)
 
 
 def pause(manager: ManagerId, /, *managers: ManagerIds) -> int:
-    """Have managers start nothing more until they are resumed; what runs goes on."""
+    """Pause managers: they start no more runs until they are resumed. Their present runs continue."""
     return MANAGER.each((manager, *managers), "pause")
 
 
 def resume(manager: ManagerId, /, *, wait: End = False) -> int:
-    """Let a paused manager go on; one that has ended goes on as its next attempt."""
+    """Resume a paused manager, or start the next attempt of one that has ended."""
     with current().gateway() as gateway:
         answer = gateway.post(MANAGER.path(manager, "/resume"))
         if wait:
@@ -139,23 +139,23 @@ def resume(manager: ManagerId, /, *, wait: End = False) -> int:
     return Exit.DONE
 
 
-def cap(manager: ManagerId, most: Annotated[int, Parameter(help="0: as its class says")], /) -> int:
-    """Set how many runs a manager may have at once; a smaller cap ends nothing."""
+def cap(manager: ManagerId, most: Annotated[int, Parameter(help="number of runs; 0: by its class")], /) -> int:
+    """Set how many runs a manager may have at once. A lower limit ends no run."""
     return MANAGER.each((manager,), "cap", {"cap": most})
 
 
 def wait(
     manager: ManagerId, /, *, goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed"
 ) -> int:
-    """Wait for a manager; give up after --timeout (exit 7), without it never.
+    """Wait for the end of a manager, at most for --timeout (exit code 7).
 
-    With --for completed the exit code tells how it ended: 0 completed, 5 failed, 6 stopped.
+    With --for completed the exit code says how it ended: 0 completed, 5 failed, 6 stopped.
     """
     with current().gateway() as gateway:
         return MANAGER.await_end(gateway, manager, goal)
 
 
 def watch(manager: ManagerId, /) -> int:
-    """Watch a manager to its end; the exit code tells how it ended: 0 completed, 5 failed, 6 stopped."""
+    """Watch a manager until its end. The exit code says how it ended: 0 completed, 5 failed, 6 stopped."""
     with current().gateway() as gateway:
         return MANAGER.watch_one(gateway, manager)

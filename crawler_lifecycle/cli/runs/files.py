@@ -1,4 +1,4 @@
-"""``crawlctl files`` and ``export``: what the tasks of a run left, live or from its archive."""
+"""``crawlctl files`` and ``export``: the supporting files of a run, from its tasks or from its archive."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from crawler_lifecycle.subjects import Cell, Document, status_word
 from . import tables
 from .texts import RUN, RunId
 
-#: Of a file, on the terminal.
+#: The most characters of a file that are printed.
 SHOWN_MAX = 1024 * 1024
 
 TaskId = Annotated[int | None, Parameter(help="only those of this task, by its id")]
 
 
 def files_of(gateway: Gateway, run: int, task: int | None) -> tuple[list[Document], str | None]:
-    """The files of a run, by the names that they have in its archive, and what is to be told about them."""
+    """Return the files of a run, with their names in the archive, and a note for people, if there is one."""
     found = gateway.get(f"/v1/runs/{run}/files", task=task)
     left_out = int(found.get("left_out") or 0)
     notes = [f"{number(left_out)} more are left out" if left_out else None, clean(found.get("note"))]
@@ -38,15 +38,15 @@ def files_of(gateway: Gateway, run: int, task: int | None) -> tuple[list[Documen
 
 def files(
     run: RunId,
-    name: Annotated[str | None, Parameter(help="show this file; without it all are listed")] = None,
+    name: Annotated[str | None, Parameter(help="show this file; default: list all files")] = None,
     /,
     *,
     task: TaskId = None,
-    download: Annotated[Path | None, Parameter(help="fetch the file into this folder, as a new file")] = None,
+    download: Annotated[Path | None, Parameter(help="download the file into this folder, as a new file")] = None,
 ) -> int:
-    """List the supporting files of a run, also while it runs; with a name, show or fetch that one."""
+    """List the supporting files of a run, also while it runs. With a name, show or download that file."""
     if name is None and download is not None:
-        cure = f"crawlctl files {run} NAME --download FOLDER; crawlctl export {run} --download FOLDER fetches all"
+        cure = f"crawlctl files {run} NAME --download FOLDER, or all files: crawlctl export {run} --download FOLDER"
         raise CommandFailed(Exit.USAGE, "--download needs the name of a file", None, cure)
     with current().gateway() as gateway:
         rows, note = files_of(gateway, run, task)
@@ -83,7 +83,7 @@ def _show_file(run: int, name: str, pieces: Iterator[bytes]) -> int:
     document = {"run_id": run, "name": name, "text": text, "whole": whole}
     emit(document, names=[name], table=lambda: print(shown, end="" if shown.endswith("\n") or not shown else "\n"))
     if not whole:
-        say(f"… its beginning; all of it: crawlctl files {run} {clean(name)} --download .")
+        say(f"… only the beginning is shown; the whole file: crawlctl files {run} {clean(name)} --download .")
     return Exit.DONE
 
 
@@ -95,18 +95,18 @@ def export(
     /,
     *,
     resend: Annotated[bool, Parameter(negative=(), help="send event and files again")] = False,
-    only: Annotated[Literal["event", "files"] | None, Parameter(help="of --resend: only this")] = None,
-    attempt: Annotated[int | None, Parameter(help="which attempt; default: the present one")] = None,
-    download: Annotated[Path | None, Parameter(help="fetch the archive into this folder, as a new file")] = None,
+    only: Annotated[Literal["event", "files"] | None, Parameter(help="with --resend: send only this again")] = None,
+    attempt: Annotated[int | None, Parameter(help="attempt of the run; default: the present one")] = None,
+    download: Annotated[Path | None, Parameter(help="download the archive into this folder, as a new file")] = None,
 ) -> int:
-    """Show what was exported of a run and to whom its events were delivered; send it again, or fetch the archive.
+    """Show the exports of a run and the deliveries of its events; send them again, or download the archive.
 
-    A download is checked against the recorded SHA-256 and appears under its name only when it is complete.
+    A download is checked against the recorded SHA-256. The file only gets its name when it is complete.
     """
     if resend and download is not None:
         raise CommandFailed(Exit.USAGE, "--resend and --download exclude each other", None, "give one of them")
     if only is not None and not resend:
-        raise CommandFailed(Exit.USAGE, "--only goes with --resend", None, f"crawlctl export {run} --resend")
+        raise CommandFailed(Exit.USAGE, "--only needs --resend", None, f"crawlctl export {run} --resend")
     with current().gateway() as gateway:
         if resend:
             body = {"event": only != "files", "files": only != "event", "attempt": attempt}
@@ -121,7 +121,7 @@ def export(
             return _show(found, attempt)
         record = wanted_export(found, attempt)
         target = download / f"run-{run}-attempt-{record['attempt']}-supporting-files.zip"
-        say(f"fetching {number(record.get('bytes'))} bytes")
+        say(f"downloading {number(record.get('bytes'))} bytes")
         size = fetch(gateway.archive(run, int(record["attempt"])), target, str(record.get("sha256") or ""))
     facts: dict[str, Any] = {"file": str(target), "bytes": size, "sha256": record.get("sha256")}
     shown = {**facts, "bytes": number(size)}
@@ -155,7 +155,7 @@ def _of_attempt(rows: Any, attempt: int | None) -> list[dict[str, Any]]:
 
 
 def wanted_export(run: Document, attempt: int | None) -> dict[str, Any]:
-    """The export record that an archive is checked against. Raises ``CommandFailed`` when there is no archive."""
+    """Return the export record of the archive to download. Raises ``CommandFailed`` if there is no archive."""
     run_id = run.get("run_id")
     known = sorted(_of_attempt(run.get("exports"), attempt), key=lambda row: int(row.get("attempt") or 0))
     ready = [row for row in known if row.get("url") and row.get("sha256")]
@@ -174,14 +174,15 @@ def wanted_export(run: Document, attempt: int | None) -> dict[str, Any]:
 
 
 def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None = None) -> int:
-    """Write ``pieces`` to the new file ``target`` once they are complete and have this checksum, if any; their size.
+    """Write ``pieces`` to the new file ``target``. Return their size.
 
-    Until then they are in a file beside it that nobody else can read, and after a failure there is nothing. Raises
-    ``CommandFailed``: the file exists, the folder cannot be written to, or the checksum is another one.
+    They are first written to a private file beside it. This file is renamed when it is complete and its checksum is
+    right. After an error no file is left. Raises ``CommandFailed`` if the target exists, the folder cannot be written
+    to, or the checksum is wrong.
     """
     if target.exists() or target.is_symlink():
         raise _exists_already(target)
-    draft = target.with_name(f".{secrets.token_hex(8)}.part")  # not by its name, which may be as long as names can be
+    draft = target.with_name(f".{secrets.token_hex(8)}.part")  # a short name, because the target's may be the longest
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         size = _write(pieces, draft, target.name, sha256)
@@ -197,7 +198,7 @@ def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None = None) -> i
 
 def _exists_already(target: Path) -> CommandFailed:
     cure = "move it away, or choose another folder"
-    return CommandFailed(Exit.NOT_IN_THIS_STATE, f"{clean(target)} exists already", None, cure)
+    return CommandFailed(Exit.NOT_IN_THIS_STATE, f"{clean(target)} already exists", None, cure)
 
 
 def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) -> int:
@@ -209,12 +210,12 @@ def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) 
             digest.update(piece)
             size += len(piece)
         if sha256 is not None and digest.hexdigest() != sha256.lower():
-            why = f"SHA-256 of the {size:,} bytes received is {digest.hexdigest()}, recorded is {sha256}"
-            cure = "try again; if it stays so, crawlctl export RUN --resend --only files makes a new archive"
-            raise CommandFailed(Exit.ERROR, f"{name} is not what was exported", why, cure)
+            why = f"SHA-256 of the {size:,} received bytes is {digest.hexdigest()}, the recorded one is {sha256}"
+            cure = "try again; if that does not help, make a new archive: crawlctl export RUN --resend --only files"
+            raise CommandFailed(Exit.ERROR, f"{name} differs from the exported archive", why, cure)
         file.flush()
         os.fsync(file.fileno())
-    # Now it is an ordinary file of this user, like any other that a command writes.
+    # The complete file gets the usual permissions of a new file.
     mask = os.umask(0)
     os.umask(mask)
     draft.chmod(0o666 & ~mask)
@@ -222,13 +223,13 @@ def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) 
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """Give the file its name, unless somebody else took that meanwhile. Raises ``CommandFailed`` and ``OSError``."""
+    """Give the file its name. Raises ``CommandFailed`` if the name is taken meanwhile, and ``OSError``."""
     try:
         try:
             os.link(draft, target)
         except FileExistsError:
             raise
-        except OSError:  # a file system without links
+        except OSError:  # a file system without hard links
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             draft.replace(target)
     except FileExistsError:

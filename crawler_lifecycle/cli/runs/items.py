@@ -1,4 +1,4 @@
-"""``crawlctl items``: what a run found, on the terminal and as JSON Lines, CSV or Parquet; statistics of its fields."""
+"""``crawlctl items``: the items of a run, as text, JSON Lines, CSV or Parquet, and statistics of their fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from . import tables
 from .files import TaskId, fetch, files_of
 from .texts import RUN, RunId
 
-#: Items that are shown where nobody asks for more.
+#: Default number of items that are shown.
 SHOWN = 100
 
 Format = Literal["jsonl", "csv", "parquet"]
@@ -34,23 +34,24 @@ def items(
     /,
     *,
     task: TaskId = None,
-    field: Annotated[str | None, Parameter(help="only items with something in this field")] = None,
-    contains: Annotated[str | None, Parameter(help="only items with this text, in that field or in any")] = None,
-    fields: Annotated[str | None, Parameter(help="only these fields of each, with commas")] = None,
-    offset: Annotated[int, Parameter(help="pass over so many of them")] = 0,
+    field: Annotated[str | None, Parameter(help="only items with a value in this field")] = None,
+    contains: Annotated[str | None, Parameter(help="only items with this text, in --field or in any field")] = None,
+    fields: Annotated[str | None, Parameter(help="only these fields of each item, separated by commas")] = None,
+    offset: Annotated[int, Parameter(help="skip so many items")] = 0,
     limit: Annotated[int | None, Parameter(help="at most so many; default: 100 on the terminal, else all")] = None,
-    format: Annotated[Format | None, Parameter(help="write them all in this format")] = None,
-    write: Annotated[Path | None, Parameter(help="into this new file; its name may tell the format")] = None,
+    format: Annotated[Format | None, Parameter(help="write all items in this format")] = None,
+    write: Annotated[Path | None, Parameter(help="write all items into this new file; format by its name")] = None,
     stats: Annotated[bool, Parameter(negative=(), help="show how many items have each field, and its values")] = False,
 ) -> int:
-    """Show the items that a run found, also while it runs, or write them into a file."""
+    """Show the items that a run found, or write them into a file. The run may still be running."""
     if (limit is not None and limit < 1) or offset < 0:
         what = f"--limit {limit}" if offset >= 0 else f"--offset {offset}"
         raise CommandFailed(Exit.USAGE, f"{what} is not allowed", None, "give a larger number, or leave it out")
     if format is None and write is not None:
         known: dict[str, Format] = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
         if (format := known.get(write.suffix)) is None:
-            raise CommandFailed(Exit.USAGE, f"--write {write} names no format", None, "add --format jsonl|csv|parquet")
+            what = f"--write {write}: the format of this name is unknown"
+            raise CommandFailed(Exit.USAGE, what, None, "add --format jsonl|csv|parquet")
     with current().gateway() as gateway:
         if stats:
             document = gateway.get(RUN.path(run, "/items/stats"), task=task, field=field, contains=contains)
@@ -95,7 +96,7 @@ class _Found:
                 yield from read_items(name, pieces, self._skipped, self._notes)
 
     def notes(self) -> list[str]:
-        """About the files, and what was read of them so far."""
+        """Return notes about the files, and about the lines that were read so far."""
         return [*self._notes, *sentences(self._skipped)]
 
 

@@ -1,4 +1,4 @@
-"""``crawlctl logs``."""
+"""``crawlctl logs``: shows or follows the log of a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crawler_lifecycle.cli.session import current, say
 
 from .texts import RunId
 
-#: A "line" that never ends is shown in pieces of this length.
+#: A longer line is printed in pieces of this length.
 LINE_MAX = 64 * 1024
 
 
@@ -25,10 +25,10 @@ def logs(
     /,
     *,
     task: Annotated[int | None, Parameter(help="task id; default: the main task")] = None,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="go on until the task ends")] = False,
-    tail: Annotated[int | None, Parameter(help="only so many of its last lines")] = None,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="follow until the task ends")] = False,
+    tail: Annotated[int | None, Parameter(help="only the last so many lines")] = None,
 ) -> int:
-    """Show the log of a task; with -f as it grows, until the task has ended or --timeout is over (exit 7)."""
+    """Show the log of a task. With -f, follow it until the task ends or --timeout is over (exit code 7)."""
     if tail is not None and tail < 1:
         raise CommandFailed(Exit.USAGE, f"--tail {tail} is not allowed", None, "give 1 or more, or leave it out")
     if follow:
@@ -42,14 +42,14 @@ def logs(
     elif text:
         print(clean(text.replace("\r\n", "\n"), lines=True), end="" if text.endswith("\n") else "\n")
     else:
-        say(f"nothing was written to it; next: crawlctl tasks {run}")
+        say(f"the log is empty; next: crawlctl tasks {run}")
     return Exit.DONE
 
 
 def _follow(run: int, task: int | None, tail: int | None) -> int:
     if current().output not in ("table", "wide", "jsonl"):
-        cure = "leave -o out, or give -o jsonl, which writes line by line"
-        raise CommandFailed(Exit.USAGE, f"a log that is followed has no end for -o {current().output}", None, cure)
+        cure = "leave -o out, or use -o jsonl, which writes line by line"
+        raise CommandFailed(Exit.USAGE, f"-o {current().output} cannot be used with --follow", None, cure)
     with current().gateway() as gateway, _alarm(current().timeout_s, run):
         for line in lines(gateway.follow_logs(run, task, tail=tail)):
             if current().output == "jsonl":
@@ -60,7 +60,7 @@ def _follow(run: int, task: int | None, tail: int | None) -> int:
 
 
 def lines(pieces: Iterable[str]) -> Iterator[str]:
-    """Whole lines of pieces of any length; only the last may have no end, and one that is too long comes in parts."""
+    """Yield the lines of a text that comes in pieces. A line longer than ``LINE_MAX`` is split."""
     rest = ""
     for piece in pieces:
         rest += piece
@@ -76,13 +76,13 @@ def lines(pieces: Iterable[str]) -> Iterator[str]:
 
 @contextmanager
 def _alarm(timeout_s: float | None, run: int) -> Iterator[None]:
-    """Ends a wait in which nothing may come for hours. Raises ``CommandFailed`` (exit 7) when the time is over."""
+    """Raise ``CommandFailed`` (exit code 7) after ``timeout_s``, even if nothing is received."""
     if timeout_s is None:
         yield
         return
 
     def over(number: int, frame: FrameType | None) -> None:
-        what = f"gave up after {timeout_s:g} s; the task goes on"
+        what = f"gave up after {timeout_s:g} s; the task continues"
         raise CommandFailed(Exit.GAVE_UP_WAITING, what, None, f"crawlctl logs {run} -f")
 
     former = signal.signal(signal.SIGALRM, over)
@@ -92,5 +92,5 @@ def _alarm(timeout_s: float | None, run: int) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
-        # Whoever called us may have had an alarm of its own.
+        # The caller may have set an alarm before.
         signal.setitimer(signal.ITIMER_REAL, others)

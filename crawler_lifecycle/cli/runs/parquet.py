@@ -1,4 +1,4 @@
-"""Items as Parquet, by pyarrow, which is an extra: values in, pieces of bytes out, a group of rows at a time."""
+"""Items as a Parquet file, which is made in groups of rows. Needs the extra ``parquet`` (pyarrow)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, fields_of, read_head, utf8
 from crawler_lifecycle.domain.items import as_text, plain
 
-#: Rows of a group, and characters after which it is written anyway.
+#: The most rows of a group. It also ends when its texts have so many characters.
 ROWS, CHARS = 20_000, 8 * 1024 * 1024
-#: Types of columns, and what fits into one; all else is text.
+#: Type of a column -> a check that a value fits into it. A column with other values has the type string.
 _FITS: dict[str, Callable[[Any], bool]] = {
     "bool_": lambda value: isinstance(value, bool),
     "int64": lambda value: type(value) is int and -(2**63) <= value < 2**63,
@@ -22,8 +22,11 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 
 
 def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> Iterator[bytes]:
-    """Columns are ``fields``, or those of the first items, with the types of their values; whatever does not fit stands
-    in a column of its own, as JSON. Raises ``CommandFailed`` where pyarrow is missing."""
+    """Yield the bytes of a Parquet file. The columns are ``fields``, or the fields of the first items.
+
+    The values of the first items decide the type of a column. Values that do not fit are written as JSON into an extra
+    column. Raises ``CommandFailed`` if pyarrow is missing.
+    """
     try:
         import pyarrow
         from pyarrow import parquet
@@ -45,7 +48,7 @@ def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> I
 
 
 def _kind(values: Iterable[Any]) -> str:
-    """The type in which all of these are."""
+    """Return the column type that fits all values."""
     some = [value for value in values if value is not None]
     return next((kind for kind, fits in _FITS.items() if some and all(map(fits, some))), "string")
 

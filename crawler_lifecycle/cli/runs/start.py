@@ -1,4 +1,4 @@
-"""``crawlctl start``."""
+"""``crawlctl start``: starts a run."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ Seconds = float | Literal["none"] | None
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of ``start`` that are limits of the run, in seconds (``none`` is no limit), or resources of each task."""
+    """Options of ``start``: limits of the run in seconds (``none`` is no limit), and resources of each task."""
 
     run_timeout: Annotated[Seconds, Parameter(help="stop the run after so many seconds; none: never")] = None
-    stall_timeout: Annotated[Seconds, Parameter(help="stop it after so many without a sign of life; none: never")] = (
+    stall_timeout: Annotated[Seconds, Parameter(help="stop it after so many seconds without progress; none: never")] = (
         None
     )
-    start_timeout: Annotated[Seconds, Parameter(help="its start must have come after so many seconds")] = None
-    start_check: Annotated[float | None, Parameter(help="seconds until the first look whether it has started")] = None
-    stop_grace: Annotated[float | None, Parameter(help="seconds between its stop signal and its end by force")] = None
-    force_stop_after: Annotated[Seconds, Parameter(help="a stop that takes longer, in seconds, is forced")] = None
+    start_timeout: Annotated[Seconds, Parameter(help="fail the run if it has not started after so many seconds")] = None
+    start_check: Annotated[float | None, Parameter(help="seconds until the first check that it has started")] = None
+    stop_grace: Annotated[float | None, Parameter(help="seconds from the stop signal until tasks are killed")] = None
+    force_stop_after: Annotated[Seconds, Parameter(help="force a stop that takes more than so many seconds")] = None
 
     cpu: Annotated[str | None, Parameter(help="processors of each task, such as 500m or 2")] = None
     memory: Annotated[str | None, Parameter(help="memory of each task, such as 512Mi")] = None
 
     def given(self) -> dict[str, dict[str, Any]]:
-        """The limits and the resources that were named, as a request has them."""
+        """Return the given limits and resources as fields of a request."""
         named = {name: value for name, value in asdict(self).items() if value is not None}
         resources: dict[str, Any] = {name: named.pop(name) for name in ("cpu", "memory") if name in named}
         limits = {f"{name}_s": None if value == "none" else value for name, value in named.items()}
@@ -61,25 +61,23 @@ def start(
         list[str] | None, Parameter(name=["--arg", "-a"], help="argument of the crawler, name=value")
     ] = None,
     setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
-    tasks: Annotated[int | None, Parameter(help="run in so many tasks; each knows its index")] = None,
-    task_file: Annotated[Path | None, Parameter(help="run in one task a line: a JSON object of arguments")] = None,
+    tasks: Annotated[int | None, Parameter(help="number of tasks; each gets its index")] = None,
+    task_file: Annotated[Path | None, Parameter(help="file with a JSON object of arguments for each task")] = None,
     max_parallel: Annotated[int | None, Parameter(help="at most so many tasks at once")] = None,
-    trigger: Annotated[
-        Literal["manual", "api", "scheduled"], Parameter(help="what to write down as the trigger")
-    ] = "manual",
-    due_at: Annotated[str | None, Parameter(help="when a scheduled run was due, such as 2026-03-01T12:00:00Z")] = None,
+    trigger: Annotated[Literal["manual", "api", "scheduled"], Parameter(help="trigger for the record")] = "manual",
+    due_at: Annotated[str | None, Parameter(help="due time of a scheduled run, such as 2026-03-01T12:00:00Z")] = None,
     flow: Annotated[str | None, Parameter(help="flow that the run belongs to (crawlctl list --flow)")] = None,
-    parent: Annotated[str | None, Parameter(help="workflow id that is told when the run has ended")] = None,
+    parent: Annotated[str | None, Parameter(help="id of the workflow to notify when the run ends")] = None,
     request_id: Annotated[str | None, Parameter(help="the same id never starts a second run")] = None,
     tag: Annotated[list[str] | None, Parameter(help="tag of the run")] = None,
     priority: Annotated[int | None, Parameter(help="1 (first) to 5 (last)")] = None,
     poll_minutes: Annotated[
-        str | None, Parameter(help="minutes between looks, e.g. 1,2,3; the last one repeats")
+        str | None, Parameter(help="minutes between looks, such as 1,2,3; the last one repeats")
     ] = None,
     options: Annotated[RunOptions, Parameter(name="*")] = _NO_OPTIONS,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(negative=(), help="the same, with a live view")] = False,
+    watch: Annotated[bool, Parameter(negative=(), help="wait, and show a live view")] = False,
     dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
 ) -> int:
     """Start a run of a crawler."""
@@ -123,7 +121,7 @@ def start(
 
 
 def _check_numbers(request: Mapping[str, Any]) -> None:
-    """Refuse what the gateway would refuse, and what is no JSON at all (``nan``). Raises ``CommandFailed``."""
+    """Check numbers by the gateway's rules, because JSON cannot contain ``nan``. Raises ``CommandFailed``."""
     given = {"poll_minutes": request.get("poll_minutes"), "priority": request.get("priority")}
     given |= {"max_parallel_tasks": request.get("max_parallel_tasks")}
     given |= {f"limits.{name}": value for name, value in request.get("limits", {}).items()}
@@ -145,26 +143,29 @@ def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | No
     return [{"args": {}} for _ in range(count)]
 
 
-_EXAMPLE = 'give one object a line, such as {"letters": "a-f"}'
+_EXAMPLE = 'give one JSON object in each line, such as {"letters": "a-f"}'
 
 
 def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
-    """Tasks of a file with a JSON object of arguments a line; ``-`` is standard input. Raises ``CommandFailed``."""
+    """Return the tasks of a file with one JSON object of arguments in each line. Raises ``CommandFailed``.
+
+    ``-`` is standard input.
+    """
     try:
         text = content_of(file, option).decode()
     except UnicodeDecodeError as error:
         raise CommandFailed(Exit.USAGE, f"{option} {file} cannot be read", str(error)) from None
     found = []
-    # Not splitlines: JSON texts may hold separators that it takes for ends of lines.
+    # Not ``splitlines``: it also splits at characters that JSON texts may contain.
     for n, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             args = json.loads(line)
         except ValueError as error:
-            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no JSON", str(error), _EXAMPLE) from None
+            raise CommandFailed(Exit.USAGE, f"{file}:{n} is not valid JSON", str(error), _EXAMPLE) from None
         if not isinstance(args, dict) or not all(isinstance(value, Scalar) for value in args.values()):
-            raise CommandFailed(Exit.USAGE, f"{file}:{n} is no object of texts and numbers", None, _EXAMPLE)
+            raise CommandFailed(Exit.USAGE, f"{file}:{n} is not an object of texts and numbers", None, _EXAMPLE)
         found.append({"args": args})
     if not found:
         raise CommandFailed(Exit.USAGE, f"{option} {file} has no tasks", None, _EXAMPLE)

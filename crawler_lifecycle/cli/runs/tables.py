@@ -1,4 +1,4 @@
-"""Columns of what runs have: tasks, timeline, corrections, files, exports and deliveries; and of crawlers."""
+"""Columns of the tables about runs (tasks, timeline, corrections, files, exports, deliveries), and about crawlers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from .texts import RunId
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
 
-#: Tasks in one request; more of them would not fit through Temporal.
+#: The most tasks in one request. Temporal limits its size.
 PAGE = 500
 
 app = App(name="tasks", help="List the tasks of a run, or add tasks to it.")
@@ -35,9 +35,9 @@ def tasks(
     /,
     *,
     limit: Limit = 500,
-    superseded: Annotated[bool, Parameter(negative=(), help="also those that a later attempt replaced")] = False,
+    superseded: Annotated[bool, Parameter(negative=(), help="also tasks that a later attempt replaced")] = False,
     watch: Annotated[
-        bool, Parameter(name=["--watch", "-w"], negative=(), help="go on until the run has ended")
+        bool, Parameter(name=["--watch", "-w"], negative=(), help="show changes until the run has ended")
     ] = False,
 ) -> int:
     """List the tasks of a run."""
@@ -59,18 +59,19 @@ def add(
     arg: Annotated[
         list[str] | None, Parameter(name=["--arg", "-a"], help="argument of one more task, name=value")
     ] = None,
-    file: Annotated[Path | None, Parameter(help="one task a line: a JSON object of arguments; - reads them")] = None,
+    file: Annotated[Path | None, Parameter(help="file with a JSON object for each task; -: standard input")] = None,
     request_id: Annotated[
-        str | None, Parameter(help="the same id adds nothing twice; default: made from the tasks themselves")
+        str | None, Parameter(help="the same id adds nothing twice; default: a hash of the tasks")
     ] = None,
 ) -> int:
-    """Add tasks to a live run: one with -a, any number with --file.
+    """Add tasks to a live run: one task with -a, or many tasks with --file.
 
-    The same command again adds nothing twice, also after a failure half-way. To add the same tasks once more on
-    purpose, give another --request-id.
+    The same command adds nothing twice, even if it was interrupted. To add the same tasks once more, give another
+    --request-id.
     """
     if (arg is None) == (file is None):
-        raise CommandFailed(Exit.USAGE, "which tasks?", None, "give -a name=value for one, or --file F.jsonl for many")
+        cure = "give -a name=value for one task, or --file F.jsonl for many"
+        raise CommandFailed(Exit.USAGE, "give either -a or --file", None, cure)
     wanted = [{"args": pairs(arg, "-a")}] if file is None else read_tasks(file, "--file")
     args: list[dict[str, str]] = [task["args"] for task in wanted]
     stem = request_id or fingerprint(run, args)
@@ -91,10 +92,10 @@ def add(
     document: dict[str, Any] = {"run_id": run, "tasks": added, "request_id": stem}
     lines: list[tuple[str, Cell]] = [("run", run), ("tasks", f"{len(added)} ({_indexes(added)})")]
     emit(document, names=[task.get("task_id") for task in added], table=lambda: show_facts(lines), rows=added)
-    # Indexes are given in order, so a small one was there before we came.
+    # Indexes are assigned in order. A lower index than ``present`` existed before this command.
     known = sum(1 for task in added if int(task.get("index", present)) < present)
     if known:
-        say(f"{known} of them were added before; another --request-id adds the same tasks once more")
+        say(f"{known} of them were added earlier; to add the same tasks once more, give another --request-id")
     for note in dict.fromkeys(notes):
         say(note)
     say(f"next: crawlctl tasks {run} · crawlctl watch {run}")
@@ -102,7 +103,10 @@ def add(
 
 
 def _present(gateway: Gateway, run: int) -> int:
-    """The number of tasks of the run; 0 when this caller may not ask, as a crawler with the token for its own run."""
+    """Return the number of tasks of the run; 0 if this token may not read it.
+
+    A crawler has such a token: it may only add tasks to its own run.
+    """
     try:
         counts = gateway.run(run).get("tasks")
     except CommandFailed as failure:
@@ -113,16 +117,16 @@ def _present(gateway: Gateway, run: int) -> int:
 
 
 def fingerprint(run_id: int, args: list[dict[str, str]]) -> str:
-    """The request id of these tasks for this run: the same tasks give the same one."""
+    """Return the request id for these tasks of this run. The same tasks have the same id."""
     text = json.dumps([run_id, args], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _stopped(failure: CommandFailed, done: int, total: int) -> CommandFailed:
     if total > PAGE:
-        failure.what = f"{failure.what} ({done} of {total} tasks were added before)"
+        failure.what = f"{failure.what} ({done} of {total} tasks were already added)"
     if failure.code is Exit.UNREACHABLE:
-        failure.next_step = "the same command again: it adds only what is missing"
+        failure.next_step = "repeat the command: it only adds the missing tasks"
     return failure
 
 

@@ -1,4 +1,4 @@
-"""Runs, tasks and crawlers in words."""
+"""Texts for people about runs, tasks and crawlers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from crawler_lifecycle.subjects import TERMINAL, Document, deletion_words, plain
 RunId = Annotated[int, Parameter(help="the run's id")]
 
 _GENERAL = asdict(Limits())
-#: Fields of a request -> how ``describe`` calls them.
+#: Fields of a request -> their names in ``describe``.
 _MAPPINGS = {"args": "arguments", "settings": "settings", "resources": "resources"}
 _WORDS = {"requested_by": "asked by", "flow_id": "flow", "parent": "parent", "due_at": "due", "priority": "priority"}
 _WORDS |= {"max_parallel_tasks": "at once"}
 
 
 def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, str]]:
-    """The lines of ``describe``; what does not apply is left out."""
+    """Return the lines of ``describe``, without empty ones."""
     started, ended = run.get("started_at"), run.get("ended_at")
     facts = [
         ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
@@ -55,14 +55,14 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
 
 
 def status_words(run: Document) -> str:
-    """The same with the outcome; of a stopped run also what is on record."""
+    """Return the status with the outcome. For a stopped run, also return the recorded status."""
     word, outcome = status_word(run), clean(run.get("outcome"))
     inside = f"{run['status']}, {outcome}" if word != run.get("status") else outcome
     return f"{word} ({inside})" if inside else word
 
 
 def asked(request: Document) -> list[tuple[str, str]]:
-    """Everything that was asked for, as far as it is not the general default."""
+    """Return lines about the request, without limits that have their default."""
     lines = [(title, assignments(request.get(name))) for name, title in _MAPPINGS.items()]
     limits = request.get("limits")
     if isinstance(limits, dict):
@@ -76,7 +76,7 @@ def asked(request: Document) -> list[tuple[str, str]]:
 
 
 def assignments(values: object) -> str:
-    """``name=value`` words, as ``start`` takes them; values with spaces in quotes."""
+    """Return ``name=value`` words, as for ``start``. Values with spaces are in quotes."""
     if not isinstance(values, dict):
         return ""
     given = {clean(name): clean(value) for name, value in values.items() if value is not None}
@@ -84,7 +84,7 @@ def assignments(values: object) -> str:
 
 
 def truth_words(run: Document) -> str:
-    """Words about the last comparison of the status with the cluster, and the next one."""
+    """Return a text about the last and the next look."""
     words = f"verified {ago(run['verified_at'])}" if run.get("verified_at") else "not verified yet"
     due = moment(run.get("next_look_at"))
     if run.get("status") in TERMINAL or due is None:
@@ -93,7 +93,7 @@ def truth_words(run: Document) -> str:
 
 
 def run_line(run: Document) -> str:
-    """One line that is another one as soon as anything worth telling changes."""
+    """Return one line about a run. It differs after each change that ``watch`` has to show."""
     words = f"run {run.get('run_id')} {clean(run.get('crawler'))} {status_word(run)} {run.get('stage')}"
     if int(run.get("attempt") or 1) > 1:
         words += f" attempt {run['attempt']}"
@@ -111,22 +111,22 @@ def run_line(run: Document) -> str:
 
 
 def task_line(task: Document) -> str:
-    """One line about a task that is another one as soon as its status or reason changes."""
+    """Return one line about a task. It differs after each change of status or reason."""
     words = f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')} {why_of(task)}"
     return words.rstrip()
 
 
 def waiting_clause(run: Document) -> str:
-    """The thing that the run waits for, as a part of a line about it; empty when it waits for nothing."""
+    """Return a phrase about what the run waits for; empty if it does not wait."""
     words = clean(run.get("waiting"))
     return words if not words or words.startswith("waiting") else f"waiting: {words}"
 
 
 def why_of(task: Document) -> str:
-    """Outcome and cause of a task, or the reason why it does not execute yet.
+    """Return outcome and cause of a task, or the reason why it does not execute yet.
 
-    A task that executes or has ended keeps the cluster's own reason, such as ``Error`` for an orderly exit 11: next to
-    a status that is still STOPPING it would read like a failure.
+    The reason is only used for a waiting task. Later it is the cluster's own word, such as ``Error`` for an orderly
+    exit 11, and would look like a failure.
     """
     waits = task.get("reason") if task.get("status") in ("QUEUED", "PENDING") else None
     found = [clean(task.get("outcome")), clean(task.get("cause") or waits)]
@@ -140,19 +140,19 @@ def counts_of(run: Document, rows: Sequence[Document]) -> str:
 
 
 def resumptions(run: Document) -> list[tuple[str, str]]:
-    """Lines about a resumed run: which tasks went on with saved state, and why others could not."""
+    """Return lines about a resumed run: how many tasks continued from saved state, and why others could not."""
     found = [(said.get("tasks"), clean(said.get("note"))) for said in run.get("resumption") or ()]
     return [("resumed", f"{number(tasks)} {'task' if tasks == 1 else 'tasks'}: {note}") for tasks, note in found]
 
 
 def pace(row: Document) -> str | None:
-    """Pages per minute of a run or task, as the gateway has it."""
+    """Return the pages per minute of a run or task, as the gateway reports them."""
     value = row.get("pages_per_minute")
     return f"{value:,.1f}" if isinstance(value, int | float) else None
 
 
 def counters(run: Document) -> str:
-    """Pages, items and errors so far."""
+    """Return a text with the pages, items and errors so far."""
     named = [f"{number(run[name])} {name}" for name in ("pages", "items", "errors") if run.get(name) is not None]
     if (speed := pace(run)) is not None:
         named.insert(1, f"{speed} pages per minute")
@@ -160,16 +160,16 @@ def counters(run: Document) -> str:
 
 
 def field_words(run: Document) -> str:
-    """The share of items that fill each field, the commonest first."""
+    """Return a text with the share of items that have each field, the highest first."""
     shares = (run.get("fields") or {}).get("shares") or {}
     return ", ".join(f"{clean(name)} {share:.1%}" for name, share in sorted(shares.items(), key=lambda one: -one[1]))
 
 
 def counters_as_of(run: Document) -> str:
-    """The counters of a run that goes on, and when they last moved."""
+    """Return the counters of a run and, while it is live, the time of their last change."""
     words = counters(run)
     if words and run.get("status") not in TERMINAL and run.get("last_progress_at"):
-        words += f" (moved {ago(run['last_progress_at'])})"
+        words += f" (changed {ago(run['last_progress_at'])})"
     return words
 
 
@@ -183,9 +183,9 @@ def stop_words(stop: Document) -> str:
 
 
 def stops(run: Document) -> list[tuple[str, str]]:
-    """Lines about each stop: wishes of people as they were logged, also of earlier attempts, and the run's own limit.
+    """Return a line for each stop: requests of people, also for earlier attempts, and the stop by a limit of the run.
 
-    The intent of the run merges them (the first one's time, every force), so it names nobody where the log does.
+    The run's own stop merges all requests. Therefore the recorded requests are shown if there are any.
     """
     stop = run.get("stop") or {}
     logged = run.get("cancellations") or ()
@@ -208,33 +208,33 @@ def export_words(export: Document) -> str:
 
 
 def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
-    """Commands that have something to say about a run with these tasks."""
+    """Return the commands that are useful next for this run."""
     run_id, status = run.get("run_id"), run.get("status")
     if status in TERMINAL:
-        # A main task that never executed has printed nothing.
+        # A main task that never executed has no log.
         main = min(rows, key=lambda row: int(row.get("task_index") or 0), default={})
-        told = "logs" if main.get("started_at") else "timeline"
+        verb = "logs" if main.get("started_at") else "timeline"
         again = " --rerun" if status == "COMPLETED" else ""
-        return [f"crawlctl {told} {run_id}", f"crawlctl resume {run_id}{again}"]
+        return [f"crawlctl {verb} {run_id}", f"crawlctl resume {run_id}{again}"]
     if status == "STOPPING":
         return [f"crawlctl wait {run_id} --for ended", f"crawlctl force-stop {run_id}"]
     return [f"crawlctl wait {run_id}", f"crawlctl look {run_id}", f"crawlctl stop {run_id}"]
 
 
 def exit_of(task: Document) -> str | None:
-    """The exit code of a task, or its signal."""
+    """Return the exit code of a task, or its signal."""
     return f"signal {task['exit_signal']}" if task.get("exit_signal") else task.get("exit_code")
 
 
 def arguments(crawler: Document) -> str:
-    """The names of the crawler's arguments; one that must be given has an exclamation mark."""
+    """Return the names of the crawler's arguments. A required one has an exclamation mark."""
     given = {name: spec if isinstance(spec, dict) else {} for name, spec in (crawler.get("args") or {}).items()}
     needed = [name for name, spec in given.items() if spec.get("required") and spec.get("default") is None]
     return ", ".join(f"{name}!" if name in needed else name for name in given)
 
 
 def argument_lines(crawler: Document) -> list[tuple[str, str]]:
-    """Each argument that the crawler declares: its type, what it takes, and what it means."""
+    """Return a line for each argument of the crawler: type, choices, default and description."""
     lines = []
     for name, spec in (crawler.get("args") or {}).items():
         said = spec if isinstance(spec, dict) else {}
@@ -252,7 +252,7 @@ def argument_lines(crawler: Document) -> list[tuple[str, str]]:
 
 def _state_line(run: Document) -> str:
     words = waiting_clause(run)
-    # Until it is looked at again it may have ended, and nobody here knows.
+    # The run may already have ended; only the next look finds it.
     at = run.get("next_look_at")
     then = f", {words}" if words else f", looked at next at {str(at)[11:19]} UTC" if at else ""
     return f"run {run.get('run_id')} {status_word(run)}, {run.get('stage')}{then}"

@@ -1,4 +1,4 @@
-"""Verbs that show runs and crawlers, change a run, or wait for it."""
+"""Verbs that show runs and crawlers, control a run, or wait for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KIND = Literal[
 ]  # domain/audits/corrections.py
 Stage = Literal["initiation", "deployment", "reconciliation", "completion"]
 
-#: Tasks and corrections on the one screen of ``describe``.
+#: The most tasks and corrections that ``describe`` reads, and the most tasks that it shows.
 TASKS_MAX, CORRECTIONS_MAX, TASKS_SHOWN = 500, 50, 20
 
 
@@ -37,19 +37,19 @@ def list_runs(
     crawler: Annotated[str | None, Parameter(help="only runs of this crawler")] = None,
     trigger: Annotated[str | None, Parameter(help="scheduled, manual or api")] = None,
     outcome: Annotated[str | None, Parameter(help="finished, cancelled, failed …")] = None,
-    tag: Annotated[list[str] | None, Parameter(help="only runs with this tag, or with all of several")] = None,
+    tag: Annotated[list[str] | None, Parameter(help="only runs with this tag; repeated: with all of them")] = None,
     flow: Annotated[str | None, Parameter(help="only runs of this flow")] = None,
     parent: Annotated[str | None, Parameter(help="only runs that this workflow started")] = None,
-    since: Annotated[str | None, Parameter(help="created in the last 24h, 7d …, or since a time")] = None,
-    until: Annotated[str | None, Parameter(help="created before so long ago, or before a time")] = None,
+    since: Annotated[str | None, Parameter(help="only runs created since a time, or in the last 24h, 7d …")] = None,
+    until: Annotated[str | None, Parameter(help="only runs created before a time, or more than 24h, 7d … ago")] = None,
     attention: Annotated[
         bool,
         Parameter(
-            negative=(), help="only runs that failed or lack fields, that nobody ended, and no good run followed"
+            negative=(), help="only runs that failed or lack fields, were not stopped, and had no good run after them"
         ),
     ] = False,
     limit: Limit = 50,
-    watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help="go on showing changes")] = False,
+    watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help="show changes until Ctrl-C")] = False,
 ) -> int:
     """List runs, newest first."""
     now = output.now()
@@ -79,13 +79,13 @@ def list_runs(
     return Exit.DONE
 
 
-def get(run: Annotated[int | None, Parameter(help="the run's id; without it all are listed")] = None, /) -> int:
+def get(run: Annotated[int | None, Parameter(help="the run's id; default: list runs")] = None, /) -> int:
     """Describe a run, or list runs."""
     return list_runs() if run is None else describe(run)
 
 
 def timeline(run: RunId, /, *, limit: Limit = 500) -> int:
-    """List everything that happened to a run, oldest first: each change of status with how late it was recorded."""
+    """List everything that happened to a run, the oldest first, and how late each change was recorded."""
     with current().gateway() as gateway:
         rows = gateway.rows(RUN.path(run, "/timeline"), limit=limit)
     emit_list("timeline", rows, tables.TIMELINE, name="key", empty=f"nothing happened in run {run} yet")
@@ -93,16 +93,17 @@ def timeline(run: RunId, /, *, limit: Limit = 500) -> int:
 
 
 def corrections(
-    run: Annotated[int | None, Parameter(help="only those of this run")] = None,
+    run: Annotated[int | None, Parameter(help="only corrections of this run")] = None,
     /,
     *,
-    since: Annotated[str | None, Parameter(help="found in the last 24h, 7d …, or since a time; for all runs")] = None,
-    kind: Annotated[KIND | None, Parameter(help="only those of this kind")] = None,
+    since: Annotated[str | None, Parameter(help="only those found in the last 24h, 7d …, or since a time")] = None,
+    kind: Annotated[KIND | None, Parameter(help="only corrections of this kind")] = None,
     limit: Limit = 200,
 ) -> int:
-    """List corrections: recorded statuses that turned out to be untrue, and for how long; lag is none."""
+    """List corrections: recorded statuses that were untrue, and for how long. A late record is not a correction."""
     if run is not None and since is not None:
-        raise CommandFailed(Exit.USAGE, "--since goes with the corrections of all runs", None, f"corrections {run}")
+        cure = f"crawlctl corrections {run}, or crawlctl corrections --since {since}"
+        raise CommandFailed(Exit.USAGE, "--since cannot be used with a run", None, cure)
     begin = None if since is None else time_of("--since", since, output.now())
     with current().gateway() as gateway:
         path = "/v1/corrections" if run is None else RUN.path(run, "/corrections")
@@ -162,7 +163,7 @@ def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")],
     return Exit.DONE
 
 
-# --- steering --------------------------------------------------------------------------------------------------------
+# --- control ---------------------------------------------------------------------------------------------------------
 
 
 def stop(
@@ -171,11 +172,11 @@ def stop(
     *runs: RunIds,
     reason: Reason = None,
     force: Force = False,
-    request_id: Annotated[str | None, Parameter(help="the same id is recorded once")] = None,
+    request_id: Annotated[str | None, Parameter(help="the same id is only recorded once")] = None,
     by: By = None,
     wait: Proof = False,
 ) -> int:
-    """Ask runs to end in order. A run that has ended already stays as it is."""
+    """Ask runs to end gracefully. A run that has already ended does not change."""
     body = {"force": force, "reason": reason, "request_id": request_id or str(uuid.uuid4())}
     body |= {"requested_by": by or user()}
     return RUN.each((run, *runs), "stop", body, wait=wait, then="wait {} --for ended")
@@ -184,8 +185,8 @@ def stop(
 def force_stop(
     run: RunId, /, *runs: RunIds, reason: Reason = None, yes: Yes = False, by: By = None, wait: Proof = False
 ) -> int:
-    """End runs at once, killing what they execute. Crawlers get no time to save anything."""
-    RUN.be_sure((run, *runs), "everything that runs for", yes=yes)
+    """End runs at once, and kill their crawlers, which get no time to save anything."""
+    RUN.be_sure((run, *runs), "all tasks of run", yes=yes)
     return stop(run, *runs, reason=reason, force=True, by=by, wait=wait)
 
 
@@ -196,9 +197,9 @@ def resume(
     rerun: Annotated[bool, Parameter(negative=(), help="run a COMPLETED run again")] = False,
     by: By = None,
     wait: End = False,
-    watch: Annotated[bool, Parameter(negative=(), help="the same, with a live view")] = False,
+    watch: Annotated[bool, Parameter(negative=(), help="wait, and show a live view")] = False,
 ) -> int:
-    """Go on with a run that has ended, as its next attempt: what succeeded stays, the rest is executed again."""
+    """Continue a run that has ended, as its next attempt. Only tasks that did not succeed are executed again."""
     with current().gateway() as gateway:
         answer = gateway.resume(run, rerun=rerun, requested_by=by or user())
         if watch:
@@ -213,16 +214,16 @@ def resume(
 
 
 def delete(run: RunId, /, *runs: RunIds, yes: Yes = False, by: By = None) -> int:
-    """Delete all that ended runs brought: files, archives, logs, arguments, histories. A stub of each stays.
+    """Delete the data of ended runs: files, archives, logs, arguments, histories. A short record of each run stays.
 
-    It needs the role admin. Again: how far that is. A run that executes has to be stopped first.
+    It needs the role admin. Repeat the command to see the progress. A live run must be stopped first.
     """
-    RUN.be_sure((run, *runs), "all that was brought by run", yes=yes, verb="delete")
+    RUN.be_sure((run, *runs), "all data of run", yes=yes, verb="delete")
     return RUN.each((run, *runs), "delete", {"requested_by": by or user()})
 
 
 def look(run: RunId, /) -> int:
-    """Have the cluster asked about a run now, instead of at the next due look."""
+    """Check the tasks of a run on the cluster now, and not only at the next due look."""
     with current().gateway() as gateway:
         answer = gateway.post(RUN.path(run, "/look"))
     RUN.show([answer])
@@ -233,10 +234,10 @@ def look(run: RunId, /) -> int:
 def wait(
     run: RunId, /, *, goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed"
 ) -> int:
-    """Wait for a run; give up after --timeout (exit 7), without it never.
+    """Wait for a run, at most for --timeout (exit code 7).
 
-    With --for completed the exit code tells how the run ended: 0 completed, 5 failed, 6 stopped. With --for ended and
-    --for started it is 0 as soon as that is so; a run that ends before it started counts as ended.
+    With --for completed the exit code says how the run ended: 0 completed, 5 failed, 6 stopped. With --for ended it is
+    0 for any end. With --for started it is 0 when the run has started, and 5 or 6 if it ends without a start.
     """
     with current().gateway() as gateway:
         return RUN.await_end(gateway, run, goal)

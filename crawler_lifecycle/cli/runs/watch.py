@@ -1,7 +1,6 @@
-"""``crawlctl watch``, and the ``--watch`` of other verbs: what changes, as it changes.
+"""``crawlctl watch``, and ``--watch`` of other verbs: show changes as they happen.
 
-On a terminal the picture is redrawn in place. Anywhere else one plain line is written for each change, without control
-codes, so that a log of it can be read.
+On a terminal a view is redrawn. Any other output gets one plain line for each change, without control codes.
 """
 
 from __future__ import annotations
@@ -26,32 +25,30 @@ if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
 
 LIVE = ("INITIALIZING", "PROCESSING", "STOPPING")
-#: Of larger runs the first tasks are shown one by one, all of them as counts.
+#: The most tasks that are shown one by one. The others are only counted.
 TASKS_PAGE = 200
-#: Runs that ended while the table of live runs is watched stay in it, the newest of them.
+#: The most ended runs that stay in the watched table of live runs.
 ENDED_SHOWN = 10
 STAGES = ("initiation", "deployment", "reconciliation", "completion")
-#: Lines that everything but the tasks needs.
+#: Lines of the view without the tasks.
 FRAME = 14
-#: Which tasks are shown when not all of them find room: what executes or went wrong comes first.
+#: Order of tasks if not all fit on the screen: tasks that execute or went wrong come first.
 _RANK = {"STOPPING": 0, "RUNNING": 1, "PENDING": 2, "LOST": 3, "FAILED": 4, "CANCELLED": 5, "QUEUED": 6}
 
 
 @dataclass(slots=True)
 class Seen:
-    """The findings of the last round of questions about a run."""
+    """The latest documents about a run."""
 
     run: Document = field(default_factory=dict)
     tasks: Sequence[Document] = ()
     corrections: Sequence[Document] = ()
 
 
-def watch(
-    run: Annotated[int | None, Parameter(help="the run's id; without it all live runs are shown")] = None, /
-) -> int:
-    """Watch a run to its end, or the table of live runs until Ctrl-C.
+def watch(run: Annotated[int | None, Parameter(help="the run's id; default: all live runs")] = None, /) -> int:
+    """Watch a run until its end, or the table of live runs until Ctrl-C.
 
-    The exit code tells how the run ended: 0 completed, 5 failed, 6 stopped. --timeout gives up earlier (7).
+    The exit code says how the run ended: 0 completed, 5 failed, 6 stopped; 7 if --timeout was over first.
     """
     with current().gateway() as gateway:
         if run is None:
@@ -63,7 +60,7 @@ def watch(
 
 
 def watch_run(gateway: Gateway, run_id: int, *, after: Document | None = None) -> int:
-    """Show a run until its end, or the end of the attempt that follows ``after``; the exit code."""
+    """Show a run until its end. Return the exit code. Attempts before that of ``after`` are ignored."""
     seen = Seen()
     _, code = watch_changes(
         lambda: _read(gateway, run_id, seen),
@@ -88,7 +85,7 @@ def _moved(run: Document) -> tuple[object, ...]:
 
 
 def _entries(seen: Seen) -> list[Entry]:
-    """A line about the run, each task and each correction."""
+    """Return a line about the run, and one for each task and correction."""
     document = {**seen.run, "task_rows": list(seen.tasks), "corrections": list(seen.corrections)}
     lines = {"run": run_line(seen.run)}
     if len(seen.tasks) < TASKS_PAGE:
@@ -104,7 +101,7 @@ def _entries(seen: Seen) -> list[Entry]:
 
 
 def watch_tasks(gateway: Gateway, run_id: int, limit: int) -> int:
-    """Show the tasks of a run until it has ended; the exit code that tells how it ended."""
+    """Show the tasks of a run until it has ended. Return the exit code, which says how it ended."""
 
     def ask() -> tuple[Document, list[dict[str, Any]]]:
         run = gateway.poll(f"/v1/runs/{run_id}")
@@ -129,10 +126,13 @@ def watch_tasks(gateway: Gateway, run_id: int, limit: int) -> int:
 
 
 def watch_list(gateway: Gateway, filters: Mapping[str, str | Sequence[str] | None], limit: int) -> int:
-    """Show the runs that fit until Ctrl-C or ``--timeout``. A run that no longer fits is shown as it is then."""
+    """Show the runs that match the filters until Ctrl-C or ``--timeout``.
+
+    A run that no longer matches is shown once more with its new state.
+    """
     if not current().for_people and current().output != "jsonl":
-        cure = "-o table or -o jsonl, which write line by line"
-        raise CommandFailed(Exit.USAGE, f"a list that is watched has no end for -o {current().output}", None, cure)
+        cure = "use -o table or -o jsonl, which write line by line"
+        raise CommandFailed(Exit.USAGE, f"-o {current().output} cannot be used to watch a list", None, cure)
     gone: dict[object, Document] = {}
     last: list[object] = []
 
@@ -144,7 +144,7 @@ def watch_list(gateway: Gateway, filters: Mapping[str, str | Sequence[str] | Non
         for run_id in gone.keys() & set(present):
             del gone[run_id]
         last[:] = present
-        # Those that no longer fit but go on are told once; nobody asks for them afterwards.
+        # A live run that no longer matches is shown only once.
         going_on = [run for run in left if run and run.get("status") not in TERMINAL]
         shown = (*rows, *going_on, *list(gone.values())[-ENDED_SHOWN:])
         return sorted(shown, key=lambda row: -int(row.get("run_id") or 0))
@@ -159,7 +159,7 @@ def watch_list(gateway: Gateway, filters: Mapping[str, str | Sequence[str] | Non
 
 
 def _left(gateway: Gateway, run_id: object) -> Document | None:
-    """A run that is no longer listed, as it is now. ``None`` when it is gone altogether."""
+    """Return the present state of a run that is no longer listed; ``None`` if it does not exist any more."""
     try:
         return gateway.run(int(str(run_id)))
     except CommandFailed as failure:
@@ -169,7 +169,7 @@ def _left(gateway: Gateway, run_id: object) -> Document | None:
 
 
 def _rows(rows: Sequence[Document], shown: Sequence[Column]) -> Any:
-    """A table that fits the terminal; what is cut off is counted."""
+    """Return a table that fits on the terminal, and the number of rows that do not."""
     from rich.console import Group
 
     most = max(1, get_terminal_size().lines - 3)
@@ -181,7 +181,7 @@ def _rows(rows: Sequence[Document], shown: Sequence[Column]) -> Any:
 
 
 def draw(seen: Seen, height: int) -> Any:
-    """A run as a tree for a terminal of this height: its four stages, and the tasks inside of them."""
+    """Return a tree of a run for a terminal of this height: its four stages, with its tasks."""
     from rich.console import Group
     from rich.text import Text
     from rich.tree import Tree
@@ -197,9 +197,9 @@ def draw(seen: Seen, height: int) -> Any:
         title.append(f"  attempt {run['attempt']}", style="not bold")
     tree = Tree(title, guide_style="dim")
     reached = STAGES.index(str(run.get("stage"))) if run.get("stage") in STAGES else 0
-    for place, stage in enumerate(STAGES):
-        over = status in TERMINAL or place < reached
-        word = "done" if over else "now" if place == reached else "-"
+    for position, stage in enumerate(STAGES):
+        over = status in TERMINAL or position < reached
+        word = "done" if over else "now" if position == reached else "-"
         branch = tree.add(Text(stage.ljust(15)).append(word, style="cyan" if word == "now" else "dim"))
         if word == "now" and waiting_clause(run):
             branch.add(Text(waiting_clause(run)))

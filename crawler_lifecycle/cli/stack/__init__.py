@@ -1,1 +1,1 @@
-"""The embedded default: the whole stack on this machine."""
+"""The stack of ``crawlctl dev``: all services on this machine."""

@@ -27,7 +27,7 @@ from . import layout
 from .stack import Stack
 from .supervise import SILENT_S, PartFailed
 
-#: Settings that the stack decides itself, and the options that choose them.
+#: Settings that the stack chooses itself -> the options for them.
 _OPTIONS = {
     "LIFECYCLE_DATABASE__URL": "--database",
     "LIFECYCLE_CLUSTER__KIND": "--cluster",
@@ -37,42 +37,40 @@ _OPTIONS = {
 
 def dev(
     *,
-    state_dir: Annotated[Path, Parameter(help="where everything is kept")] = Path(".crawl"),
-    services: Annotated[int, Parameter(help="size of the demonstration site; 0 is everything")] = 0,
-    ports: Annotated[Literal["usual", "free"], Parameter(help="usual ports where free, or any free ones")] = "usual",
-    database: Annotated[str | None, Parameter(help="another database than SQLite in the state directory")] = None,
-    archive: Annotated[str | None, Parameter(help="where zips go; default: a folder in the state directory")] = None,
-    events: Annotated[str | None, Parameter(help="where events go; default: a file in the state directory")] = None,
+    state_dir: Annotated[Path, Parameter(help="folder for all files of the stack")] = Path(".crawl"),
+    services: Annotated[int, Parameter(help="services on the demonstration site; 0: all")] = 0,
+    ports: Annotated[Literal["usual", "free"], Parameter(help="usual ports if free, or any free ports")] = "usual",
+    database: Annotated[str | None, Parameter(help="database URL; default: SQLite in the state directory")] = None,
+    archive: Annotated[str | None, Parameter(help="URL for archives; default: folder in the state directory")] = None,
+    events: Annotated[str | None, Parameter(help="URL for events; default: file in the state directory")] = None,
     crawlers: Annotated[
         Path | None, Parameter(help="catalogue of crawlers; default: ./crawlers.yaml, else the examples")
     ] = None,
     site: Annotated[
         Path | None, Parameter(help="folder of HTML pages to serve and crawl, instead of the demonstration site")
     ] = None,
-    ui: Annotated[bool, Parameter(negative=(), help="Temporal's web UI too, which foreign pages can reach")] = False,
+    ui: Annotated[bool, Parameter(negative=(), help="also run Temporal's web UI; any web page can call it")] = False,
     metrics: Annotated[bool, Parameter(negative=(), help="open a port with the worker's metrics")] = False,
-    kill: Annotated[bool, Parameter(negative=(), help="end running crawls too when leaving")] = False,
+    kill: Annotated[bool, Parameter(negative=(), help="also end running crawls at the end")] = False,
     cluster: Annotated[
-        Literal["local", "kubernetes"], Parameter(help="where crawls execute: processes of this machine, or pods")
+        Literal["local", "kubernetes"], Parameter(help="execute crawls as processes of this machine, or as pods")
     ] = "local",
-    kubeconfig: Annotated[
-        Path | None, Parameter(help="kubeconfig of the cluster; default: as kubectl finds it")
-    ] = None,
-    context: Annotated[str | None, Parameter(help="context of the kubeconfig; default: its current one")] = None,
+    kubeconfig: Annotated[Path | None, Parameter(help="kubeconfig of the cluster; default: that of kubectl")] = None,
+    context: Annotated[str | None, Parameter(help="context of the kubeconfig; default: the current context")] = None,
     namespace: Annotated[str | None, Parameter(help="namespace of the crawls; default: crawls")] = None,
-    image: Annotated[str | None, Parameter(help="image of crawlers whose catalogue entry names none")] = None,
+    image: Annotated[str | None, Parameter(help="image of crawlers without an image in the catalogue")] = None,
     address: Annotated[
-        str | None, Parameter(help="an address of this machine that pods reach; the site listens there")
+        str | None, Parameter(help="address of this machine that pods can reach; the site listens there")
     ] = None,
 ) -> int:
     """Run the Temporal dev server, database, scheduler service, gateway, worker and demonstration site until Ctrl-C.
 
-    A part that dies is started again on its port. Crawls are left running at the end, and the next start goes on with
-    them. With --site the crawler `site`, which follows every link, is in the catalogue: crawlctl start site. Crawl
-    managers and graphs of modules in this folder can be started (crawlctl manager plan); what is new or changed there
-    is read again. LIFECYCLE_PLANS__MODULES names others.
+    A part that ends is started again on its port. Crawls continue after the end, and the next start takes them over.
+    With --site, the catalogue has the crawler `site`, which follows every link: crawlctl start site. Crawl managers and
+    graphs in modules of this folder can be started (crawlctl manager plan). New and changed modules are read again.
+    LIFECYCLE_PLANS__MODULES sets other modules.
 
-    With --cluster kubernetes the crawls are Jobs of that cluster, and everything else is still on this machine.
+    With --cluster kubernetes, crawls are Jobs of that cluster. Everything else still runs on this machine.
     """
     begun = time.monotonic()
     keep_files_private()
@@ -109,13 +107,13 @@ def dev(
         raise CommandFailed(Exit.ERROR, str(failure), None, f"ls {stack.state_dir / 'logs'}") from None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: stack.hurry())
-    say("ending; once more ends it at once")
+    say("shutting down; press Ctrl-C again to end at once")
     _report(stack.stop(kill_crawls=kill), kill, state_dir)
     return Exit.DONE
 
 
 def banner(stack: Stack, seconds: float) -> str:
-    """The lines that one needs at the start: addresses, and the next command."""
+    """Return the lines to print at the start: addresses, and the next command."""
     from crawler_lifecycle.store import masked
 
     known = stack.addresses
@@ -144,23 +142,26 @@ def banner(stack: Stack, seconds: float) -> str:
 
 
 def _cluster(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
-    """The cluster of the options. Raises ``CommandFailed`` for options of a cluster that is not asked for."""
+    """Return the Kubernetes cluster of the options, or ``None`` for a local one.
+
+    Raises ``CommandFailed`` for options of Kubernetes with a local cluster.
+    """
     if cluster == "kubernetes":
         if given.address == LOOPBACK:
-            say("pods cannot reach the site on loopback; --address names an address of this machine they can")
+            say("pods cannot reach the site on loopback; set --address to an address of this machine that they can")
         return given
     usual = asdict(ClusterAccess())
     for name, value in asdict(given).items():
         if value != usual[name]:
-            raise CommandFailed(Exit.USAGE, f"--{name} is for pods", None, "add --cluster kubernetes")
+            raise CommandFailed(Exit.USAGE, f"--{name} needs --cluster kubernetes", None, "add --cluster kubernetes")
     return None
 
 
 def _site_folder(folder: Path) -> Path:
-    """The folder to serve, checked. Raises ``CommandFailed``."""
+    """Return the folder to serve, after a check. Raises ``CommandFailed``."""
     from importlib.util import find_spec
 
-    from . import site  # Starlette and uvicorn: not for every call
+    from . import site  # imported here, because it loads Starlette and uvicorn
 
     try:
         checked = site.check(folder)
@@ -168,9 +169,9 @@ def _site_folder(folder: Path) -> Path:
         raise CommandFailed(Exit.USAGE, f"--site: {error}") from None
     if find_spec("scrapy") is None:
         cure = "pip install 'crawler-lifecycle[dev]'"
-        raise CommandFailed(Exit.ERROR, "--site: the crawler for it needs Scrapy, which is not installed", None, cure)
+        raise CommandFailed(Exit.ERROR, "--site: its crawler needs Scrapy, which is not installed", None, cure)
     if not (checked / site.INDEX).is_file():
-        say(f"{folder} has no {site.INDEX}: its front page names the pages it holds")
+        say(f"{folder} has no {site.INDEX}: its front page lists its pages")
     return checked
 
 
@@ -179,10 +180,10 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _check_places(archive: str | None, events: str | None) -> None:
-    """Return whether zips and events can go there at all. Raises ``CommandFailed``."""
+    """Check the addresses for archives and events. Raises ``CommandFailed`` for an invalid one."""
     if archive is None and events is None:
         return
-    from crawler_lifecycle import compose  # every adapter: not for every call
+    from crawler_lifecycle import compose  # imported here, because it loads every adapter
     from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.settings import UrlSettings
 
@@ -193,12 +194,14 @@ def _check_places(archive: str | None, events: str | None) -> None:
         if events is not None:
             compose.build_sink(settings.model_copy(update={"events": UrlSettings(url=events)}))
     except InvalidRequest as error:
-        raise CommandFailed(Exit.USAGE, str(error), None, "give --archive and --events such addresses") from None
+        raise CommandFailed(Exit.USAGE, str(error), None, "correct --archive and --events") from None
 
 
 def _take_settings(chosen: Mapping[str, str | None]) -> None:
-    """Refuse settings that the stack decides itself, unless an option says the same; those that it takes are written as
-    variables of their own, however they were given. ``chosen``: option -> what was given. Raises ``CommandFailed``.
+    """Check the settings of the environment. Copy the settings that the stack uses into environment variables.
+
+    ``chosen`` has the values of the options. Raises ``CommandFailed`` for settings that the stack chooses itself,
+    unless an option has the same value.
     """
     wrong = [name for name in ("LIFECYCLE_CONFIG",) if os.environ.get(name)]
     tree = {} if wrong else load_settings().model_dump(exclude_unset=True)
@@ -213,25 +216,23 @@ def _take_settings(chosen: Mapping[str, str | None]) -> None:
         elif value != chosen.get(_OPTIONS.get(name, "")):
             wrong.append(name)
     if wrong:
-        options = "".join(f"; {_OPTIONS[name]} chooses another" for name in wrong if name in _OPTIONS)
-        what = f"{', '.join(wrong)}: crawlctl dev decides this itself, so the environment may not"
+        options = "".join(f"; use {_OPTIONS[name]} instead" for name in wrong if name in _OPTIONS)
+        what = f"{', '.join(wrong)}: crawlctl dev chooses this itself, so it must not be set"
         raise CommandFailed(Exit.USAGE, what, None, f"unset {' '.join(wrong)}{options}")
     for name in sorted(os.environ):
         if name.startswith("TEMPORAL_"):
-            say(f"{name} is not used: dev has a Temporal server of its own")
+            say(f"{name} is not used: crawlctl dev has its own Temporal server")
 
 
 def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:
     if going_on is None:
-        say("ended; whether crawls go on is unknown, because the gateway did not answer")
+        say("ended; the gateway did not answer, so crawls may still run")
     elif going_on == 0:
         say("ended; no crawl is running")
     elif kill:
-        say(f"ended; {going_on} runs could not be stopped in time and go on")
+        say(f"ended; {going_on} runs could not be stopped in time and continue")
     else:
-        word = "run goes on" if going_on == 1 else "runs go on"
+        word = "run continues" if going_on == 1 else "runs continue"
         again = "crawlctl dev" if state_dir == Path(".crawl") else f"crawlctl dev --state-dir {state_dir}"
-        say(
-            f"ended; {going_on} {word} without us; next: {again} goes on with them, {again} --kill ends them at its end"
-        )
+        say(f"ended; {going_on} {word}; next: {again} takes over, {again} --kill also ends them at its end")
     sys.stderr.flush()

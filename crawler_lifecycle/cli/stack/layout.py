@@ -1,4 +1,4 @@
-"""The layout of the embedded stack: folders, ports, addresses, the parts and their environment."""
+"""Layout of the stack: folders, ports, addresses, the parts and their environment."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ PORTS = {
     "metrics": 9464,
 }
 
-#: Ports that are opened when they are asked for: whoever reaches them can read, and by the UI also do, what they like.
+#: Ports that are only opened on request, because they have no access control. The UI can even change workflows.
 ON_DEMAND = frozenset({"temporal_ui", "metrics"})
 
-#: Where the image of the example crawlers has them.
+#: Folder of the example crawlers in their image.
 IMAGE_PROJECT = "/opt/crawlers"
-#: The generic crawler, which is there when a folder of pages is served.
+#: Name of the generic crawler, which the catalogue has if a folder of pages is served.
 SITE_CRAWLER = "site"
 
-#: Settings that the stack decides itself: it runs on this machine, inside of its state directory.
+#: Settings that the stack chooses itself, because it runs on this machine and in its state directory.
 OWN = (
     *("LIFECYCLE_CONFIG", "LIFECYCLE_DATABASE__URL", "LIFECYCLE_CLUSTER__KIND", "LIFECYCLE_CLUSTER__STATE_DIR"),
     *(f"LIFECYCLE_SCHEDULER__{name}" for name in ("URL", "HOST", "PORT")),
     *(f"LIFECYCLE_GATEWAY__{name}" for name in ("URL", "HOST", "PORT", "OPEN", "TOKENS_FILE", "TASK_KEY")),
     *(f"LIFECYCLE_WORKER__{name}" for name in ("HEALTH_HOST", "HEALTH_PORT", "METRICS_HOST", "METRICS_PORT")),
-    # A version gets no work until somebody makes it current.
+    # A worker with a version gets no work until its version is made current.
     *("LIFECYCLE_WORKER__BUILD_ID", "LIFECYCLE_WORKER__DEPLOYMENT"),
 )
-#: Settings that the stack takes from its environment, and passes on in its own way.
+#: Settings that the stack reads from its environment, and passes to its parts in its own form.
 TAKEN = ("LIFECYCLE_ARCHIVE__URL", "LIFECYCLE_EVENTS__URL", "LIFECYCLE_CRAWLERS", "LIFECYCLE_MORE_CRAWLERS")
 
 
 def examples_dir() -> Path | None:
-    """The examples of a source checkout; ``None`` when only the package is installed."""
+    """Return the folder of the examples in a source checkout; ``None`` if only the package is installed."""
     folder = Path(__file__).resolve().parents[3] / "examples"
     return folder if (folder / "site" / "__main__.py").is_file() else None
 
 
-#: The setting with the modules that hold users' managers and functions.
+#: The setting for the modules with users' managers and functions.
 MODULES = "LIFECYCLE_PLANS__MODULES"
 
 
 def modules_with_plans(folder: Path) -> list[str]:
-    """Every module right in this folder, as the worker finds them, and those of the examples in a source checkout."""
+    """Return the modules with plans: all modules in this folder (``*``), and the examples in a source checkout."""
     examples = examples_dir()
     ours = examples is not None and examples.parent == folder.resolve()
     return ["*", *(f"examples.{name}" for name in ("graphs", "managers") if ours)]
@@ -69,38 +69,38 @@ def modules_with_plans(folder: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The places of everything in one stack."""
+    """Folders, ports, addresses and parts of one stack."""
 
     state_dir: Path
     ports: Mapping[str, int] = field(default_factory=dict)
-    """A port for every part; the stack chooses them when it starts."""
+    """The port of every part. The stack chooses the ports when it starts."""
     services: int = 0
-    """Size of the demonstration site; 0 is everything."""
+    """Number of services on the demonstration site; 0 means all."""
     database: str | None = None
     site: Path | None = None
-    """A folder of pages to serve, instead of the demonstration site (checked before, see ``site.check``)."""
+    """A folder of pages to serve instead of the demonstration site. ``site.check`` has checked it."""
     archive: str | None = None
-    """Where zips go instead of a folder of the state directory."""
+    """The URL for archives; ``None``: a folder of the state directory."""
     events: str | None = None
-    """Where events go instead of a file there."""
+    """The URL for events; ``None``: a file in the state directory."""
     kubernetes: ClusterAccess | None = None
-    """The cluster where crawls execute; ``None``: as processes of this machine."""
+    """The Kubernetes cluster for crawls; ``None``: crawls are processes of this machine."""
     crawlers: Path | None = None
-    """The catalogue; without it that of the environment, of this folder, or of the examples."""
+    """The catalogue; ``None``: the catalogue of the environment, of this folder, or of the examples."""
     only_free_ports: bool = False
-    """No usual port is taken, also where it is free."""
+    """True to use no usual port, even if it is free."""
     demanded: Collection[str] = ()
-    """Ports of ``ON_DEMAND`` to open."""
+    """Names of ports in ``ON_DEMAND`` to open."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state_dir", self.state_dir.absolute())
 
     def url(self, name: str) -> str:
-        """The HTTP address of a part."""
+        """Return the HTTP address of a part."""
         return f"http://{self.host(name)}:{self.ports[name]}"
 
     def host(self, name: str) -> str:
-        """The address on which a part listens: on loopback, except for the site, which pods have to reach."""
+        """Return the address on which a part listens: loopback, except for the site, which pods must reach."""
         return self.kubernetes.address if self.kubernetes is not None and name == "site" else LOOPBACK
 
     @property
@@ -121,7 +121,7 @@ class Layout:
         return self.site is not None or examples_dir() is not None
 
     def addresses(self) -> dict[str, str | None]:
-        """The addresses for ``dev.json``, as settings spell them."""
+        """Return the addresses for ``dev.json``, in the format of the settings."""
         return {
             "temporal": f"{LOOPBACK}:{self.ports['temporal']}",
             "namespace": temporal_server.NAMESPACE,
@@ -138,7 +138,7 @@ class Layout:
         }
 
     def _cluster_addresses(self) -> dict[str, str | None]:
-        """The cluster where crawls execute; what the stack was told, not what its environment says beside it."""
+        """Return the cluster of the crawls, by the options of ``crawlctl dev`` over the settings."""
         if self.kubernetes is None:
             return {"cluster": "local"}
         of = self.kubernetes.settings()
@@ -147,14 +147,14 @@ class Layout:
         return {"cluster": "kubernetes", **known, "image": of.image}
 
     def environment(self, crawlers: Path, more_crawlers: Path | None = None) -> dict[str, str]:
-        """The environment of the parts: ours, less everything that would lead them to another system."""
+        """Return the environment of the parts: our own, without variables that name another system."""
         ours = {*OWN, *TAKEN}
         env = {k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_") and k.upper() not in ours}
         known = self.addresses()
         env |= {
             "TEMPORAL_ADDRESS": str(known["temporal"]),
             "TEMPORAL_NAMESPACE": temporal_server.NAMESPACE,
-            # An empty file: a profile in the home directory could add TLS or a key.
+            # This file is empty. It replaces the profile in the home directory, which could add TLS or a key.
             "TEMPORAL_CONFIG_FILE": str(self.state_dir / "temporal.toml"),
             "LIFECYCLE_DATABASE__URL": str(known["database"]),
             "LIFECYCLE_CLUSTER__KIND": "local",
@@ -171,7 +171,7 @@ class Layout:
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
             "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
             "LIFECYCLE_EVENTS__URL": str(known["events"]),
-            # Crawlers say `python` and `scrapy` and mean those of this environment.
+            # Crawlers that call `python` and `scrapy` need the programs of this environment.
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), env.get("PATH", os.defpath))),
             "PYTHONUNBUFFERED": "1",
             "LIFECYCLE_CRAWLERS": str(crawlers),
@@ -186,14 +186,14 @@ class Layout:
         env |= _without_proxy(env)
         if self.kubernetes is not None:
             env |= self.kubernetes.environment()
-            # Pods cannot reach a gateway on our loopback: better no token than one that nobody answers to.
+            # Without the key, pods get no token: they cannot reach a gateway on our loopback address.
             del env["LIFECYCLE_GATEWAY__TASK_KEY"]
         if more_crawlers is not None:
             env["LIFECYCLE_MORE_CRAWLERS"] = str(more_crawlers)
         return env
 
     def parts(self, env: Mapping[str, str]) -> dict[str, Part]:
-        """Every part but the Temporal server's database file and our migrations, which come before them."""
+        """Return all parts by name. The stack prepares Temporal's database file and migrates ours before them."""
         crawlctl = (sys.executable, "-m", "crawler_lifecycle.cli")
         temporal = temporal_server.command(self.temporal_file, self.ports["temporal"], self.ports.get("temporal_ui"))
         parts = [
@@ -214,7 +214,7 @@ class Layout:
         return {part.name: part for part in parts}
 
     def choose_ports(self, known: Mapping[str, object], say: Callable[[str], None]) -> dict[str, int]:
-        """A port for every part: its former port (``known``: earlier addresses), its usual port, or a free one."""
+        """Return a port for every part: its port in the earlier addresses ``known``, its usual port, or a free one."""
         chosen: dict[str, int] = {}
         for name, usual in PORTS.items():
             if name in ON_DEMAND and name not in self.demanded:
@@ -224,13 +224,14 @@ class Layout:
             free = [port for port in wanted if port not in chosen.values() and processes.is_free(port)]
             chosen[name] = free[0] if free else processes.free_port(chosen.values())
             if wanted and not free:
-                say(f"port {wanted[0]} is taken; {name} gets {chosen[name]} instead")
+                say(f"port {wanted[0]} is in use; {name} gets {chosen[name]} instead")
         return chosen
 
 
 def kept_key(file: Path) -> str:
-    """A random key in a file that only its owner can read; the same key at the next start, for crawlers that still
-    run.
+    """Return the random key in a file that only its owner can read. Create it if it does not exist.
+
+    The next start uses the same key, because crawlers may still run and have tokens made with it.
     """
     if not file.exists():
         draft = file.with_name(f".{secrets.token_hex(8)}")
@@ -239,15 +240,15 @@ def kept_key(file: Path) -> str:
                 new.write(secrets.token_hex(32))
                 new.flush()
                 os.fsync(new.fileno())
-            with contextlib.suppress(FileExistsError):  # another process that starts at the same moment wrote it
-                os.link(draft, file)  # whole or not at all: an empty key would sign for everybody
+            with contextlib.suppress(FileExistsError):  # another process has just created it
+                os.link(draft, file)  # never a partly written file: with an empty key anybody could make tokens
         finally:
             draft.unlink(missing_ok=True)
     return file.read_text()
 
 
 def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
-    """A proxy cannot reach the loopback address of this machine, where the crawled site listens."""
+    """Return variables that exclude loopback from a proxy: it cannot reach the crawled site on this machine."""
     said = env.get("no_proxy") or env.get("NO_PROXY") or ""
     if said.strip() == "*":
         return {}
@@ -263,11 +264,11 @@ def _port_of(address: object) -> int | None:
 
 
 def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: bool = False) -> None:
-    """Write a catalogue for this stack: folders made absolute, and crawlers directed to the real address of the site.
+    """Write a catalogue for this stack, with absolute folders and the real address of the site.
 
-    ``in_images``: they execute in the image of ``images/crawler``, which has the examples in a folder of its own.
+    With ``in_images``, crawlers execute in the image of ``images/crawler``, which has the examples in another folder.
     """
-    import yaml  # not needed to answer any other verb
+    import yaml  # imported here, because no other verb needs it
 
     catalogue = yaml.safe_load(source.read_text())
     for crawler in catalogue:
@@ -277,11 +278,11 @@ def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: b
         argument = (crawler.get("args") or {}).get("site")
         if site is not None and isinstance(argument, dict) and "default" in argument:
             argument["default"] = site
-    _replace(target, f"# Written by crawlctl dev from {source.name}; edit that one.\n" + yaml.safe_dump(catalogue))
+    _replace(target, f"# Written by crawlctl dev from {source.name}; edit that file.\n" + yaml.safe_dump(catalogue))
 
 
 def write_site_crawler(target: Path, site: str) -> None:
-    """Write a catalogue that has only the generic crawler, directed to this site."""
+    """Write a catalogue with only the generic crawler, for this site."""
     import yaml
 
     arguments: dict[str, dict[str, object]] = {"start": {"default": f"{site}/"}}

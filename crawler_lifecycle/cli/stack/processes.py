@@ -1,4 +1,4 @@
-"""Processes and ports of this machine: who lives, since when, and which ports are free."""
+"""Processes and ports of this machine: start and end of processes, their logs, and free ports."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from crawler_lifecycle.cli.machine import LOOPBACK, start_time
 
 DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
-#: Below the range of ports for outgoing connections: a port of ours must still be free when its part is restarted.
+#: Range of our ports. Ports for outgoing connections are above it, so that a port is still free at a restart.
 FREE_PORTS = (10_240, 32_000)
 _CHANCE = random.SystemRandom()
 
-#: Log -> its size before the last two starts of the part that writes it: older lines are of another start.
+#: Log file -> its sizes before the last two starts of its part. Lines before these positions are from earlier starts.
 _began: dict[Path, tuple[int, ...]] = {}
 
 
 def end_process(pid: int, started: int | None, grace_s: float) -> None:
-    """End the process with this id and start time: SIGTERM, then SIGKILL after the grace. No error if it has ended
-    already.
+    """End the process with this id and start time: SIGTERM, then SIGKILL after the grace time.
+
+    It is no error if the process has already ended.
     """
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         if started is None or start_time(pid) != started:
@@ -42,10 +43,10 @@ def end_process(pid: int, started: int | None, grace_s: float) -> None:
 def spawn(
     command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a part that dies with us (see ``die_with_parent``). Its output is appended to ``log``.
+    """Start a part that dies with this process (see ``die_with_parent``). Append its output to ``log``.
 
-    It gets a session of its own, because Ctrl-C must reach only us: we end the parts in order. The kernel ties the
-    part to the *thread* that calls this, which therefore has to live as long as the part.
+    The part gets its own session, so that Ctrl-C only reaches this process, which ends the parts in order. The kernel
+    kills the part when the *thread* that called this ends. The thread must therefore live as long as the part.
     """
     command_line = [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid()), *command]
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ def spawn(
 
 
 def is_free(port: int) -> bool:
-    """Return whether something could listen on this port of the loopback address now."""
+    """Return whether a process could now listen on this port of the loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -74,7 +75,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(taken: Collection[int] = ()) -> int:
-    """A free port that is not among ``taken``."""
+    """Return a free port that is not in ``taken``."""
     for _ in range(1000):
         port = _CHANCE.randint(*FREE_PORTS)
         if port not in taken and is_free(port):
@@ -83,14 +84,14 @@ def free_port(taken: Collection[int] = ()) -> int:
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """The last lines that a part wrote since its last start, or since the start before when there are none yet.
+    """Return the last lines that a part wrote since its last start; if there are none, since the start before.
 
-    Repeated lines are shown once.
+    Equal lines are returned only once.
     """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            began = max((place for place in _began.get(path, ()) if place < size), default=0)
+            began = max((position for position in _began.get(path, ()) if position < size), default=0)
             file.seek(max(began, size - 16_384))
             text = file.read().decode(errors="replace")
     except OSError:

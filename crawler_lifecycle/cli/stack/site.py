@@ -1,8 +1,8 @@
 """``python -m crawler_lifecycle.cli.stack.site``: serves a folder of HTML pages on this machine.
 
-An honest static server: index pages, content types, validators, HEAD and ranges come from Starlette; nothing outside of
-the folder is served, whatever a path or a symbolic link says, and nothing hidden inside of it. There are no listings of
-folders. Only a folder that has no start page of its own gets one that names its pages, or nobody could begin to crawl.
+Starlette provides index pages, content types, validators, HEAD and ranges. No file outside of the folder is served,
+even if a path or a symbolic link leads to it, and no hidden file. Folders are not listed. Only if the top folder has no
+start page, its start page lists its pages, because a crawl needs a page to begin with.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from crawler_lifecycle.cli.machine import LOOPBACK
 from crawler_lifecycle.web.origins import Gate, programs_only
 
 INDEX = "index.html"
-#: Hidden names are never served from the folder, so this address is free.
+#: No file of the folder can have this address, because hidden names are not served.
 HEALTH = "/.healthz"
 PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
-#: The most pages that our start page names.
+#: The most pages that our start page lists.
 NAMED_MAX = 10_000
-#: HTML requires that a page declares its encoding within so many bytes.
+#: A page must declare its encoding within so many bytes, by the HTML standard.
 _DECLARED_WITHIN = 1024
 
 
 class Unusable(ValueError):
-    """The folder cannot be served; the text says why and what to do."""
+    """The folder cannot be served. The text has the reason and the cure."""
 
 
 def pages(folder: Path) -> Iterator[Path]:
-    """The HTML pages below the folder, relative to it, in order; hidden ones and symbolic links left out."""
+    """Yield the paths of the HTML pages below a folder, sorted, without hidden ones and symbolic links."""
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
@@ -61,46 +61,44 @@ def pages(folder: Path) -> Iterator[Path]:
 
 
 def check(folder: Path) -> Path:
-    """The folder with its path resolved. Raises ``Unusable`` when it has no HTML page that can be served."""
+    """Return the resolved path of the folder. Raises ``Unusable`` if it has no HTML page that can be served."""
     try:
         whole = folder.resolve(strict=True)
         if not whole.is_dir():
-            raise Unusable(f"{folder} is no folder; give the folder that holds the pages")
+            raise Unusable(f"{folder} is not a folder; give the folder with the pages")
         os.listdir(whole)
     except FileNotFoundError:
-        raise Unusable(f"{folder} does not exist; give the folder that holds the pages") from None
-    except (OSError, RuntimeError) as error:  # no permission; a loop of symbolic links
-        raise Unusable(f"{folder} cannot be read ({error}); give a folder that can") from None
+        raise Unusable(f"{folder} does not exist; give the folder with the pages") from None
+    except (OSError, RuntimeError) as error:  # no permission, or a loop of symbolic links
+        raise Unusable(f"{folder} cannot be read ({error}); give a readable folder") from None
     if next(pages(whole), None) is None:
-        raise Unusable(
-            f"{folder} holds no HTML page ({', '.join(PAGE_SUFFIXES)}); give the folder that holds the pages"
-        )
+        raise Unusable(f"{folder} has no HTML page ({', '.join(PAGE_SUFFIXES)}); give the folder with the pages")
     return whole
 
 
 class Pages(StaticFiles):
-    """The files of one folder, less everything hidden."""
+    """The files of one folder, without hidden ones."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder, html=True, follow_symlink=False)
         self._root = os.path.realpath(folder)
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """As the base class, but hidden names do not exist, in whatever spelling they are requested."""
+        """Find a file as the base class does. Hidden names do not exist, in any spelling."""
         full, found = super().lookup_path(path)
         inside = os.path.relpath(os.path.realpath(full), self._root) if found is not None else "."
         hidden = any(part.startswith(".") and part != "." for name in (path, inside) for part in name.split(os.sep))
         return ("", None) if hidden else (full, found)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """As the base class; at the root of a folder without a start page, one that names its pages."""
+        """Answer as the base class does. If the folder has no start page, its root answers with a list of pages."""
         if path != "." and scope["path"].endswith("/") and await self._is_page(path):
-            raise HTTPException(404)  # a page is no folder: the links in it would lead nowhere
+            raise HTTPException(404)  # with a slash after a page's name, its relative links would be wrong
         try:
             response = await super().get_response(path, scope)
             status = response.status_code
         except HTTPException as error:
-            if error.status_code == 401:  # we have no right to read it: a login would not help
+            if error.status_code == 401:  # this process may not read the file, so a login would not help
                 raise HTTPException(403) from None
             if error.status_code != 404 or path != ".":
                 raise
@@ -117,7 +115,7 @@ class Pages(StaticFiles):
         return found is not None and stat.S_ISREG(found.st_mode)
 
     def file_response(self, full_path: Any, *args: Any, **kwargs: Any) -> Response:
-        """As the base class, but the header does not contradict a page that declares its own encoding."""
+        """Answer with a file as the base class does, without a charset if the page declares its own encoding."""
         if not os.access(full_path, os.R_OK):
             raise HTTPException(403)
         response = super().file_response(full_path, *args, **kwargs)
@@ -139,14 +137,14 @@ def _declares_encoding(path: str | os.PathLike[str]) -> bool:
 
 
 def start_page(root: Path) -> str:
-    """A page that names the pages of the folder."""
+    """Return a page that lists the pages of the folder."""
     names = islice(pages(root), NAMED_MAX)
     links = [f'<li><a href="/{quote(os.fsencode(name))}">{html.escape(_readable(name))}</a></li>' for name in names]
     return _page("Pages", f"<ul>{''.join(links)}</ul>")
 
 
 def _readable(name: Path) -> str:
-    return str(name).encode("utf-8", "replace").decode()  # file names need not be text
+    return str(name).encode("utf-8", "replace").decode()  # a file name may be invalid UTF-8
 
 
 def _page(title: str, body: str) -> str:
@@ -167,25 +165,25 @@ async def _healthy(request: Request) -> Response:
 
 
 def create_app(folder: Path) -> Starlette:
-    """The website. Raises ``Unusable``."""
+    """Return the website. Raises ``Unusable``."""
     routes = [Route(HEALTH, _healthy), Mount("/", Pages(check(folder)))]
     return Starlette(routes=routes, exception_handlers={HTTPException: _problem})
 
 
 def main() -> int:
-    """Serve until SIGTERM or SIGINT, then leave with exit code 0."""
-    parser = argparse.ArgumentParser(description="A folder of HTML pages as a website.")
+    """Serve until SIGTERM or SIGINT, then end with exit code 0."""
+    parser = argparse.ArgumentParser(description="Serve a folder of HTML pages as a website.")
     parser.add_argument("--port", type=int, required=True, help="port; 0 picks a free one")
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on")
     parser.add_argument("--folder", type=Path, required=True, help="the folder to serve")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    # The protocol is named because asyncio switches off Nagle's algorithm (40 ms a page) only if it can read it here.
+    # Asyncio switches off Nagle's algorithm (40 ms a page) only if the socket has an explicit protocol.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        # Only programs read the folder, over loopback: the host name in a request is checked.
+        # Only local programs read the folder, so that the host name in a request can be checked.
         app = Gate(create_app(options.folder), programs_only(options.host))
         listener.bind((options.host, options.port))
         listener.listen(128)

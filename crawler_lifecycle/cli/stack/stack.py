@@ -1,4 +1,4 @@
-"""The embedded stack: the real Temporal server, database, services, worker and demonstration site."""
+"""The stack of ``crawlctl dev``: Temporal dev server, database, services, worker and demonstration site."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from . import processes, temporal_server
 from .layout import Layout, examples_dir, write_crawlers, write_site_crawler
 from .supervise import READY_S, Part, PartFailed, Supervisor
 
-#: The order of the shutdown: each part ends before the parts that it needs.
+#: Order of the shutdown: each part ends before the parts that it needs.
 LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
 
-#: Seconds for the gateway's answer about open runs, and for the proof that stopped runs have ended. A dead gateway
-#: refuses at once; a slow one gets time, so that no crawl stays behind.
+#: Seconds for the gateway's answer about open runs, for its answers while crawls are ended, and for the proof of their
+#: end. A dead gateway fails at once. A slow one gets time, so that no crawl is left over.
 ASK_S, END_CRAWLS_S, PROOF_S = 10.0, 30.0, 60.0
 
 OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
 
 
 class Stack:
-    """Everything in child processes below one state directory, as ``layout`` says.
+    """The parts of ``layout`` as child processes, with their files in one state directory.
 
-    ``say`` gets one line for people per event; a part that does not answer for ``silent_s`` is replaced. Crawls are no
-    children of ours: they outlive the stack, and the next one over the same directory goes on with them.
+    ``say`` gets one line for people for each event. A part that does not answer for ``silent_s`` is restarted. Crawls
+    are not child processes: they continue after the stack, and the next stack in this directory takes them over.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Stack:
         self.layout = layout
         self.state_dir = layout.state_dir
         self._say = say
-        #: True if the crawlers are those of the examples.
+        #: True if the catalogue is that of the examples.
         self.has_examples = False
         self._lock: IO[str] | None = None
         #: The catalogues in use, as ``dev.json`` names them.
@@ -57,19 +57,19 @@ class Stack:
 
     @property
     def addresses(self) -> dict[str, str | None]:
-        """The addresses of ``dev.json``. Only after ``start``, as that chooses the ports."""
+        """The addresses in ``dev.json``, after ``start``, which chooses the ports."""
         return self.layout.addresses()
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids of the parts that live now."""
+        """Process ids of the running parts."""
         return self._supervisor.pids()
 
     def start(self) -> None:
-        """Bring everything up and wait until it is ready.
+        """Start all parts, and wait until they are ready.
 
-        Raises ``CommandFailed`` when another process has this directory or the cluster cannot be used, ``PartFailed``
-        when a part does not come up; then all started parts have been ended again.
+        Raises ``CommandFailed`` if another process uses this directory or the cluster cannot be used. Raises
+        ``PartFailed`` if a part does not start. All started parts are ended before an error is raised.
         """
         self._take_lock()
         try:
@@ -90,12 +90,12 @@ class Stack:
         self._chosen = {"crawlers": str(crawlers), "more_crawlers": None if more is None else str(more)}
         env = plan.environment(crawlers, more)
         parts = plan.parts(env)
-        # Everything but the Temporal server is slow because Python imports are, so nothing waits without need: services
-        # find their database and each other when they are ready, and say so at their health addresses.
+        # Python parts start slowly, because of their imports. Therefore they start at the same time. Each waits for the
+        # systems that it needs, and its health address says when it is ready.
         migrations = self._start_migrations(env)
         try:
             self._start_temporal(parts.pop("temporal"))
-            # No part may give out numbers before the upgrade knows the numbers of existing workflows and crawls.
+            # No part may assign run ids before the upgrade has raised their counter above the ids in use.
             self._finish_migrations(migrations)
             self._supervisor.start(parts.values())
         finally:
@@ -104,9 +104,9 @@ class Stack:
         self._supervisor.wait_healthy()
 
     def stop(self, kill_crawls: bool = False) -> int | None:
-        """End our parts in order. Returns how many runs continue without us (``None`` when this is unknown).
+        """End the parts in order. Return how many runs continue; ``None`` if this is unknown.
 
-        With ``kill_crawls`` every open run is stopped by force first.
+        With ``kill_crawls``, every open run is stopped by force first.
         """
         going_on = self._end_crawls() if kill_crawls else self._open_runs()
         for names in LEAVING:
@@ -119,19 +119,19 @@ class Stack:
         return None if going_on is None else len(going_on)
 
     def hurry(self) -> None:
-        """End at once the parts that were already asked to end."""
+        """End all parts without a grace time from now on."""
         self._supervisor.hurry()
 
     def kill_part(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal to a part, and return its process id; it is restarted as after any other death."""
+        """Send a signal to a part. Return its process id. A part that dies is restarted."""
         return self._supervisor.kill(name, number)
 
     def wait_healthy(self, name: str | None = None, timeout_s: float = READY_S) -> None:
-        """Return when this part (or every one) is ready. Raises ``PartFailed``."""
+        """Wait until this part, or every part, is ready. Raises ``PartFailed``."""
         self._supervisor.wait_healthy(None if name is None else (name,), timeout_s)
 
     def starts(self, name: str) -> int:
-        """The number of starts of this part."""
+        """Return the number of starts of this part."""
         return self._supervisor.starts(name)
 
     # --- start ---------------------------------------------------------------------------------------------------
@@ -158,22 +158,22 @@ class Stack:
         self._lock = lock
 
     def _keep_others_out(self) -> None:
-        """Nobody else may write into our folder: its files name other files that we read and processes that we end."""
+        """Make sure that only this user can write into the folder. Its files decide what we read and which processes
+        we end.
+        """
         found = self.state_dir.stat()
         if found.st_uid != os.geteuid():
             raise CommandFailed(
                 Exit.NOT_IN_THIS_STATE,
-                f"--state-dir {self.state_dir} belongs to uid {found.st_uid}, and this is uid {os.geteuid()}",
-                "its owner could decide what we start and end",
+                f"--state-dir {self.state_dir} belongs to uid {found.st_uid}, but this is uid {os.geteuid()}",
+                "its owner could make us start and end any process",
                 "crawlctl dev --state-dir ANOTHER",
             )
         if found.st_mode & 0o022:
             self.state_dir.chmod(found.st_mode & 0o7755)
 
     def _before(self) -> Mapping[str, object]:
-        """The addresses that the last stack in this folder wrote; empty when there was none or its file is not
-        valid.
-        """
+        """Return the addresses of the last stack in this folder; empty if there was none or its file is invalid."""
         try:
             found = dev_json.read(self.state_dir / dev_json.NAME)
         except dev_json.SetAside as aside:
@@ -182,19 +182,19 @@ class Stack:
         return {} if found is None else found.known
 
     def _end_leftovers(self, before: Mapping[str, object]) -> None:
-        """End parts of an earlier stack that was killed; the kernel should have, this is for when it did not."""
+        """End the parts of an earlier stack that was killed, if the kernel has not ended them."""
         pids, started = before.get("processes"), before.get("started")
         if not isinstance(pids, dict) or not isinstance(started, dict):
             return
         for name, pid in pids.items():
             if isinstance(pid, int) and start_time(pid) == started.get(name):
-                self._tell(f"ending {name} (process {pid}), left over from a stack that was killed")
+                self._tell(f"ending {name} (process {pid}), which is left over from a killed stack")
                 processes.end_process(pid, started[name], 5.0)
 
     def _catalogues(self) -> tuple[Path, Path | None]:
-        """The catalogue for our parts: the one that was chosen, the working directory's own, or the examples'.
+        """Return the catalogue for the parts, and a second one: the given one, or that of this folder or the examples.
 
-        Where a folder of pages is served, its crawler takes the place of the examples, or stands beside the others.
+        If a folder of pages is served, its crawler replaces the examples, or is added to another catalogue.
         """
         plan = self.layout
         chosen = plan.crawlers or os.environ.get("LIFECYCLE_CRAWLERS")
@@ -206,9 +206,7 @@ class Stack:
         more = os.environ.get("LIFECYCLE_MORE_CRAWLERS")
         if more and plan.site is not None:
             cure = "name the catalogue with --crawlers, or leave --site out"
-            raise CommandFailed(
-                Exit.USAGE, "LIFECYCLE_MORE_CRAWLERS: the crawler of --site takes its place", None, cure
-            )
+            raise CommandFailed(Exit.USAGE, "LIFECYCLE_MORE_CRAWLERS cannot be used with --site", None, cure)
         beside = generic if plan.site is not None else Path(more).absolute() if more else None
         if file.is_file():
             return file, beside
@@ -218,8 +216,8 @@ class Stack:
             cure = "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder"
             raise CommandFailed(Exit.USAGE, f"there is no catalogue of crawlers at {file}", None, cure)
         if plan.kubernetes is not None and plan.kubernetes.settings().image is None:
-            cure = "--image, or LIFECYCLE_CLUSTER__IMAGE: one with Scrapy and the examples (docs/deployment.md)"
-            raise CommandFailed(Exit.USAGE, "the example crawlers need an image that pods can be made of", None, cure)
+            cure = "set --image to an image with Scrapy and the examples (docs/deployment.md)"
+            raise CommandFailed(Exit.USAGE, "pods of the example crawlers need an image", None, cure)
         self.has_examples = True
         target = self.state_dir / "crawlers.yaml"
         write_crawlers(examples / "crawlers.yaml", target, plan.url("site"), in_images=plan.kubernetes is not None)
@@ -266,7 +264,7 @@ class Stack:
             return None
 
     def _end_crawls(self) -> list[int] | None:
-        """Stop every open run by force and wait for the proof of its end. Returns the runs that are still open."""
+        """Stop every open run by force, and wait for the proof of its end. Return the runs that are still open."""
         left = self._open_runs(END_CRAWLS_S)
         if not left:
             return left
@@ -282,7 +280,7 @@ class Stack:
     # --- what others see -----------------------------------------------------------------------------------------
 
     def _tell(self, line: str) -> None:
-        """The supervisor's thread calls this too, and must continue when the output is closed or the disk is full."""
+        """Print a line and log it. The supervisor calls this too, and must survive a closed output or a full disk."""
         with contextlib.suppress(OSError):
             self._say(line)
         with contextlib.suppress(OSError):
@@ -292,14 +290,14 @@ class Stack:
                 file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}\n")
 
     def _pids_changed(self) -> None:
-        """In the supervisor's thread: without it, nothing would be started again, nor ever be seen to have ended."""
+        """Write the new process ids. The supervisor's thread calls this, and an error must not end it."""
         try:
             self._write_dev_json()
         except OSError as error:
-            self._tell(f"dev.json cannot be written, and names other processes until the next change: {error}")
+            self._tell(f"dev.json cannot be written, and has old process ids until the next change: {error}")
 
     def _write_dev_json(self) -> None:
-        if not self.layout.ports:  # it was not started
+        if not self.layout.ports:  # the stack was not started
             return
         pids = self._supervisor.pids()
         content = {
@@ -312,7 +310,7 @@ class Stack:
         }
         target = self.state_dir / dev_json.NAME
         draft = target.with_name("dev.json.draft")
-        # The database's address may hold a password.
+        # The database's address may contain a password.
         draft.unlink(missing_ok=True)
         draft.touch(mode=0o600)
         draft.write_text(json.dumps(content, indent=2) + "\n")

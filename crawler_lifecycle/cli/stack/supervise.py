@@ -1,6 +1,7 @@
-"""Supervises long-running processes: start, wait for health, restart with back-off, end in order.
+"""Supervises long-running processes: start, health, restart with back-off, end in order.
 
-Twenty times a second one thread compares the wanted parts with the living processes. Only this thread starts processes.
+Twenty times a second, one thread compares the wanted parts with the running processes. Only this thread starts
+processes.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from . import processes
 INTERVAL_S = 0.05
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 10.0
-#: A part that was up for so many seconds counts as stable: its next restart is quick again.
+#: Seconds after which a running part counts as stable. Its next restart then has the shortest delay again.
 PROVED_S = 30.0
-#: Seconds between two health checks of a part, and seconds without an answer that a healthy part is allowed.
+#: Seconds between two health checks of a part, and the most seconds without an answer.
 ASK_S, SILENT_S = 5.0, 60.0
-#: Seconds in which a part answers for the first time, on any machine. One that cannot start ends before that.
+#: The most seconds until a part answers for the first time, even on a slow machine.
 READY_S = 180.0
-#: A part that ended so often before it was healthy once is given up.
+#: A start fails if the part ends so many times before it is healthy.
 FAILED_STARTS = 3
 
 
 class PartFailed(Exception):
-    """A part does not come up; the text says which and shows the end of its log."""
+    """A part did not start. The text has its name and the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One process to keep alive."""
+    """One process that the supervisor keeps running."""
 
     name: str
     command: Sequence[str]
@@ -64,15 +65,15 @@ class _Kept:
     ends: int = 0
     asked_to_end: float | None = None
     heard: float | None = None
-    """Time of this process's last answer; ``None``: none yet, or it is not checked."""
+    """Time of this process's last answer; ``None`` if it has not answered yet, or is not checked."""
     grace_s: float = 0.0
     starts: list[int] = field(default_factory=list)
 
 
 class Supervisor:
-    """Parts by name. ``say`` gets one line for people per event; ``changed`` is called after each change of a pid.
+    """Keeps parts running. ``say`` gets one line for each event; ``changed`` is called after each change of a pid.
 
-    With ``silent_s`` a part that was healthy, and then does not answer for so long, is ended and started again.
+    With ``silent_s``, a part that has answered, and then does not answer for so many seconds, is restarted.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Supervisor:
         self._asking = threading.Thread(target=self._ask, name="asks parts", daemon=True)
 
     def start(self, parts: Iterable[Part]) -> None:
-        """Set the wanted parts. Returns at once; see ``wait_healthy``."""
+        """Set the wanted parts, and return at once. ``wait_healthy`` waits for them."""
         for part in parts:
             log = self._logs / f"{part.name}.log"
             self._kept[part.name] = _Kept(part, log, wanted=True, grace_s=part.grace_s)
@@ -101,9 +102,9 @@ class Supervisor:
         self._wake.set()
 
     def stop(self, names: Iterable[str] | None = None) -> None:
-        """End these parts (all when not given) and wait until they are gone."""
+        """End these parts (default: all), and wait for their end."""
         chosen = [self._kept[name] for name in (self._kept if names is None else names) if name in self._kept]
-        with self._starting:  # processes that are being started now are counted below
+        with self._starting:  # wait for a start that is in progress, so that the loop below sees its process
             for kept in chosen:
                 kept.wanted = False
         self._wake.set()
@@ -111,7 +112,7 @@ class Supervisor:
             time.sleep(INTERVAL_S / 2)
 
     def close(self) -> None:
-        """End everything, and the watching with it."""
+        """End all parts, and the threads of the supervisor."""
         self.stop()
         self._closed = True
         self._wake.set()
@@ -119,12 +120,12 @@ class Supervisor:
             self._thread.join()
 
     def hurry(self) -> None:
-        """From now on no part gets any grace."""
+        """Give no part a grace time from now on."""
         for kept in self._kept.values():
             kept.grace_s = 0.0
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal to a part without the supervisor's knowledge. Returns its process id."""
+        """Send a signal to a part as if it came from outside. Return its process id."""
         process = self._kept[name].process
         if process is None:
             raise ProcessLookupError(f"{name} does not run now")
@@ -132,16 +133,16 @@ class Supervisor:
         return process.pid
 
     def pids(self) -> dict[str, int]:
-        """Process ids of the parts that live."""
+        """Return the process ids of the running parts."""
         processes = [(name, kept.process) for name, kept in list(self._kept.items())]
         return {name: process.pid for name, process in processes if process is not None}
 
     def starts(self, name: str) -> int:
-        """The number of starts of this part."""
+        """Return the number of starts of this part."""
         return len(self._kept[name].starts)
 
     def wait_healthy(self, names: Iterable[str] | None = None, timeout_s: float = READY_S) -> None:
-        """Return when all of these parts (all when not given) answer as healthy. Raises ``PartFailed``."""
+        """Wait until these parts (default: all) are healthy. Raises ``PartFailed``."""
         until = time.monotonic() + timeout_s
         missing = [self._kept[name] for name in (self._kept if names is None else names)]
         before = {kept.part.name: kept.ends for kept in missing}
@@ -166,7 +167,7 @@ class Supervisor:
             self._wake.clear()
 
     def _ask(self) -> None:
-        """In another thread: a part that does not answer must not delay the start of others."""
+        """Check the health of parts, in a separate thread: a part that does not answer must not delay the others."""
         while not self._closed:
             for kept in list(self._kept.values()):
                 process = kept.process
@@ -178,7 +179,7 @@ class Supervisor:
         return self._silent_s is not None and kept.heard is not None and now - kept.heard > self._silent_s
 
     def _tend(self, kept: _Kept, now: float) -> bool:
-        """Bring one part closer to the wanted state. Returns whether its process id changed."""
+        """Do the next step towards the wanted state of a part. Return whether its process id changed."""
         if kept.process is None:
             with self._starting:
                 if kept.wanted and now >= kept.due:
@@ -206,7 +207,7 @@ class Supervisor:
         part = kept.part
         try:
             kept.process = processes.spawn(part.command, env=part.env, cwd=part.cwd, log=kept.log)
-        except OSError as error:  # no memory or no descriptors now
+        except OSError as error:  # no free memory or descriptors at present
             self._ended(kept, str(error), now)
             return
         kept.since, kept.heard = now, None
@@ -232,12 +233,12 @@ class Supervisor:
 
 
 def answers(url: str, timeout_s: float = 2.0) -> bool:
-    """Tell whether a GET of this address is answered with 200, or Temporal serves this ``grpc://HOST:PORT/NAMESPACE``."""
+    """Return whether a GET of this address returns 200, or Temporal serves this ``grpc://HOST:PORT/NAMESPACE``."""
     return status(url, timeout_s) == 200
 
 
 def status(url: str, timeout_s: float = 2.0) -> int | None:
-    """The status of the answer, if any; Temporal's is 200. A part that lives and lacks something says 503."""
+    """Return the HTTP status of the answer, or ``None``. It is 200 for Temporal, and 503 if a part is not ready."""
     address = urlsplit(url)
     if address.scheme == "grpc":
         return 200 if _serves(address, timeout_s) else None
@@ -252,13 +253,13 @@ def status(url: str, timeout_s: float = 2.0) -> int | None:
 
 
 def _serves(address: SplitResult, timeout_s: float) -> bool:
-    # Mostly nobody listens yet; a plain socket shows this without a client.
+    # At a start usually no process listens yet. A plain socket finds this out quickly.
     try:
         socket.create_connection((address.hostname or "", address.port or 0), timeout_s).close()
     except OSError:
         return False
-    from crawler_lifecycle.temporal.operator.server import serves  # slow to load, and needed here alone
+    from crawler_lifecycle.temporal.operator.server import serves  # imported here, because it is slow to load
 
-    # In another thread: the caller may already have an event loop.
+    # In another thread, because this one may already have an event loop.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, serves(address.netloc, address.path.strip("/"), timeout_s)).result()

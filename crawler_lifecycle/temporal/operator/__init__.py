@@ -1,1 +1,1 @@
-"""Questions of an operator to a Temporal server: its version, search attributes, and who polls task queues."""
+"""Facts about a Temporal server for operators: version, search attributes, and workers that poll task queues."""

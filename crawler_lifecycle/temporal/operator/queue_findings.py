@@ -1,4 +1,4 @@
-"""Reports whether a task queue has workers, in words, and what to start where it has none."""
+"""Findings about task queues: a sentence about the workers of a queue, and the command to start missing ones."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from crawler_lifecycle.domain import names
 
 from .task_queues import POLLED_S, Queue, Version
 
-#: Seconds after which waiting work counts as forgotten.
+#: If work waits for more seconds than this, the workers cannot keep up.
 BACKLOG_AGE_S = 60.0
 _PLANS = "crawlctl worker plans, with your modules in LIFECYCLE_PLANS__MODULES; "
-_PLANS += "not needed where nobody has code of their own"
-#: Queues that many installations have no worker for, and what to start where one is needed.
+_PLANS += "only needed for managers and functions of your own"
+#: Queues that need no worker in many installations, each with the cure if one is needed.
 _SELDOM = {
     names.QUEUE_PLANS: _PLANS,
     names.QUEUE_FUNCTIONS: _PLANS,
-    names.QUEUE_WEBHOOKS: "crawlctl worker webhooks; not needed where nobody has webhooks",
+    names.QUEUE_WEBHOOKS: "crawlctl worker webhooks; only needed for webhooks",
 }
 _WAITING = {
-    names.QUEUE_PLANS: "managers do not go on",
+    names.QUEUE_PLANS: "managers do not continue",
     names.QUEUE_FUNCTIONS: "functions of graphs are not called",
-    names.QUEUE_WEBHOOKS: "webhooks are told nothing",
+    names.QUEUE_WEBHOOKS: "webhooks are not delivered",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFinding:
-    """The state of a queue in a sentence, and the cure."""
+    """The state of a queue as a sentence, and the cure."""
 
     level: Literal["ok", "warn", "bad"]
     text: str
@@ -37,8 +37,10 @@ class QueueFinding:
 
 
 def judged(queue: Queue, role: str, unreachable: str) -> QueueFinding:
-    """Return whether somebody works on the queue. ``role`` is that of the workers that serve it, ``unreachable`` the
-    cure where the server does not describe it.
+    """Return a finding about the workers of a queue.
+
+    ``role`` is the role of the workers that serve the queue. ``unreachable`` is the cure if the server does not
+    describe the queue.
     """
     what = f"{queue.name} ({queue.kind})"
     if queue.problem is not None:
@@ -50,9 +52,9 @@ def judged(queue: Queue, role: str, unreachable: str) -> QueueFinding:
     served = [queue.current, *([queue.ramping] if queue.ramping else [])]
     others = [one.version for one in queue.pollers if one.alive and one.version not in served]
     if number == 0 and others:
-        text = f"nobody of {_called(queue.current)}, which is current, polls {what}{waiting}; "
+        text = f"no worker of the current version ({_called(queue.current)}) polls {what}{waiting}; "
         text += f"{_counts(others)} and get no work"
-        cure = f"start workers of {_called(queue.current)}, or make current what polls: {_make_current(queue, others)}"
+        cure = f"start workers of {_called(queue.current)}, or run: {_make_current(queue, others)}"
         return QueueFinding("bad", text, cure)
     if number == 0:
         return _nobody(queue, role, what, waiting, gone)
@@ -70,7 +72,6 @@ def _nobody(queue: Queue, role: str, what: str, waiting: str, gone: float | None
     seen = f": last seen {gone:.0f} s ago" if gone is not None else ""
     if queue.name not in _SELDOM:
         return QueueFinding("bad", f"nobody polls {what}{seen}{waiting}", f"crawlctl worker {role}")
-    # If something waits for a worker, it is in the queue.
     text = f"no worker of the role {role} polls {what}{seen}{waiting}: {_WAITING[queue.name]}"
     return QueueFinding("bad" if queue.backlog or gone is not None else "warn", text, _SELDOM[queue.name])
 

@@ -1,4 +1,4 @@
-"""Facts that a Temporal server tells an operator: version, namespace, search attributes, and who polls task queues."""
+"""Facts about a Temporal server for operators: version, namespace, search attributes, and pollers of task queues."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from crawler_lifecycle.temporal.operator.task_queues import Queue, describe_queu
 
 
 class Server:
-    """One namespace of a server. Raises ``TemporalUnavailable`` for anything but an answer within ``call_s`` seconds,
-    which is a ``TemporalRefused`` when the server answered with an error."""
+    """One namespace of a Temporal server.
+
+    Methods raise ``TemporalUnavailable`` if a call has no answer within ``call_s`` seconds, and its subclass
+    ``TemporalRefused`` if the server answers with an error.
+    """
 
     def __init__(self, client: Client, call_s: float) -> None:
         self._client = client
@@ -27,11 +30,11 @@ class Server:
 
     @property
     def namespace(self) -> str:
-        """Its name."""
+        """The name of the namespace."""
         return self._client.namespace
 
     async def version(self) -> str | None:
-        """The server's version; ``None`` where it is not reported, as by some hosted services. Raises nothing."""
+        """Return the server's version; ``None`` if the server does not report it (some hosted ones). Raises nothing."""
         try:
             async with answering(self._call_s):
                 return (await self._client.workflow_service.get_cluster_info(GetClusterInfoRequest())).server_version
@@ -39,24 +42,24 @@ class Server:
             return None
 
     async def retention_s(self) -> int:
-        """Seconds for which closed workflows are kept; 0 when the server does not report it."""
+        """Return the seconds for which closed workflows are kept; 0 if the server does not report them."""
         async with answering(self._call_s):
             request = DescribeNamespaceRequest(namespace=self.namespace)
             found = await self._client.workflow_service.describe_namespace(request)
         return found.config.workflow_execution_retention_ttl.ToSeconds()
 
     async def search_attributes(self) -> dict[str, str]:
-        """Every registered search attribute -> its type."""
+        """Return every registered search attribute with its type, such as ``Keyword``."""
         async with answering(self._call_s):
             return await registered_search_attributes(self._client)
 
     async def register_search_attributes(self) -> list[str]:
-        """Register our missing search attributes. Returns their names."""
+        """Register our missing search attributes. Return their names."""
         async with answering(self._call_s):
             return await register_search_attributes(self._client)
 
     async def task_queues(self, workflows: Sequence[str], activities: Sequence[str]) -> list[Queue]:
-        """Facts about these queues. Raises nothing: a queue says why it cannot be described."""
+        """Return facts about these queues, or for each queue the reason why there are none. Raises nothing."""
         return await describe_queues(self._client, workflows, activities, self._call_s)
 
 
@@ -75,7 +78,7 @@ _PREFIX = "INDEXED_VALUE_TYPE_"
 
 
 async def registered_search_attributes(client: Client) -> dict[str, str]:
-    """Every search attribute that the namespace knows -> its type, as ``Keyword``. Raises ``RPCError``."""
+    """Return every search attribute of the namespace with its type, such as ``Keyword``. Raises ``RPCError``."""
     request = ListSearchAttributesRequest(namespace=client.namespace)
     answer = await client.operator_service.list_search_attributes(request)
     kinds = answer.custom_attributes.items()
@@ -83,10 +86,10 @@ async def registered_search_attributes(client: Client) -> dict[str, str]:
 
 
 async def register_search_attributes(client: Client) -> list[str]:
-    """Make sure that the namespace knows our search attributes; the names that were added.
+    """Register our missing search attributes in the namespace. Return their names.
 
-    Upserting an unknown one would fail workflow tasks for ever, so a worker calls this before it polls.
-    Raises ``RPCError`` (PERMISSION_DENIED when the right to register is missing).
+    A worker calls this before it polls, because a workflow that sets an unknown attribute fails on every retry.
+    Raises ``RPCError`` (PERMISSION_DENIED if this account may not register them).
     """
     known = await registered_search_attributes(client)
     missing = {name: kind for name, kind in SEARCH_ATTRIBUTES.items() if name not in known}
@@ -100,6 +103,6 @@ async def register_search_attributes(client: Client) -> list[str]:
 
 
 def registration_command(namespace: str) -> str:
-    """The command an operator with more rights runs instead of us."""
+    """Return the command that registers our search attributes, for an operator with more rights than this process."""
     pairs = " ".join(f"--name {name} --type {kind}" for name, kind in SEARCH_ATTRIBUTES.items())
     return f"temporal operator search-attribute create --namespace {namespace} {pairs}"

@@ -1,8 +1,8 @@
-"""Pollers of task queues: which workers live, and whether Temporal gives work to their version.
+"""Pollers of task queues: which workers are alive, and whether Temporal gives work to their version.
 
-A poll stays on the server's list for minutes after its worker was killed. So a worker is believed to live by its
-heartbeat, which our workers send every two seconds. One of which no heartbeat is known is believed by its last poll:
-it has just begun, or died before its first heartbeat, or the server takes none.
+The server lists a poller for minutes after its worker was killed. Therefore we use heartbeats, which our workers send
+every two seconds. A worker without a known heartbeat is judged by its last poll: it has just started, it died before
+its first heartbeat, or the server does not keep heartbeats.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from temporalio.client import Client
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.temporal.errors import answering
 
-#: Seconds between two heartbeats of a worker: others detect its death by these, and not by its polls.
+#: Seconds between two heartbeats of a worker.
 BEAT_S = 2.0
-#: A worker without a heartbeat for so many seconds is dead, or suspended.
+#: A worker is dead or suspended if its last heartbeat is older than these seconds.
 SILENT_S = 4 * BEAT_S
-#: Without heartbeats: a worker polls at least once a minute, so one that did not for so many seconds is dead.
+#: A worker without heartbeats is dead if its last poll is older than these seconds. A living one polls every minute.
 POLLED_S = 120.0
-#: Pages of the server's list of workers that are read, with so many workers each.
+#: The most pages that are read from the server's list of workers, and the workers on each page.
 PAGES, PAGE = 10, 500
 
 #: Deployment and build; ``None`` for workers without a build id.
@@ -44,7 +44,7 @@ class Poller:
 
     version: Version
     seen_s: float
-    """Seconds since it was heard of."""
+    """Seconds since its last heartbeat or poll."""
     alive: bool
 
 
@@ -58,18 +58,18 @@ class Queue:
     backlog: int = 0
     backlog_age_s: float = 0.0
     current: Version = None
-    """The version that work is given to."""
+    """The version that gets the work."""
     ramping: Version = None
     """Another version that gets a part of the work."""
     ahead_s: float = 0.0
-    """Seconds that the latest poll lies in the future: the server's clock wrote it, so ours is behind."""
+    """Seconds by which the latest poll is in the future: our clock is that much behind the server's clock."""
     problem: str | None = None
-    """The reason why the server does not describe it."""
+    """The reason why the server does not describe the queue; ``None`` if it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The latest heartbeat of a worker: when it was sent by the worker's clock, and whether it was the last one."""
+    """The latest heartbeat of a worker: its time by the worker's clock, and whether the worker was shutting down."""
 
     at: float
     leaving: bool
@@ -81,19 +81,19 @@ Beats = dict[tuple[str, str], Beat]
 async def describe_queues(
     client: Client, workflows: Sequence[str], activities: Sequence[str], call_s: float
 ) -> list[Queue]:
-    """Facts about these queues of workflows and of activities. One that cannot be described says why."""
+    """Return facts about these queues of workflows and of activities. A queue without an answer has a ``problem``."""
     wanted = [(queue, "workflows", TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW) for queue in workflows]
     wanted += [(queue, "activities", TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for queue in activities]
     calls = (_describe(client, queue, kind, call_s) for queue, _, kind in wanted)
     answers = await asyncio.gather(*calls, return_exceptions=True)
-    told = await _beats(client, call_s)
-    beats = told or {}
-    polled_s = SILENT_S if told is not None and await _takes_beats(client, call_s) else POLLED_S
+    listed = await _beats(client, call_s)
+    beats = listed or {}
+    polled_s = SILENT_S if listed is not None and await _takes_beats(client, call_s) else POLLED_S
     now = time.time()
     silent = {one for one, beat in beats.items() if SILENT_S <= now - beat.at < POLLED_S and not beat.leaving}
     again: Beats = {}
     if silent:
-        # Clocks may differ, and machines may be slow: a worker with a newer heartbeat lives.
+        # A clock may be wrong, or a machine slow: ask again, and a worker with a newer heartbeat is alive.
         await asyncio.sleep(2 * BEAT_S)
         again = await _beats(client, call_s) or {}
     living = {one for one, beat in beats.items() if not beat.leaving and now - beat.at < SILENT_S}
@@ -140,7 +140,7 @@ async def _takes_beats(client: Client, call_s: float) -> bool:
 
 
 async def _beats(client: Client, call_s: float) -> Beats | None:
-    """Task queue and identity of every worker that sends heartbeats -> its latest one; ``None``: nobody tells."""
+    """Return the latest heartbeat of each worker, by task queue and identity; ``None`` without an answer."""
     found: Beats = {}
     request = ListWorkersRequest(namespace=client.namespace, page_size=PAGE)
     for _ in range(PAGES):

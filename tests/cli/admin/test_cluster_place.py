@@ -86,7 +86,7 @@ def test_examples_without_an_image_are_refused_before_anything_starts(tmp_path: 
 def test_options_for_pods_want_the_cluster_named(crawlctl: Crawlctl, option: str) -> None:
     done = crawlctl("dev", option, "10.0.0.1")
     assert done.code == Exit.USAGE
-    assert f"{option} is for pods" in done.err
+    assert f"{option} needs --cluster kubernetes" in done.err
     assert "add --cluster kubernetes" in done.err
 
 

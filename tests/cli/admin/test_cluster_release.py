@@ -92,7 +92,7 @@ def test_a_pod_that_was_only_waiting_for_us_is_gone_afterwards(api: FakeApiServe
 def test_all_takes_what_executes_and_warns_of_it(api: FakeApiServer, release: Any) -> None:
     pod(api, "runs", phase="Running")
     told = release("--all")
-    assert "1 of them still execute: how they end may then never be known" in told.err
+    assert "1 of them still execute: after a release their end may never be known" in told.err
     assert "next: crawlctl cluster release --all --yes" in told.err
     assert release("--all", "--yes").code == Exit.DONE
     assert finalizers(api, "runs") == []
@@ -113,14 +113,14 @@ def test_labels_that_somebody_took_away_hide_no_pod(api: FakeApiServer, release:
 
 
 def test_many_pods_are_read_in_pages(api: FakeApiServer, release: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "TOLD_EVERY", 400)
+    monkeypatch.setattr(cluster, "PROGRESS_EVERY", 400)
     for n in range(620):
         pod(api, f"pod-{n:04}", run=n % 5)
     done = release("--yes", "-o", "json")
     assert done.json["released"] == 620
     assert api.count("GET", r"/pods\?.*continue=") >= 1
     assert "400 of 620 pods …" in done.err
-    assert "released 620, gone already 0, left 0" in done.err
+    assert "released 620, already gone 0, left 0" in done.err
 
 
 def test_twice_is_no_error(api: FakeApiServer, release: Any) -> None:
@@ -143,7 +143,7 @@ def test_a_pod_that_is_gone_meanwhile_and_another_under_its_name(api: FakeApiSer
     assert release("--yes", "-o", "json").json["pods"][0]["released"] is False
     api.faults.add("PATCH", "/pods/ended", Answer(409, "the UID in the precondition is another one"))
     done = release("--yes")
-    assert "gone already 1" in done.err
+    assert "already gone 1" in done.err
     assert finalizers(api, "ended") == [labels.FINALIZER]
 
 
@@ -162,7 +162,7 @@ def test_one_that_cannot_be_released_keeps_none_of_the_others(api: FakeApiServer
     api.faults.add("PATCH", "/pods/first", Answer(500, "etcd is away"), times=None)
     done = release("--yes")
     assert done.code == Exit.ERROR
-    assert "released 1, gone already 0, left 1" in done.err
+    assert "released 1, already gone 0, left 1" in done.err
     assert "etcd is away" in done.out
     assert "next: crawlctl cluster release --yes" in done.err
     assert finalizers(api, "second") == []

@@ -175,7 +175,7 @@ def test_options(fleet: Fleet, tidy: Any) -> None:
     [
         ("11h", "--older-than '11h' is too short"),
         ("0", "too short"),
-        ("soon", "'soon' is no duration"),
+        ("soon", "'soon' is not a duration"),
         ("9999999d", "--older-than '9999999d' is too long"),
     ],
 )
@@ -289,10 +289,10 @@ def test_no_database_no_removal(fleet: Fleet, tidy: Any, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("CLUSTER__KIND", "local", "this clears what crawl pods left"),
+        ("CLUSTER__KIND", "local", "crawlctl cluster tidy only removes files of crawl pods"),
         ("CLUSTER__VOLUME_PATH", None, "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them"),
         ("CLUSTER__FILES_URL", "file:///x", "LIFECYCLE_CLUSTER__FILES_URL: 'file:///x' is not allowed"),
-        ("DATABASE__URL", "oracle://x", "no database is known"),
+        ("DATABASE__URL", "oracle://x", "no usable database"),
     ],
 )
 def test_a_wrong_setting(

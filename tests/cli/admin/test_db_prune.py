@@ -82,7 +82,7 @@ def test_without_yes_it_tells_and_changes_nothing(fleet: Fleet, prune: Any) -> N
     assert fleet.store.runs.properties(old) == []
     named = {line.split()[0] for line in done.out.splitlines()[1:]}
     assert named == {*GOES, *NEVER}, "every table, and why"
-    assert "rows would go; nothing was changed\nnext: crawlctl db prune --yes" in done.err
+    assert "rows would be removed; nothing was changed\nnext: crawlctl db prune --yes" in done.err
 
 
 def test_how_it_looks(fleet: Fleet, prune: Any, snapshot: SnapshotAssertion) -> None:
@@ -124,7 +124,7 @@ def test_chunks_and_a_line_about_the_progress(fleet: Fleet, prune: Any, monkeypa
     for _ in range(4):
         fleet.run(days=100)
     monkeypatch.setattr(adapter, "CHUNK", 5)
-    monkeypatch.setattr(db_prune, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(db_prune, "PROGRESS_EVERY_S", 0.0)
     sizes: list[int] = []
     really = Pruner.remove
 
@@ -146,7 +146,7 @@ def test_chunks_and_a_line_about_the_progress(fleet: Fleet, prune: Any, monkeypa
         ("6d", "--older-than '6d' is too short"),
         ("6d23h", "audits, deliveries and readers of events still need what is younger"),
         ("0", "give at least 7d"),
-        ("soon", "'soon' is no duration"),
+        ("soon", "'soon' is not a duration"),
         ("9999999d", "--older-than '9999999d' is too long"),
     ],
 )
@@ -191,7 +191,7 @@ class TestTrouble:
             done = prune("--yes")
         assert done.code == Exit.UNREACHABLE
         assert "the database cannot be used" in done.err
-        assert "rows were removed before; the same call once more goes on" in done.err
+        assert "rows were already removed; repeat the command to continue" in done.err
         assert fleet.events(old) == ["run.ended"]
         assert rows(prune("--yes", "-o", "json"), "removed") == {"task_log": 2}
 
@@ -209,7 +209,7 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("url", "code", "said"),
         [
-            ("oracle://x", Exit.USAGE, "no database is known"),
+            ("oracle://x", Exit.USAGE, "no usable database"),
             ("sqlite:////nowhere/at/all.db", Exit.NOT_IN_THIS_STATE, "run: crawlctl db upgrade"),
             ("mysql://u:secret@127.0.0.1:1/x", Exit.UNREACHABLE, "the database cannot be used"),
         ],

@@ -154,7 +154,7 @@ def test_no_namespace(api: FakeApiServer) -> None:
     assert of(lines, "namespace") == [("bad", "the cluster has no namespace 'night'")]
     cure = str(lines[-2].cure)
     assert "apply your overlay of deploy/" in cure
-    assert "Secrets and claims" in cure, "they are in no overlay"
+    assert "Secrets and volume claims" in cure, "they are in no overlay"
     assert of(lines, "rights") == [], "nothing further can be said about it"
 
 
@@ -196,7 +196,7 @@ def test_a_component_asks_for_its_own_rights_only(api: FakeApiServer) -> None:
     me = b'{"kind": "SelfSubjectReview", "status": {"userInfo": {"username": "system:serviceaccount:x:gateway"}}}'
     api.faults.add("POST", "selfsubjectreviews", Garbage(me), times=None)
     api.deny("delete", "jobs")
-    assert of(look(api), "rights") == [("ok", "gateway has its rights, as system:serviceaccount:x:gateway")]
+    assert of(look(api), "rights") == [("ok", "gateway has its rights, checked as system:serviceaccount:x:gateway")]
     api.deny("get", "pods/log")
     ((level, text),) = of(look(api), "rights")
     assert (level, text) == ("bad", "gateway: system:serviceaccount:x:gateway may not get pods/log in crawls")
@@ -251,7 +251,7 @@ def test_a_pod_without_a_token_asks_the_cluster_nothing(
     api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, account: str
 ) -> None:
     in_the_pod_of(api, account, monkeypatch)
-    text = f"{account} asks the cluster nothing, and has no token for it"
+    text = f"{account} does not use the cluster's API, and has no token for it"
     assert of(look(api, kubeconfig=None), "cluster") == [("ok", text)]
     assert api.requests == []
 
@@ -277,7 +277,7 @@ def test_a_component_is_known_by_the_name_of_its_pod(
 
 def test_an_old_cluster_keeps_our_name_to_itself(api: FakeApiServer) -> None:
     api.faults.add("POST", "selfsubjectreviews", Answer(404), times=None)
-    assert of(look(api), "rights") == [("ok", "the rights of every component are there, as whoever we are")]
+    assert of(look(api), "rights") == [("ok", "every component has its rights, checked as an unknown account")]
 
 
 # --- room, and what pods refer to ----------------------------------------------------------------------------------
@@ -343,16 +343,16 @@ def test_priority_classes_of_settings_and_catalogue(api: FakeApiServer, tmp_path
     for name, value in (("crawls", -10), ("low", -11), ("none", 0)):
         api.store.create(PRIORITIES, ("", name), {"metadata": {"name": name}, "value": value})
     assert of(look(api, onetime_priority_class="crawls", scheduled_priority_class="low"), "priority") == [
-        ("bad", "there is no priority class 'theirs' (crawler shops): no pod that names it can be made"),
+        ("bad", "there is no priority class 'theirs' (crawler shops): no pod with it can be created"),
         (
             "warn",
             "priority class 'low' (LIFECYCLE_CLUSTER__SCHEDULED_PRIORITY_CLASS) is -11: below -10 the Cluster "
-            "Autoscaler adds no node for pods that wait, and takes nodes away under those that run",
+            "Autoscaler adds no node for waiting pods, and removes nodes of running pods",
         ),
         ("ok", "priority class 'crawls' (LIFECYCLE_CLUSTER__ONETIME_PRIORITY_CLASS) is -10"),
     ]
     api.deny("get", "priorityclasses")
-    assert of(look(api), "priority") == [("ok", "priority class 'theirs' (crawler shops) is not ours to read")]
+    assert of(look(api), "priority") == [("ok", "this account may not read priority class 'theirs' (crawler shops)")]
 
 
 def test_a_queue_that_gives_its_jobs_to_other_clusters(api: FakeApiServer, tmp_path: Path) -> None:
@@ -384,13 +384,13 @@ def test_pull_secrets_of_settings_and_catalogue(api: FakeApiServer, tmp_path: Pa
     put(api, SECRETS, "ours", type="kubernetes.io/dockerconfigjson")
     assert of(look(api, pull_secrets=["ours"]), "pull secrets") == [
         ("bad", "there is no image pull secret 'theirs' (crawler shops)"),
-        ("ok", "image pull secret 'ours' is there"),
+        ("ok", "image pull secret 'ours' exists"),
     ]
     put(api, SECRETS, "theirs", type="Opaque")
-    assert "holds no login of a registry" in of(look(api), "pull secrets")[0][1]
+    assert "has no login for a registry" in of(look(api), "pull secrets")[0][1]
     api.deny("get", "secrets")
     assert of(look(api), "pull secrets") == [
-        ("ok", f"image pull secret {name!r} is not ours to read, as it should be") for name in ("theirs", "ours")
+        ("ok", f"this account may not read image pull secret {name!r}, which is correct") for name in ("theirs", "ours")
     ]
 
 
@@ -404,4 +404,4 @@ def test_pods_that_ended_a_moment_ago_are_no_leftovers(api: FakeApiServer) -> No
     assert of(look(api), "finalizers")[0][0] == "ok"
     held(api, "old", hours=2)
     ((level, text),) = of(look(api), "finalizers")
-    assert (level, text) == ("warn", "1 pod that ended long ago is still held by our finalizer (runs 7)")
+    assert (level, text) == ("warn", "1 pod that ended long ago still has our finalizer (runs 7)")

@@ -96,7 +96,7 @@ def test_a_machine_on_which_nothing_runs(doctor: Any, tmp_path: Path) -> None:
 def test_fix_makes_the_schema(doctor: Any, tmp_path: Path) -> None:
     assert found(doctor(), "schema")[0][0] == "bad"
     assert found(doctor("--fix"), "schema") == [("ok", f"empty -> {head_version()}")]
-    assert found(doctor(), "schema") == [("ok", f"version {head_version()}, as this build needs it")]
+    assert found(doctor(), "schema") == [("ok", f"version {head_version()}, which this build needs")]
     with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     newer = f"9999, which is newer than this build's {head_version()} and works with it"
@@ -224,7 +224,7 @@ def test_a_gateway_of_elsewhere_is_not_checked_with_the_database_of_this_folder(
             "disk",
             "temporal",
         }
-        assert "and not its other parts" in found(result, "component")[0][1]
+        assert "only the address of a gateway is set" in found(result, "component")[0][1]
     assert not list(tmp_path.rglob("*.db"))
     if stack:
         (tmp_path / ".crawl" / "dev.json").write_text(json.dumps(known | {"gateway": served.url}))
@@ -399,7 +399,7 @@ def test_search_attributes() -> None:
     assert "--fix" in str(missing.cure)
     wrong = temporal.attributes_problem(fine | {"CrawlRunId": "Keyword"}, "command")
     assert wrong is not None
-    assert "CrawlRunId is Keyword, needed is Int" in wrong.text
+    assert "CrawlRunId is Keyword, not Int" in wrong.text
 
 
 def _pollers(alive: int, version: Version = None) -> list[Poller]:
@@ -463,8 +463,8 @@ def test_webhooks_that_the_present_rules_refuse_are_told() -> None:
     ]
     told = [(line.level, line.text) for line in records.webhook_lines(rows, WebhookRules())]
     assert [level for level, _ in told] == ["bad", "bad"]
-    assert "inner is told nothing: url: 10.1.2.3 may not be called" in told[0][1]
-    assert "stolen is told nothing: secrets: 'env:PGPASSWORD'" in told[1][1]
+    assert "inner gets no events: url: 10.1.2.3 may not be called" in told[0][1]
+    assert "stolen gets no events: secrets: 'env:PGPASSWORD'" in told[1][1]
     inner = WebhookRules([ipaddress.ip_network("10.0.0.0/8")], env_prefix="PG")
     assert [line.text.partition(" ")[0] for line in records.webhook_lines(rows, inner)] == ["good", "inner"]
 
@@ -673,7 +673,7 @@ def served() -> Iterator[Served]:
 
 def test_a_gateway_that_is_ready(doctor: Any, served: Served) -> None:
     result = doctor("--gateway", served.url)
-    assert found(result, "gateway") == [("ok", f"{served.url} is ready"), ("ok", "lets us in with no token")]
+    assert found(result, "gateway") == [("ok", f"{served.url} is ready"), ("ok", "it accepts requests with no token")]
     assert found(result, "clock")[0][0] == "ok"
     assert {one["name"]: one["source"] for one in result.json["settings"]}["LIFECYCLE_GATEWAY__URL"]
 
@@ -698,10 +698,10 @@ def test_whoever_allows_a_check_more_time_allows_its_calls_more(
 def test_a_gateway_that_wants_a_token(doctor: Any, served: Served, tmp_path: Path) -> None:
     served.token = SECRET
     refused = found(doctor("--gateway", served.url), "gateway")[1]
-    assert (refused[0], refused[1].partition(":")[0]) == ("bad", "does not let us in with no token (HTTP 401)")
+    assert (refused[0], refused[1].partition(":")[0]) == ("bad", "it needs a token (HTTP 401)")
     (tmp_path / "token").write_text(f"{SECRET}\n")
     result = doctor("--gateway", served.url, "--token-file", str(tmp_path / "token"))
-    assert ("ok", "lets us in with the token") in found(result, "gateway")
+    assert ("ok", "it accepts requests with the token") in found(result, "gateway")
     assert SECRET not in result.out
 
 

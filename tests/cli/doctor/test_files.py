@@ -53,7 +53,7 @@ def test_it_is_one_of_the_checks() -> None:
 
 
 def test_no_place_at_all(who: dict[str, str | None]) -> None:
-    assert look() == [("warn", "supporting files are lost with their pods: there is no place for them")]
+    assert look() == [("warn", "supporting files are lost with their pods: no storage is set for them")]
 
 
 # --- object storage ------------------------------------------------------------------------------------------------
@@ -150,12 +150,12 @@ def test_a_volume_that_is_mounted_read_only(
     (tmp_path / "tasks").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
     ((level, text),) = on_volume(tmp_path)
-    assert (level, text.partition(" can be ")[2]) == ("ok", "read, and not written to, as exports need it")
+    assert (level, text.partition(" can be ")[2]) == ("ok", "read but not written to, which is enough")
 
 
 def test_an_empty_folder_where_nothing_is_mounted(tmp_path: Path, who: dict[str, str | None]) -> None:
     ((level, text),) = on_volume(tmp_path)
-    assert (level, text) == ("bad", f"{tmp_path} holds no folder 'tasks', and nothing is mounted there")
+    assert (level, text) == ("bad", f"{tmp_path} has no folder 'tasks', and nothing is mounted there")
 
 
 @pytest.mark.parametrize(("mine", "level"), [(None, "warn"), ("worker-export", "bad")])

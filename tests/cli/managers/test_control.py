@@ -46,11 +46,11 @@ def test_a_name_that_several_classes_end_with_is_refused(gateway: respx.MockRout
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "give a class, or --crawler"),
-        (("a:B", "--crawler", "c"), "and not both"),
-        (("a:B", "--retries", "3"), "go with --crawler"),
-        (("a:B", "--each", "-"), "go with --crawler"),
-        (("--crawler", "c", "--", "--x"), "and not both"),
+        ((), "give either a class or --crawler"),
+        (("a:B", "--crawler", "c"), "give either a class or --crawler"),
+        (("a:B", "--retries", "3"), "need --crawler"),
+        (("a:B", "--each", "-"), "need --crawler"),
+        (("--crawler", "c", "--", "--x"), "give either a class or --crawler"),
         (("a:B", "--wtach"), "Unknown option"),
         (("--crawler", "c", "--max-per-key", "domain"), "such as domain=2"),
         (("--crawler", "c", "--max-per-key", "domain=0"), "such as domain=2"),

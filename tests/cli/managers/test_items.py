@@ -72,19 +72,19 @@ def test_csv_leaves_out_what_is_empty(gateway: respx.MockRouter, crawlctl: Crawl
 @pytest.mark.parametrize(
     ("name", "content", "line", "why"),
     [
-        ("a.jsonl", b'{"domain": "a"}\n\n{"domain": }\n', 3, "no JSON"),
-        ("a.jsonl", b'{"domain": "a"}\n["b"]\n', 2, "no JSON object"),
-        ("a.jsonl", b'{"domain": "a"}\n{"domain": "\xff"}\n', 2, "no UTF-8"),
+        ("a.jsonl", b'{"domain": "a"}\n\n{"domain": }\n', 3, "not valid JSON"),
+        ("a.jsonl", b'{"domain": "a"}\n["b"]\n', 2, "not a JSON object"),
+        ("a.jsonl", b'{"domain": "a"}\n{"domain": "\xff"}\n', 2, "not valid UTF-8"),
         ("a.jsonl", b'{"domain": "a"}\n{"domain": "b", "domain": "c"}\n', 2, "given twice"),
         ("a.jsonl", b'{"domain": "a"}\n{"domain": NaN}\n', 2, "NaN"),
         ("a.jsonl", b'{"domain": "a"}\n{"domain": "b", "pgae": "1"}\n', 2, "args.pgae: unknown argument"),
         ("a.jsonl", b'{"domain": "a"}\n{"page": "1"}\n', 2, "args.domain: missing"),
         ("a.jsonl", b'{"domain": "a"}\n' + b"[" * 5000 + b"\n", 2, ""),
         ("a.jsonl", b'{"domain": "a"}\n{"domain": "' + b"x" * LINE_MAX + b'"}\n', 2, "bytes"),
-        ("a.csv", b"domain,page\na,1\nb\n", 3, "1 values for 2 names"),
-        ("a.csv", b'domain\na\n"b\n', 3, "no CSV"),
-        ("a.csv", b"domain\na\n\xff\n", 3, "no UTF-8"),
-        ("a.csv", b"domain,domain\na,b\n", 1, "a header needs"),
+        ("a.csv", b"domain,page\na,1\nb\n", 3, "it has 1 values, but the header has 2 names"),
+        ("a.csv", b'domain\na\n"b\n', 3, "not valid CSV"),
+        ("a.csv", b"domain\na\n\xff\n", 3, "not valid UTF-8"),
+        ("a.csv", b"domain,domain\na,b\n", 1, "the header needs"),
         ("a.csv", b"domian\na\n", 2, "args.domian: unknown argument"),
     ],
 )
@@ -114,7 +114,7 @@ def test_standard_input_is_sent_while_it_comes(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     result = crawlctl(*START, "-")
     assert result.code == 2
-    assert f"standard input, line {PAGE_ITEMS * 2 + 1}: no JSON" in result.err
+    assert f"standard input, line {PAGE_ITEMS * 2 + 1}: not valid JSON" in result.err
     assert "manager 3 has 500 items and waits for more" in result.err
     assert [body["seal"] for body in taken.values()] == [False]
 

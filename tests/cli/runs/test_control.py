@@ -136,7 +136,7 @@ def test_usage_errors(crawlctl: Crawlctl, words: list[str], part: str, monkeypat
         (problem(503, "store_unavailable", "the database is away"), 8, ["database"]),
         (problem(500, "internal_error", "a bug"), 1, ["a bug"]),
         (httpx.Response(502, text="<html>bad gateway</html>"), 8, ["HTTP 502"]),
-        (httpx.Response(200, text="<html>hello</html>"), 1, ["no gateway of ours"]),
+        (httpx.Response(200, text="<html>hello</html>"), 1, ["is not our gateway"]),
         (httpx.ConnectError("refused"), 8, ["crawlctl dev", "--gateway"]),
         (httpx.ReadTimeout("slow"), 8, ["no answer within"]),
     ],
@@ -197,7 +197,7 @@ def test_wait_gives_up(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.get("/v1/runs/7").respond(json=RUN)
     result = crawlctl("wait", "7", "--timeout", "0.05")
     assert result.code == 7
-    assert "the run goes on" in result.err
+    assert "the run continues" in result.err
 
 
 def test_wait_outlives_a_restart_of_the_gateway(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
@@ -288,7 +288,7 @@ def test_a_stop_of_what_had_ended_keeps_no_other_from_it_and_says_so_with_its_ex
     result = crawlctl(*words, "stop", str(number), *more)
     assert result.code == Exit.NOT_IN_THIS_STATE
     assert "nothing was stopped" in result.err
-    assert f"{noun} {number} had ended already" in result.err
+    assert f"{noun} {number} has already ended" in result.err
     assert "describe" in result.err
     assert "wait" not in result.err
     route.respond(202, json=row)

@@ -100,7 +100,7 @@ def test_somebody_takes_the_name_meanwhile(tmp_path: Path, monkeypatch: pytest.M
         yield b"mine"
         target.write_text("theirs")
 
-    with pytest.raises(CommandFailed, match="exists already") as failed:
+    with pytest.raises(CommandFailed, match="already exists") as failed:
         fetch(pieces(), target, hashlib.sha256(b"mine").hexdigest())
     assert failed.value.code is Exit.NOT_IN_THIS_STATE
     assert target.read_text() == "theirs"

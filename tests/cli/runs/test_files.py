@@ -31,7 +31,7 @@ def test_files_are_listed_shown_and_fetched(gateway: respx.MockRouter, crawlctl:
     assert dict(route.calls.last.request.url.params) == {"name": "task-1/x.html"}
     assert crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).code == 0
     assert (tmp_path / "x.html").read_bytes() == b"<a>\x1b[2J\xff\n"
-    assert "exists already" in crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).err
+    assert "already exists" in crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).err
     assert crawlctl("files", "7", "nothing").code == 3
     assert crawlctl("files", "7", "--download", str(tmp_path)).code == 2
 

@@ -52,7 +52,7 @@ def test_items_are_written(crawlctl: Crawlctl, tmp_path: Path) -> None:
         (tmp_path / "some.parquet").stat().st_size,
     )
     assert pyarrow.parquet.read_table(tmp_path / "some.parquet").to_pylist() == [ALL[0] | {LEFT_OUT: None}]
-    assert "exists already" in crawlctl("items", "7", "--write", "some.parquet").err
+    assert "already exists" in crawlctl("items", "7", "--write", "some.parquet").err
 
 
 def test_a_column_of_parquet_has_the_type_of_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

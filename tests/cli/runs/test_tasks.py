@@ -73,7 +73,7 @@ def test_a_repeat_adds_nothing_and_says_so(gateway: respx.MockRouter, crawlctl: 
     first, second = crawlctl(*words), crawlctl(*words)
     assert len(store.args) == 600
     assert "added before" not in first.err
-    assert "600 of them were added before" in second.err
+    assert "600 of them were added earlier" in second.err
     crawlctl(*words, "--request-id", "on purpose")
     assert len(store.args) == 1200
 
@@ -85,8 +85,8 @@ def test_a_failure_half_way_is_mended_by_the_same_command(
     words = ("tasks", "add", "7", "--file", _file(tmp_path, 1201))
     result = crawlctl(*words)
     assert result.code == 8
-    assert "500 of 1201 tasks were added" in result.err
-    assert "the same command again" in result.err
+    assert "500 of 1201 tasks were already added" in result.err
+    assert "repeat the command" in result.err
     assert crawlctl(*words).code == 0
     assert store.args == [{"n": str(n)} for n in range(1201)]
 
@@ -104,12 +104,12 @@ def test_tasks_from_standard_input(
 @pytest.mark.parametrize(
     ("text", "words", "part"),
     [
-        (None, [], "which tasks?"),
-        ("{}", ["-a", "a=1"], "which tasks?"),
+        (None, [], "give either -a or --file"),
+        ("{}", ["-a", "a=1"], "give either -a or --file"),
         ("", [], "has no tasks"),
-        ('{"a": "1"}\n{"a": [1]}', [], ":2 is no object of texts"),
-        ("{}\n\n{", [], ":3 is no JSON"),
-        ("[]", [], ":1 is no object of texts"),
+        ('{"a": "1"}\n{"a": [1]}', [], ":2 is not an object of texts"),
+        ("{}\n\n{", [], ":3 is not valid JSON"),
+        ("[]", [], ":1 is not an object of texts"),
     ],
 )
 def test_what_is_wrong_is_named(

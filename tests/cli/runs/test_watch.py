@@ -90,7 +90,7 @@ def test_a_gateway_that_restarts_is_waited_for(gateway: respx.MockRouter, crawlc
     _answers(gateway, [RUN, gone, gone, COMPLETED], [TASKS, TASKS])
     result = crawlctl("watch", "7")
     assert result.code == 0
-    assert result.err.count("asking on") == 1
+    assert result.err.count("trying again") == 1
 
 
 def test_giving_up(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:

@@ -158,7 +158,7 @@ def test_one_that_breaks_leaves_the_others(world: World, browser: TestClient, mo
     found = told(press(browser, "stop", "1.1", "2.1"))
     assert {done for done, _ in found.values()} == {"yes"}
     assert all("as soon as Temporal can be reached" in text for _, text in found.values())
-    assert "Temporal did not take the call" in told(press(browser, "look", "1.1"))[1][1]
+    assert "Temporal refused the call" in told(press(browser, "look", "1.1"))[1][1]
     get = type(world.store.runs).get_run
 
     def broken(self: Any, run_id: int) -> Any:

@@ -317,7 +317,7 @@ def test_what_temporal_refuses_of_one_row_holds_up_no_other(world: World) -> Non
 
     async def refusing(request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
         if workflow_id.endswith("odd"):
-            raise TemporalUnavailable("Temporal did not take the call (INVALID_ARGUMENT): too many")
+            raise TemporalUnavailable("Temporal refused the call (INVALID_ARGUMENT): too many")
         return await real(request, workflow_id, run_uid, repair=repair)
 
     world.workflows.start = refusing  # type: ignore[method-assign]

@@ -130,7 +130,7 @@ def test_the_doctor_finds_nothing_wrong_in_any_pod(installed: Installation) -> N
             assert bad == [], component
             if component in rbac.COMPONENTS:
                 text = next(line["text"] for line in report["checks"] if line["check"] == "rights")
-                assert text == f"{component} has its rights, as system:serviceaccount:{SERVICES}:{component}"
+                assert text == f"{component} has its rights, checked as system:serviceaccount:{SERVICES}:{component}"
 
 
 def test_figures_are_where_the_monitors_look(installed: Installation) -> None:

@@ -1,1 +1,1 @@
-"""The checks: a module a subject."""
+"""Checks of the doctor, one module for each subject."""

@@ -1,4 +1,4 @@
-"""Checks of the Kubernetes cluster: reachable, usable, with room, and nothing of ours left behind."""
+"""Checks of the Kubernetes cluster: connection, rights, capacity, and pods that were left over."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.settings import Settings
 
-#: The server's Date header has whole seconds.
+#: Uncertainty of the server's clock in seconds: its Date header only has whole seconds.
 DATE_S = 0.6
 
 
 def check_cluster(context: Context) -> Sequence[Line]:
-    """Connection and version, namespace, rights, room, what pods refer to, clocks, leftovers."""
+    """Check connection, version, namespace, rights, quotas, objects that pods refer to, clocks and leftovers."""
     settings = context.known
     from crawler_lifecycle.clusters.kubernetes import rbac
     from crawler_lifecycle.clusters.kubernetes.kind import api_of
 
     if (mine := component.component()) in rbac.RIGHTLESS:
-        return [ok("cluster", f"{mine} asks the cluster nothing, and has no token for it")]
+        return [ok("cluster", f"{mine} does not use the cluster's API, and has no token for it")]
     try:
         api = api_of(settings.cluster)
         version = json.loads(api.get("/version")).get("gitVersion", "version unknown")
@@ -65,7 +65,7 @@ def _of(api: Api, settings: Settings) -> list[Line]:
 
 
 def _answered(check: Callable[[], Sequence[Line]]) -> Sequence[Line]:
-    """The findings of a check; when the cluster fell silent in the middle of it, that."""
+    """Return the findings of a check, or a finding that the cluster stopped answering."""
     try:
         return check()
     except ClusterUnavailable as error:
@@ -80,7 +80,7 @@ def _namespace(api: Api) -> list[Line]:
     try:
         found = read_namespace(api)
     except NotFound:
-        cure = f"{APPLY}; its Secrets and claims are made apart"
+        cure = f"{APPLY}; create its Secrets and volume claims separately"
         return [bad("namespace", f"the cluster has no namespace {name!r}", cure)]
     except Refused:
         return [_unreadable(api)]
@@ -88,31 +88,31 @@ def _namespace(api: Api) -> list[Line]:
         return [bad("namespace", str(error), ASK_AGAIN)]
     if found.leaving:
         cure = f"as an administrator: crawlctl cluster release --namespace {name}"
-        return [bad("namespace", f"{name!r} is being deleted, and waits for pods that our finalizer holds", cure)]
+        return [bad("namespace", f"{name!r} is being deleted, and waits for pods with our finalizer", cure)]
     level = found.metadata.labels.get("pod-security.kubernetes.io/enforce")
     if level != "restricted":
         cure = f"kubectl label namespace {name} pod-security.kubernetes.io/enforce=restricted --overwrite"
-        words = "enforces no Pod Security level" if level is None else f"enforces Pod Security level {level!r} only"
-        return [warn("namespace", f"{name!r} {words}; our manifests keep 'restricted'", cure)]
+        words = "enforces no Pod Security level" if level is None else f"only enforces Pod Security level {level!r}"
+        return [warn("namespace", f"{name!r} {words}; our manifests comply with 'restricted'", cure)]
     return [ok("namespace", f"{name!r} is active and enforces Pod Security level 'restricted'")]
 
 
 def _unreadable(api: Api) -> Line:
-    """A namespace that we may not read: as it should be for a component whose role does not say so."""
+    """Return the finding about a namespace that we may not read. Some components do not need this right."""
     from crawler_lifecycle.clusters.kubernetes import rbac
 
     try:
         mine = rbac.component(rbac.who_am_i(api))
     except ClusterUnavailable as error:
         return bad("namespace", str(error), ASK_AGAIN)
-    text = f"{api.namespace!r} is not ours to read, so nothing is known about it"
+    text = f"this account may not read {api.namespace!r}, so it was not checked"
     if mine is not None and rbac.Right("get", "namespaces") not in rbac.granted(mine):
-        return ok("namespace", f"{text}; {mine} need not")
+        return ok("namespace", f"{text}; {mine} does not need this right")
     return warn("namespace", text, APPLY)
 
 
 def _rights(api: Api) -> list[Line]:
-    """Check whether we have the rights of every component; of one alone, when we are its service account."""
+    """Check the rights of every component, or of one component if this is its service account."""
     from crawler_lifecycle.clusters.kubernetes import rbac
 
     me = rbac.who_am_i(api)
@@ -121,7 +121,7 @@ def _rights(api: Api) -> list[Line]:
     lacking = rbac.missing(api, [right for role in components.values() for right in rbac.ROLES[role]])
     lines = []
     for role in dict.fromkeys(components.values()):
-        who = f"{', '.join(name for name, its in components.items() if its == role)}: {me or 'we'} may not"
+        who = f"{', '.join(name for name, its in components.items() if its == role)}: {me or 'this account'} may not"
         those = sorted(right for right in rbac.ROLES[role] if right in lacking)
         if needed := ", ".join(str(one) for one in those if one not in rbac.DISPENSABLE):
             lines.append(bad("rights", f"{who} {needed} in {api.namespace}", f"{APPLY} (Role {role} and its binding)"))
@@ -130,5 +130,5 @@ def _rights(api: Api) -> list[Line]:
             for one in those
             if one in rbac.DISPENSABLE
         ]
-    whom = "the rights of every component are there" if mine is None else f"{mine} has its rights"
-    return lines or [ok("rights", f"{whom}, as {me or 'whoever we are'}")]
+    whom = "every component has its rights" if mine is None else f"{mine} has its rights"
+    return lines or [ok("rights", f"{whom}, checked as {me or 'an unknown account'}")]

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
     from crawler_lifecycle.settings import Settings
 
-#: An end is recorded, and its pod released, at the next look at the latest; the ladder ends at fifteen minutes.
+#: Seconds after its end from which a pod counts as left over. Looks are at most 15 minutes apart and release it.
 LEFT_OVER_S = 3600.0
-#: Above this share of a quota tasks begin to wait.
+#: Share of a quota from which it counts as nearly full.
 NEARLY = Decimal("0.9")
-#: The Cluster Autoscaler's default of --expendable-pods-priority-cutoff: pods below it count as nothing.
+#: Default of the Cluster Autoscaler's --expendable-pods-priority-cutoff. It ignores pods with a lower priority.
 EXPENDABLE = -10
-#: Resources of a quota that crawls use up.
+#: Resources of a quota that crawls use.
 _PODS = ("pods", "count/pods", "count/jobs.batch")
 _AMOUNTS = ("cpu", "memory", "ephemeral-storage")
 _LOGINS = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg")
 
-#: Never the base alone: that would take back what an overlay changed.
+#: The base alone must not be applied, because it would undo the changes of an overlay.
 APPLY = "apply your overlay of deploy/ again, as an administrator"
-ASK_AGAIN = "try again; kubectl get --raw /readyz says how the API server is"
+ASK_AGAIN = "try again; kubectl get --raw /readyz shows the state of the API server"
 
 Found = Mapping[str, Any]
 
@@ -41,24 +41,24 @@ Found = Mapping[str, Any]
 
 
 def quotas(api: Api) -> list[Line]:
-    """Check the capacity that the quotas of the namespace leave."""
+    """Check that the quotas of the namespace have free capacity."""
     answer = _read(api, api.path("resourcequotas"))
     if answer is None:
-        return [ok("quota", "quotas are not ours to read; a full one is told as the reason why tasks wait")]
+        return [ok("quota", "this account may not read quotas; waiting tasks report a full quota as their reason")]
     found = answer.get("items") or []
     if not found:
         cure = f"{APPLY} (base/crawls/quota.yaml has one)"
-        return [warn("quota", f"{api.namespace} has no quota: crawls may take the whole cluster", cure)]
+        return [warn("quota", f"{api.namespace} has no quota: crawls may use the whole cluster", cure)]
     lines = [line for quota in found for line in quota_lines(quota)]
-    return lines or [ok("quota", f"there is room in {counted(len(found), 'quota')}")]
+    return lines or [ok("quota", f"{counted(len(found), 'quota')} with free capacity")]
 
 
 def quota_lines(quota: Found) -> list[Line]:
-    """Lines about what is used up of a ResourceQuota, of what pods and Jobs need."""
+    """Return a finding for each resource of crawls of which a ResourceQuota is full or nearly full."""
     status, name, namespace = quota.get("status") or {}, quota["metadata"]["name"], quota["metadata"].get("namespace")
     hard = status.get("hard") or (quota.get("spec") or {}).get("hard") or {}
     edit = " ".join(["kubectl edit resourcequota", name, *(["-n", namespace] if namespace else [])])
-    cure = f"raise it in your overlay, or for now by {edit}; waiting tasks go on by themselves"
+    cure = f"raise it in your overlay, or for now with {edit}; waiting tasks then continue by themselves"
     lines = []
     for what, limit in hard.items():
         said = (status.get("used") or {}).get(what, "0")
@@ -66,12 +66,12 @@ def quota_lines(quota: Found) -> list[Line]:
         ours = what in _PODS or what.removeprefix("requests.").removeprefix("limits.") in _AMOUNTS
         if most is None or used is None or not ours:
             continue
-        told = f"quota {name}: {what} {said} of {limit}"
+        text = f"quota {name}: {what} {said} of {limit}"
         if most == 0:
-            lines.append(bad("quota", f"{told}: no crawl can start", cure))
+            lines.append(bad("quota", f"{text}: no crawl can start", cure))
         elif used >= NEARLY * most:
             word = "it is full, tasks wait" if used >= most else "it is nearly full"
-            lines.append(warn("quota", f"{told}: {word}", cure))
+            lines.append(warn("quota", f"{text}: {word}", cure))
     return lines
 
 
@@ -79,21 +79,21 @@ def quota_lines(quota: Found) -> list[Line]:
 
 
 def account(api: Api, name: str) -> list[Line]:
-    """Check whether the service account of crawl pods is there, and powerless."""
+    """Check that the service account of crawl pods exists, and mounts no token."""
 
     def judge(found: Found, what: str) -> Line:
         if found.get("automountServiceAccountToken") is False:
-            return ok("account", f"{what} is there and mounts no token")
+            return ok("account", f"{what} exists and mounts no token")
         patch = "-p '{\"automountServiceAccountToken\":false}'"
         cure = f"kubectl patch serviceaccount {name} -n {api.namespace} {patch}"
-        return warn("account", f"{what} mounts its token where a pod does not say no", cure)
+        return warn("account", f"{what} mounts its token into every pod that does not forbid it", cure)
 
-    missing = (": no crawl pod can be made", APPLY)
+    missing = (": no crawl pod can be created", APPLY)
     return [_referred(api, "account", f"service account {name!r}", api.path("serviceaccounts", name), missing, judge)]
 
 
 def pull_secrets(api: Api, settings: Settings) -> list[Line]:
-    """Check whether the image pull secrets of settings and catalogue are there, as far as they are ours to read."""
+    """Check that the image pull secrets of settings and catalogue exist, if this account may read them."""
     wanted = dict.fromkeys(settings.cluster.pull_secrets, "LIFECYCLE_CLUSTER__PULL_SECRETS")
     for crawler in _crawlers(settings):
         wanted = dict.fromkeys(crawler.kubernetes.pull_secrets, f"crawler {crawler.name}") | wanted
@@ -103,19 +103,18 @@ def pull_secrets(api: Api, settings: Settings) -> list[Line]:
 
         def judge(found: Found, what: str, cure: str = cure) -> Line:
             if found.get("type") in _LOGINS:
-                return ok("pull secrets", f"{what} is there")
-            return bad(
-                "pull secrets", f"{what} is of type {found.get('type')!r} and holds no login of a registry", cure
-            )
+                return ok("pull secrets", f"{what} exists")
+            text = f"{what} is of type {found.get('type')!r}, and has no login for a registry"
+            return bad("pull secrets", text, cure)
 
         what = f"image pull secret {name!r}"
         path = api.path("secrets", name)
-        lines.append(_referred(api, "pull secrets", what, path, (f" ({user})", cure), judge, ", as it should be"))
+        lines.append(_referred(api, "pull secrets", what, path, (f" ({user})", cure), judge, ", which is correct"))
     return lines
 
 
 def claim(api: Api, name: str | None) -> list[Line]:
-    """Check whether the shared volume's claim is bound."""
+    """Check that the shared volume's claim is bound."""
     if name is None:
         return []
 
@@ -123,20 +122,20 @@ def claim(api: Api, name: str | None) -> list[Line]:
         phase = (found.get("status") or {}).get("phase")
         modes = (found.get("spec") or {}).get("accessModes") or []
         if phase != "Bound":
-            cure = f"kubectl describe pvc {name} -n {api.namespace} says what it waits for"
+            cure = f"kubectl describe pvc {name} -n {api.namespace} shows what it waits for"
             said = bad if phase == "Lost" else warn
             return said("volume", f"{what} is {phase}, not bound: pods wait for it", cure)
         if "ReadWriteMany" not in modes:
             cure = "use a claim with ReadWriteMany, or object storage (LIFECYCLE_CLUSTER__FILES_URL)"
-            return warn("volume", f"{what} is {', '.join(modes)}: pods of one node only can use it", cure)
+            return warn("volume", f"{what} is {', '.join(modes)}: only pods of one node can use it", cure)
         return ok("volume", f"{what} is bound, {', '.join(modes)}")
 
-    missing = (": no crawl pod can start", "deploy/components/shared-volume")
+    missing = (": no crawl pod can start", "apply deploy/components/shared-volume")
     return [_referred(api, "volume", f"claim {name!r}", api.path("persistentvolumeclaims", name), missing, judge)]
 
 
 def priority(api: Api, settings: Settings) -> list[Line]:
-    """Check whether the priority classes of crawl pods are there, and none is so low that no node is added for them."""
+    """Check that the priority classes of crawl pods exist, and are high enough for the Cluster Autoscaler."""
     chosen = settings.cluster
     wanted = {crawler.kubernetes.priority_class: f"crawler {crawler.name}" for crawler in _crawlers(settings)}
     wanted[chosen.scheduled_priority_class] = "LIFECYCLE_CLUSTER__SCHEDULED_PRIORITY_CLASS"
@@ -149,16 +148,16 @@ def priority(api: Api, settings: Settings) -> list[Line]:
             return ok("priority", f"{what} is {value}")
         text = (
             f"{what} is {value}: below {EXPENDABLE} the Cluster Autoscaler adds no node "
-            "for pods that wait, and takes nodes away under those that run"
+            "for waiting pods, and removes nodes of running pods"
         )
-        cure = f"delete the class and make it again with {EXPENDABLE} or more; a value cannot be changed"
+        cure = f"delete the class and create it with {EXPENDABLE} or more; a value cannot be changed"
         return warn("priority", text, cure)
 
     lines = []
     for name, user in wanted.items():
         if name is not None:
             path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{quote(name, safe='')}"
-            missing = (": no pod that names it can be made", f"make it, or name another one in {user}")
+            missing = (": no pod with it can be created", f"create it, or set another one in {user}")
             lines.append(_referred(api, "priority", f"priority class {name!r} ({user})", path, missing, judge))
     return lines
 
@@ -172,15 +171,18 @@ def _referred(
     judge: Callable[[Found, str], Line],
     unread: str = "",
 ) -> Line:
-    """The line about an object that pods refer to; ``missing``: what to add, and the cure, when there is none."""
+    """Return the finding about an object that pods refer to.
+
+    ``missing`` has a text to add and the cure, for an object that does not exist.
+    """
     found = _read(api, path)
     if found is None:
-        return ok(check, f"{what} is not ours to read{unread}")
+        return ok(check, f"this account may not read {what}{unread}")
     return judge(found, what) if found else bad(check, f"there is no {what}{missing[0]}", missing[1])
 
 
 def queues(api: Api, settings: Settings) -> list[Line]:
-    """Queues that give Jobs to other clusters, as far as we may try to make a Job. None is made."""
+    """Report queues that send Jobs to other clusters. A dry run creates no Job, and needs the right to create one."""
     from crawler_lifecycle.clusters.kubernetes import labels
     from crawler_lifecycle.clusters.kubernetes.jobs.deployer import given_away
 
@@ -188,9 +190,9 @@ def queues(api: Api, settings: Settings) -> list[Line]:
     job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True, "template": template}}
     lines = []
     for queue in sorted({name for crawler in _crawlers(settings) if (name := crawler.kubernetes.queue) is not None}):
-        told = given_away(api, {**job, "metadata": {"name": "doctor-probe", "labels": {labels.QUEUE: queue}}})
-        if told is not None:
-            lines.append(of_error("queue", told))
+        error = given_away(api, {**job, "metadata": {"name": "doctor-probe", "labels": {labels.QUEUE: queue}}})
+        if error is not None:
+            lines.append(of_error("queue", error))
     return lines
 
 
@@ -198,14 +200,14 @@ def _crawlers(settings: Settings) -> list[CrawlerDefinition]:
     try:
         return load(settings.crawlers) if settings.crawlers.exists() else []
     except LifecycleError:
-        return []  # told by the check of the catalogue
+        return []  # the check of the catalogue reports it
 
 
 # --- leftovers -----------------------------------------------------------------------------------------------------
 
 
 def left_over(api: Api) -> list[Line]:
-    """Check whether pods wait for our finalizer for longer than anything of ours takes."""
+    """Check that no pod waits too long for the removal of our finalizer."""
     from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
     from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
     from crawler_lifecycle.clusters.kubernetes.looks.listing import numbers_of
@@ -213,25 +215,25 @@ def left_over(api: Api) -> list[Line]:
     try:
         found = finalizers.list_held(api)
     except Refused:
-        return []  # told as a right that is missing
+        return []  # the check of rights reports it
     except ClusterUnavailable as error:
         return [bad("finalizers", str(error), ASK_AGAIN)]
     old = finalizers.waiting_longer_than(found, datetime.now(UTC), LEFT_OVER_S)
     if not old:
         number = counted(len(found), "pod")
-        return [ok("finalizers", f"no pod waits for ours longer than it should ({number} with it)")]
+        return [ok("finalizers", f"no pod waits too long for our finalizer ({number} with it)")]
     runs = sorted({run for pod in old if (run := numbers_of(pod.metadata)[0]) is not None})
     named = f" (runs {', '.join(map(str, runs[:5]))}{' …' if len(runs) > 5 else ''})" if runs else ""
     cure = (
-        "look whether workers of the roles cluster and control are ready; when nobody will record them: "
+        "check that workers of the roles cluster and control are ready; if nothing will record these pods: "
         f"crawlctl cluster release --namespace {api.namespace}"
     )
-    word = "pod that ended long ago is" if len(old) == 1 else "pods that ended long ago are"
-    return [warn("finalizers", f"{len(old):,} {word} still held by our finalizer{named}", cure)]
+    word = "pod that ended long ago still has" if len(old) == 1 else "pods that ended long ago still have"
+    return [warn("finalizers", f"{len(old):,} {word} our finalizer{named}", cure)]
 
 
 def _read(api: Api, path: str) -> dict[str, Any] | None:
-    """An object, or a short list; empty when there is none, ``None`` when it is not ours to read."""
+    """Return an object or a short list; empty if it does not exist, ``None`` if this account may not read it."""
     from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
 
     try:

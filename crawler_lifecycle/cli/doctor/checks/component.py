@@ -1,4 +1,4 @@
-"""The component in whose pod the doctor runs: other components' checks are skipped there."""
+"""The component in whose pod the doctor runs. There, only the systems that this component uses are checked."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 import socket
 from collections.abc import Mapping
 
-#: Checks of the process itself and of its place; every component has them.
+#: Checks of the process itself and its surroundings, for every component.
 OWN = frozenset({"environment", "versions", "memory", "disk", "cluster"})
-#: Checks of a gateway whose other parts nobody named.
+#: Checks if only a gateway is named.
 NAMED = frozenset({"environment", "versions", "gateway"})
 _STORES = frozenset({"temporal", "database"})
 
-#: Deployment -> what else its pods use. ``deploy/base/services/network.yaml`` lets it reach this and nothing else.
+#: Deployment -> further checks for its pods. ``deploy/base/services/network.yaml`` only allows these connections.
 USES: Mapping[str, frozenset[str]] = {
     "worker-workflows": _STORES | {"catalogue", "events", "pushes"},
     "worker-cluster": _STORES | {"catalogue", "scheduler"},
@@ -29,7 +29,7 @@ USES: Mapping[str, frozenset[str]] = {
 
 
 def component() -> str | None:
-    """The component in whose pod we are, by the pod's name, which begins with that of its Deployment; else ``None``."""
+    """Return the component of this pod by the pod's name, which contains the Deployment's name; ``None`` elsewhere."""
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     found = re.fullmatch(rf"(?:.+-)?({'|'.join(USES)})-[a-z0-9]+-[a-z0-9]+", socket.gethostname())

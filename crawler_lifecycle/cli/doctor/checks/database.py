@@ -1,4 +1,4 @@
-"""Checks of the database: reachable, at our schema's version, and set up so that nothing is lost."""
+"""Checks of the database: connection, schema version, and settings that may lose data."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.store import Diagnosis, diagnose, sqlite_file, try_writing, upgrade
 
 MIB = 1024**2
-#: One request may hold tasks and arguments of 2 MiB; as a statement that is several times more.
+#: Limits for ``max_allowed_packet``. A request may have 2 MiB of tasks and arguments; its SQL statement is larger.
 PACKET_BAD, PACKET_WARN = 4 * MIB, 16 * MIB
-#: The four roles of a worker have connections of their own, and so has the gateway.
+#: Pools of connections: one for each of a worker's four roles, and one for the gateway.
 POOLS = 5
-#: Connections of ours rest for less than this, and must still be there afterwards.
+#: Our connections are idle for at most so many seconds. The server must keep them for this time.
 IDLE_S = 280
 _NEWER = "run the newer version, or restore a backup from before"
 NETWORK = ("nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs")
 
 
 def check_database(context: Context) -> Sequence[Line]:
-    """Reach it, compare the schema (mended with ``--fix``), and read what is set."""
+    """Check connection, schema (upgraded with ``--fix``), server variables and clock."""
     url = context.known.database.url
     lines: list[Line] = []
     try:
@@ -41,7 +41,7 @@ def check_database(context: Context) -> Sequence[Line]:
     except InvalidRequest as error:
         return [*lines, bad("database", str(error), "set LIFECYCLE_DATABASE__URL")]
     except LifecycleError as error:
-        cure = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
+        cure = "check LIFECYCLE_DATABASE__URL, and that the database exists and accepts this user"
         return [*lines, bad("database", str(error), cure)]
     lines += variable_lines(found.variables, context.known)
     if found.now is not None:
@@ -52,7 +52,7 @@ def check_database(context: Context) -> Sequence[Line]:
 def _schema(url: str, found: Diagnosis, fix: bool) -> Line:
     wrong = found.schema.problem
     if wrong is None:
-        return ok("schema", f"version {found.schema}{'' if found.schema.newer else ', as this build needs it'}")
+        return ok("schema", f"version {found.schema}{'' if found.schema.newer else ', which this build needs'}")
     if fix:
         try:
             upgrade(url)
@@ -69,11 +69,11 @@ def _schema(url: str, found: Diagnosis, fix: bool) -> Line:
 
 
 def _written(url: str, file: Path) -> list[Line]:
-    """Try to write: reading alone does not show that nobody can."""
+    """Try to write, because a database that can be read may still refuse writes."""
     try:
         try_writing(url)
     except StoreUnavailable as error:
-        cure = f"end the program that holds it (fuser {file}), or let this user write to it and its folder"
+        cure = f"end the program that locks it (fuser {file}), or let this user write to it and its folder"
         return [bad("database", f"{file} can be read, but not written: {error}", cure)]
     return []
 
@@ -82,20 +82,20 @@ def _file(file: Path) -> list[Line]:
     kind = file_system(next(one for one in (file.parent, *file.parents) if one.exists()))
     if kind in NETWORK or kind.startswith("fuse."):
         cure = "keep it on a disk of this machine, or use MySQL or MariaDB (LIFECYCLE_DATABASE__URL)"
-        text = f"{file} is on {kind}, where locks and shared memory of SQLite cannot be relied on"
+        text = f"{file} is on {kind}, where locks and shared memory of SQLite are not reliable"
         return [bad("database", text, cure)]
     return []
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """The type of the file system that a folder is on; empty when nothing is known."""
+    """Return the type of the file system of a folder; empty if it is unknown."""
     try:
         rows = [line.split(" ") for line in mounts.read_text(errors="replace").splitlines()]
     except OSError:
         return ""
     kinds = {Path(row[1].encode().decode("unicode_escape")): row[2] for row in rows if len(row) > 2}
     real = folder.resolve()
-    # The last mount on a point hides the ones before it.
+    # Of several mounts on one mount point, the last one counts.
     return next((kinds[point] for point in (real, *real.parents) if point in kinds), "")
 
 
@@ -103,19 +103,19 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 
 def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Line]:
-    """Lines about the server's variables; nothing for SQLite."""
+    """Return findings about the server's variables; none for SQLite, which has no variables."""
     if not variables:
         return []
     is_on = {name: value.upper() not in ("OFF", "0") for name, value in variables.items()}
     packet, most, idle_s = (_number(variables, n) for n in ("max_allowed_packet", "max_connections", "wait_timeout"))
     flush, needed = variables.get("innodb_flush_log_at_trx_commit", "1"), POOLS * settings.database.pool_size
-    lost = "a crash loses what was acknowledged, stops included"
+    lost = "a crash may lose acknowledged data, for example stops"
     large = f"max_allowed_packet is {packet / MIB:.1f} MiB: runs with many tasks cannot be stored"
     rules: Sequence[tuple[bool, Level, str, str]] = (
         (
             is_on.get("log_bin", False) and variables.get("binlog_format", "").upper() == "STATEMENT",
             "bad",
-            "binlog_format is STATEMENT: InnoDB refuses every write of ours, which are READ COMMITTED",
+            "binlog_format is STATEMENT: InnoDB refuses our writes, which are READ COMMITTED",
             "set binlog_format to ROW (or MIXED)",
         ),
         (packet < PACKET_WARN, "bad" if packet < PACKET_BAD else "warn", large, "set it to 16 MiB or more"),
@@ -131,17 +131,17 @@ def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Lin
             is_on.get("read_only", False),
             "bad",
             "the server is read-only",
-            "name the primary in LIFECYCLE_DATABASE__URL",
+            "set LIFECYCLE_DATABASE__URL to the primary server",
         ),
         (
             idle_s < IDLE_S,
             "warn",
-            f"wait_timeout is {idle_s:g} s: connections are cut while they rest",
+            f"wait_timeout is {idle_s:g} s: the server closes idle connections too early",
             f"set it to {IDLE_S} or more",
         ),
     )
     lines = [Line("database", level, text, cure) for harmful, level, text, cure in rules if harmful]
-    return lines or [ok("database", "its settings fit; its time zone does not matter, times are stored in UTC")]
+    return lines or [ok("database", "its settings are suitable; times are stored in UTC, whatever its time zone")]
 
 
 def _number(variables: Mapping[str, str], name: str) -> float:

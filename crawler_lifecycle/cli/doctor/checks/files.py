@@ -1,4 +1,4 @@
-"""Checks of where supporting files of pods go: the bucket, the shared volume."""
+"""Checks of the storage for supporting files of pods: the bucket and the shared volume."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from . import component
 
 CHECK = "files"
 _DOCS = 'docs/kubernetes.md, "In object storage"'
-#: In whose pods which of the two is used.
+#: The component that writes to the bucket (by signed URLs), and the component that reads bucket and volume.
 SIGNS, READS = "gateway", "worker-export"
 
 
 def check_files(context: Context) -> Sequence[Line]:
-    """Check whether bucket and volume can be used: in a component's pod as it uses them, elsewhere in every way."""
+    """Check that bucket and volume can be used. In a component's pod, only the accesses that it needs are tried."""
     settings = context.known
     mine = component.component()
     url, claim = settings.cluster.files_url, settings.cluster.volume_claim
     lines: list[Line] = []
     if url is None and claim is None:
-        cure = "set LIFECYCLE_CLUSTER__FILES_URL, or take in deploy/components/shared-volume (docs/kubernetes.md)"
-        lines.append(warn(CHECK, "supporting files are lost with their pods: there is no place for them", cure))
+        cure = "set LIFECYCLE_CLUSTER__FILES_URL, or add deploy/components/shared-volume (docs/kubernetes.md)"
+        lines.append(warn(CHECK, "supporting files are lost with their pods: no storage is set for them", cure))
     if url is not None:
         lines += bucket_lines(url, mine)
     if claim is not None and mine != SIGNS and (url is None or mine is None):
@@ -39,7 +39,7 @@ def check_files(context: Context) -> Sequence[Line]:
 
 
 def bucket_lines(url: str, mine: str | None) -> list[Line]:
-    """Lines about what is refused of writing, listing, reading and removing; ``mine``: the component that we are."""
+    """Return findings about writing, listing, reading and removing. ``mine`` is the component of this pod."""
     try:
         bucket = compose.build_bundles_place(url, probing=True)
     except InvalidRequest as error:
@@ -50,9 +50,9 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
         try:
             probe()
         except LifecycleError as error:
-            told = of_error(CHECK, error, level=level, cure=_DOCS)
-            if all(line.text != told.text for line in wrong):
-                wrong.append(told)
+            found = of_error(CHECK, error, level=level, cure=_DOCS)
+            if all(line.text != found.text for line in wrong):
+                wrong.append(found)
             return False
         return True
 
@@ -60,7 +60,7 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
     if mine in (None, SIGNS) and tried(bucket.probe_writing):
         said.append("written to")
         if mine == SIGNS:
-            # It need not be able to, and the next probe has the same name.
+            # This component does not need the right to remove. The next probe replaces this one.
             with suppress(LifecycleError):
                 bucket.probe_removing()
     if mine in (None, READS) and tried(bucket.probe_listing) and tried(bucket.probe_reading):
@@ -76,14 +76,14 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
 
 
 def volume_line(path: Path | None, *, in_pod: bool) -> Line:
-    """Check whether the shared volume is mounted here, and can be read, as exports need; or written to as well."""
+    """Check that the shared volume is mounted here and can be read, as exports need. Report whether it is writable."""
     if path is None:
-        cure = "set LIFECYCLE_CLUSTER__VOLUME_PATH to where workers of the role export have the volume mounted"
-        return bad(CHECK, "LIFECYCLE_CLUSTER__VOLUME_PATH is not set, and LIFECYCLE_CLUSTER__VOLUME_CLAIM is", cure)
+        cure = "set LIFECYCLE_CLUSTER__VOLUME_PATH to the mount point of the volume in workers of the role export"
+        return bad(CHECK, "LIFECYCLE_CLUSTER__VOLUME_CLAIM is set, but LIFECYCLE_CLUSTER__VOLUME_PATH is not", cure)
     if not in_pod and not path.exists():
-        cure = "kubectl exec -n crawler-lifecycle deploy/worker-export -- crawlctl doctor tells how it is there"
+        cure = "check it in its pod: kubectl exec -n crawler-lifecycle deploy/worker-export -- crawlctl doctor"
         return warn(CHECK, f"the shared volume is not mounted on this machine ({path})", cure)
-    mount = "mount the claim there (deploy/components/shared-volume), or set LIFECYCLE_CLUSTER__VOLUME_PATH right"
+    mount = "mount the claim there (deploy/components/shared-volume), or correct LIFECYCLE_CLUSTER__VOLUME_PATH"
     from crawler_lifecycle.clusters.volume import is_volume
 
     try:
@@ -91,22 +91,22 @@ def volume_line(path: Path | None, *, in_pod: bool) -> Line:
     except OSError as error:
         return bad(CHECK, f"the shared volume cannot be read at {path}: {error.strerror}", mount)
     if not there:
-        return bad(CHECK, f"{path} holds no folder 'tasks', and nothing is mounted there", mount)
+        return bad(CHECK, f"{path} has no folder 'tasks', and nothing is mounted there", mount)
     closed = _closed(path / "tasks", 5)
     if closed is not None:
-        cure = "crawl pods write as user and group 1000: add that group to this one's (supplementalGroups: [1000])"
+        cure = "crawl pods write as user and group 1000: add this group to the pod (supplementalGroups: [1000])"
         return bad(CHECK, f"files on the shared volume cannot be read: {closed}: permission denied", cure)
-    writes = " and written to" if os.access(path, os.W_OK | os.X_OK) else ", and not written to, as exports need it"
+    writes = " and written to" if os.access(path, os.W_OK | os.X_OK) else " but not written to, which is enough"
     return ok(CHECK, f"the shared volume at {path} can be read{writes}")
 
 
 def _closed(folder: Path, levels: int) -> Path | None:
-    """The first folder on the way to some task's files that we may not read; ``None`` when all of them can be."""
+    """Return the first unreadable folder on the path to the files of a task; ``None`` if all can be read."""
     try:
         with os.scandir(folder) as entries:
             inner = next((Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)), None)
     except PermissionError:
         return folder
     except OSError:
-        return None  # removed meanwhile, or none yet
+        return None  # it was removed meanwhile, or does not exist yet
     return _closed(inner, levels - 1) if inner is not None and levels > 1 else None

@@ -23,7 +23,7 @@ from crawler_lifecycle.store import sqlite_file
 GIB, MIB = 1024**3, 1024**2
 DISK_WARN, DISK_BAD = 2 * GIB, 200 * MIB
 MEMORY_WARN, MEMORY_BAD = 512 * MIB, 128 * MIB
-#: Where crawls execute elsewhere: what is left is for this process alone, and the doctor's own 100 MiB are taken.
+#: Limits if crawls execute on other machines. The doctor itself already uses 100 MiB.
 ALONE_WARN, ALONE_BAD = 96 * MIB, 32 * MIB
 INODES_WARN, INODES_BAD = 10_000, 1000
 
@@ -38,33 +38,31 @@ def _level(left: float, warn_below: float, bad_below: float) -> Level:
 
 
 def check_environment(context: Context) -> Sequence[Line]:
-    """Variables with our prefix that no setting reads: they were misspelt, or belong to another version."""
+    """Report variables with our prefix that no setting reads. They are misspelt, or belong to another version."""
     environment = context.sources.environment
     own = [name for name in environment if name.upper().startswith(PREFIX)]
     unread = unread_variables(environment)
     lines = [bad("environment", f"{name} is set, but no setting reads it", cure) for name, cure in unread]
-    number = (
-        f"{len(own)} {PREFIX}* variables are set, each of them a setting" if own else f"no {PREFIX}* variable is set"
-    )
+    number = f"{len(own)} {PREFIX}* variables are set, all are settings" if own else f"no {PREFIX}* variable is set"
     return lines or [ok("environment", number)]
 
 
 def check_versions(context: Context) -> Sequence[Line]:
-    """Python, and every package that ours asks for."""
+    """Check the versions of all packages that ours requires."""
     python = f"Python {platform.python_version()} at {sys.executable}"
     try:
         wanted = metadata.requires(PACKAGE) or []
     except metadata.PackageNotFoundError:
-        cure = "pip install it (make env in a checkout), so that its requirements are known"
+        cure = "install it with pip (make env in a checkout), so that its requirements are known"
         return [warn("versions", f"{python}; {PACKAGE} itself is not installed", cure)]
-    fine = f"{python}, {PACKAGE} {metadata.version(PACKAGE)}, all its packages fit"
+    fine = f"{python}, {PACKAGE} {metadata.version(PACKAGE)}, all its packages have suitable versions"
     return requirement_lines(wanted) or [ok("versions", fine)]
 
 
 def requirement_lines(wanted: Sequence[str]) -> list[Line]:
-    """Lines about what is wrong with the packages that are installed, by requirements such as ``boto3<2,>=1.40``.
+    """Return a finding for each missing or unsuitable package, by requirements such as ``boto3<2,>=1.40``.
 
-    Known traps: without bounds a resolver falls back to boto3 0.0.3, and python-dateutil 3 breaks botocore.
+    Known problems: without bounds a resolver may choose boto3 0.0.3, and botocore does not work with python-dateutil 3.
     """
     lines = []
     for needed in map(Requirement, wanted):
@@ -77,8 +75,8 @@ def requirement_lines(wanted: Sequence[str]) -> list[Line]:
             lines.append(bad("versions", f"{needed.name} is not installed", cure))
             continue
         if not needed.specifier.contains(version, prereleases=True):
-            cure = "install from requirements.lock (make env): resolvers without it pick versions that do not fit"
-            text = f"{needed.name} {version} is installed, needed is {needed.specifier}"
+            cure = "install from requirements.lock (make env), which has suitable versions"
+            text = f"{needed.name} {version} is installed, but {needed.specifier} is needed"
             lines.append(bad("versions", text, cure))
     return lines
 
@@ -87,32 +85,32 @@ def requirement_lines(wanted: Sequence[str]) -> list[Line]:
 
 
 def check_memory(context: Context) -> Sequence[Line]:
-    """Check what is left of this machine's memory, and of this control group's."""
+    """Check the free memory of this machine, and of this control group if it has a limit."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     left = [(int(found[1]) * 1024, "of this machine")] if found else []
     try:
         most, used = (int(Path("/sys/fs/cgroup", name).read_text()) for name in ("memory.max", "memory.current"))
         left.append((max(0, most - used), "of this control group"))
     except (OSError, ValueError):
-        pass  # no such group, or one without a limit
+        pass  # there is no group, or it has no limit
     alone = context.settings is not None and not kind_of(context.settings.cluster).on_this_machine
     return [memory_line(*min(left), alone=alone)] if left else []
 
 
 def memory_line(available: int, why: str, *, alone: bool) -> Line:
-    """The line about so many bytes of memory; ``alone``: for our process, and not for crawls beside it."""
+    """Return the finding about free memory. With ``alone``, only our process uses it, and no crawls on this machine."""
     level = _level(available, *((ALONE_WARN, ALONE_BAD) if alone else (MEMORY_WARN, MEMORY_BAD)))
     cure = "give it more memory" + ("" if alone else ", or run fewer tasks at once (LIFECYCLE_CLUSTER__SLOTS)")
-    return Line("memory", level, f"{available // MIB:,} MiB of memory are left ({why})", cure)
+    return Line("memory", level, f"{available // MIB:,} MiB of memory are free ({why})", cure)
 
 
 def check_groups(context: Context) -> Sequence[Line]:
-    """Check whether the kernel can limit local tasks, by making a control group and removing it."""
+    """Check that the kernel can limit local tasks: create a control group and remove it."""
     cluster = context.known.cluster
     try:
         return [ok("task limits", f"by the kernel: {cgroup.find(cluster.cgroup).describe()}")]
     except cgroup.Unavailable as why:
-        text = f"memory of tasks is watched, their processors are not limited: no cgroups, {why}"
+        text = f"there are no cgroups ({why}): only the memory of tasks is watched, processors are not limited"
         if cluster.cgroup in ("auto", "off"):
             return [ok("task limits", text)]
         cure = "name a cgroup that was delegated to this user in LIFECYCLE_CLUSTER__CGROUP, or set it to auto"
@@ -123,7 +121,7 @@ def check_groups(context: Context) -> Sequence[Line]:
 
 
 def check_disks(context: Context) -> Sequence[Line]:
-    """Room where the local cluster, the SQLite file, the archive folder and the file of events are."""
+    """Check the free disk space for the local cluster, the SQLite file, the archive folder and the file of events."""
     settings = context.known
     beside_us = kind_of(settings.cluster).on_this_machine
     folders = {"state of the local cluster": settings.cluster.state_dir} if beside_us else {}
@@ -140,11 +138,11 @@ def check_disks(context: Context) -> Sequence[Line]:
 
 
 def disk_line(what: str, folder: Path) -> Line:
-    """Room below a folder: bytes, and files."""
+    """Return the finding about free bytes and free inodes on the disk of a folder."""
     free, stat = shutil.disk_usage(folder).free, os.statvfs(folder)
     text = f"{free / GIB:,.1f} GiB are free at {folder} ({what})"
     level = _level(free, DISK_WARN, DISK_BAD)
     if stat.f_files and stat.f_favail < INODES_WARN:
-        text += f", but for {stat.f_favail} files only"
+        text += f", but only for {stat.f_favail} files"
         level = _level(stat.f_favail, INODES_WARN, INODES_BAD)
     return Line("disk", level, text, "free some space, or move it to a larger disk")

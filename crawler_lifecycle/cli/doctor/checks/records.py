@@ -1,4 +1,4 @@
-"""Checks that ask the database: what workers offer, webhooks, schedules, overdue looks, numbers of runs."""
+"""Checks that read the database: plans of workers, webhooks, schedules, overdue looks, run ids."""
 
 from __future__ import annotations
 
@@ -20,103 +20,101 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.worker.run_numbers import ask, bring_forward
 
 _PLANS_SHOWN = 5
-_RESTORED = "docs/operations.md, The database was restored: crawlctl audit tells what executes without a row"
+_RESTORED = "see docs/operations.md, The database was restored; crawlctl audit lists tasks without a row"
 
 
 def plans(store: Store, context: Context) -> list[Line]:
-    """Check the plans that workers have registered. No module of a user is imported here."""
+    """Check the plans that workers have registered. This imports no module of a user."""
     return plan_lines(store.plans.list_plans(), context.known.plans.modules)
 
 
 def plan_lines(rows: Sequence[PlanRow], modules: Sequence[str]) -> list[Line]:
-    """A line for each plan that cannot be used, for each module of ours that nobody offers, and one for the rest."""
+    """Return findings about plans with errors and about modules of our settings that no worker has."""
     broken = [plan for plan in rows if plan.error is not None]
-    mend = "mend the module; a worker reads it again by itself"
+    mend = "correct the module; a worker reads it again by itself"
     lines = [bad("plans", f"{one.plan} cannot be started: {one.error}", mend) for one in broken[:_PLANS_SHOWN]]
     if len(broken) > _PLANS_SHOWN:
-        lines.append(bad("plans", f"and {len(broken) - _PLANS_SHOWN} more", "GET /v1/plans lists all of them"))
+        lines.append(bad("plans", f"{len(broken) - _PLANS_SHOWN} more cannot be started", "see GET /v1/plans"))
     offered = {plan.plan.partition(":")[0] for plan in rows}
-    start = "start a worker of the role plans with this setting; its log says what it found in the module"
+    start = "start a worker of the role plans with this setting; its log shows what it found in the module"
     lines += [
-        warn("plans", f"LIFECYCLE_PLANS__MODULES names {module}, and no worker has it", start)
+        warn("plans", f"LIFECYCLE_PLANS__MODULES has {module}, but no worker offers it", start)
         for module in modules
         if module not in (*offered, "*")
     ]
     good = len({plan.plan for plan in rows if plan.kind == PLAN_MANAGER and plan.error is None})
-    return lines or [ok("plans", f"{counted(good, 'manager')} can be started" if good else "none is offered")]
+    return lines or [ok("plans", f"{counted(good, 'manager')} can be started" if good else "no worker offers any")]
 
 
 def webhooks(store: Store, context: Context) -> list[Line]:
-    """Check how webhooks stand. No receiver is called."""
+    """Check the state of webhooks. This calls no receiver."""
     return webhook_lines(store.webhooks.list_webhooks(0, WEBHOOKS_MAX), context.known.webhooks.rules)
 
 
 def webhook_lines(rows: Sequence[WebhookRow], rules: WebhookRules) -> list[Line]:
-    """A line for each that is told nothing now or may not be, and one for the rest."""
+    """Return a finding for each webhook that is paused, fails or is not allowed, or one finding that all is well."""
     lines = []
     for row in rows:
         try:
             rules.check(WebhookSpec.read(row.definition))
         except InvalidRequest as error:
-            lines.append(bad("webhooks", f"{row.name} is told nothing: {error}", f"crawlctl webhook update {row.name}"))
+            lines.append(bad("webhooks", f"{row.name} gets no events: {error}", f"crawlctl webhook update {row.name}"))
         if row.paused_at is not None:
-            text = f"{row.name} is paused since {row.paused_at:%Y-%m-%d %H:%M} UTC: {row.pause_reason}"
+            text = f"{row.name} has been paused since {row.paused_at:%Y-%m-%d %H:%M} UTC: {row.pause_reason}"
         elif row.failing_since is not None:
-            since = f"{row.failing_since:%Y-%m-%d %H:%M} UTC, and is paused a day later"
-            text = f"{row.name} fails with event {row.through_seq + 1} since {since}: {row.error}"
+            since = f"{row.failing_since:%Y-%m-%d %H:%M} UTC, and will be paused a day later"
+            text = f"{row.name} has failed with event {row.through_seq + 1} since {since}: {row.error}"
         else:
             continue
         lines.append(warn("webhooks", text, cure(row.name, row.through_seq, fails=row.failing_since is not None)))
-    return lines or [ok("webhooks", f"{counted(len(rows), 'webhook')}, none of them fails or is paused")]
+    return lines or [ok("webhooks", f"{counted(len(rows), 'webhook')}, none fails or is paused")]
 
 
 def schedules(store: Store, context: Context) -> list[Line]:
-    """One line, where there are schedules: whether Temporal has them as the database has them."""
+    """Check that Temporal has the present definitions of all schedules."""
     found = store.schedules.count_schedules(datetime.now(UTC) - UNTOLD)
     if found.untold:
-        text = f"Temporal has not been told of {counted(found.untold, 'schedule')}, changed more than ten minutes ago"
-        audit = "start a worker of the role audit; its /readyz (schedules) and its log say why it cannot tell"
+        text = f"{counted(found.untold, 'schedule')} changed more than ten minutes ago, but Temporal is not updated"
+        audit = "start a worker of the role audit; its /readyz (schedules) and its log show why an update fails"
         return [bad("schedules", text, audit)]
     known = found.active + found.paused
     return [ok("schedules", f"{counted(found.active, 'schedule')} active, {found.paused} paused")] if known else []
 
 
 def truth(store: Store, context: Context) -> list[Line]:
-    """Check what is overdue or lost."""
+    """Check that no look is overdue and no workflow is lost."""
     now = datetime.now(UTC)
     wrong = overdue_words(store.overdue.overdue_looks(overdue_before(now)), now)
-    audit = "a worker of the role audit sees to it within a minute: start one, or read in its log why it cannot"
-    return [
-        bad("truth", wrong, audit) if wrong else ok("truth", "no look is overdue, and everything open has its workflow")
-    ]
+    audit = "a worker of the role audit repairs this within a minute: start one, or read in its log why it fails"
+    return [bad("truth", wrong, audit) if wrong else ok("truth", "no look is overdue, and no workflow is missing")]
 
 
 def numbers(store: Store, context: Context) -> list[Line]:
-    """Ask workflows and the cluster for higher numbers of runs; with ``--fix`` new ones begin above them."""
+    """Check that workflows and the cluster use no run id above the database's; with ``--fix`` raise its counter."""
     asked, limit_s = sources(context.known, context.call_s), context.limit_s * 0.8
     newest = store.run_numbers.newest_run_id()
     known = bring_forward(store.run_numbers, asked, limit_s) if context.fix else ask(asked, newest, limit_s)
-    again = "mend it: a database that was restored would give them out again; a worker asks when it starts"
+    again = "correct this: a restored database could use these ids again; each worker asks at its start"
     lines = [
-        warn("numbers", f"numbers of runs that {name} may still bear are not known: {text}", again)
+        warn("numbers", f"the run ids that {name} uses are not known: {text}", again)
         for name, text in sorted(known.troubles.items())
     ]
     if known.above > newest:
-        text = f"{', '.join(known.words(newest))}, and the newest of the database is {newest}"
+        text = f"{', '.join(known.words(newest))}, but the newest run of the database is {newest}"
         if context.fix:
-            return [*lines, warn("numbers", f"{text}; new ones begin above {known.above}", _RESTORED)]
+            return [*lines, warn("numbers", f"{text}; new runs get ids above {known.above}", _RESTORED)]
         return [*lines, bad("numbers", text, f"crawlctl doctor --fix, or crawlctl db upgrade; then {_RESTORED}")]
-    return lines or [ok("numbers", f"nothing outside of the database bears a number above run {newest}")]
+    return lines or [ok("numbers", f"nothing outside of the database uses a run id above {newest}")]
 
 
 def _asking(name: str, check: Callable[[Store, Context], list[Line]]) -> Check:
     def look(context: Context) -> Sequence[Line]:
         try:
             if read_schema(context.known.database.url).problem is not None:
-                return []  # told by the check of the database
+                return []  # the check of the database reports it
             return check(build_store(context.known), context)
         except LifecycleError as error:
-            return [warn(name, f"{name} cannot be read: {error}", "mend what is told above")]
+            return [warn(name, f"{name} cannot be read: {error}", "correct the problem of the database first")]
 
     return Check(name, look)
 

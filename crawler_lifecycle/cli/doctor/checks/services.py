@@ -19,7 +19,7 @@ from crawler_lifecycle.settings import Settings
 
 
 def check_catalogue(context: Context) -> Sequence[Line]:
-    """Check whether the catalogue can be read; what is wrong is named with its line."""
+    """Check that the catalogues can be read. An error names the line."""
     settings = context.known
     files = [settings.crawlers, *([settings.more_crawlers] if settings.more_crawlers is not None else [])]
     return [_catalogue(path, settings) for path in files]
@@ -32,21 +32,21 @@ def _catalogue(path: Path, settings: Settings) -> Line:
     try:
         found = load(path, settings.owned)
     except LifecycleError as error:
-        return bad("catalogue", str(error), f"mend {path}")
+        return bad("catalogue", str(error), f"correct {path}")
     if not found:
         return warn("catalogue", f"{path} declares no crawler", declare)
     return ok("catalogue", f"{path}: {counted(len(found), 'crawler')}")
 
 
 def check_scheduler(context: Context) -> Sequence[Line]:
-    """Check whether the scheduler service answers, and which crawlers it offers."""
+    """Check that the scheduler service answers and offers crawlers."""
     settings = context.known
     least = {"timeout_s": min(settings.scheduler.timeout_s, context.call_s)}
     quick = settings.model_copy(update={"scheduler": settings.scheduler.model_copy(update=least)})
     try:
         crawlers = compose.build_scheduler(quick).crawlers()
     except LifecycleError as error:
-        cure = "crawlctl scheduler starts ours; LIFECYCLE_SCHEDULER__URL says where yours is"
+        cure = "start it with crawlctl scheduler, or set LIFECYCLE_SCHEDULER__URL to your own"
         return [bad("scheduler", str(error), cure)]
     if not crawlers:
         return [warn("scheduler", f"{settings.scheduler.url} answers, but offers no crawler", "give it a catalogue")]
@@ -57,7 +57,7 @@ def check_scheduler(context: Context) -> Sequence[Line]:
 
 
 def check_gateway(context: Context) -> Sequence[Line]:
-    """Check whether the gateway answers, what it lacks by its own word, whether it lets us in, and its clock."""
+    """Check that the gateway answers, is ready, accepts our token, and has the right time."""
     url = gateway_url(context.known).rstrip("/")
     headers = {"Authorization": f"Bearer {context.token}"} if context.token else {}
     try:
@@ -71,19 +71,19 @@ def check_gateway(context: Context) -> Sequence[Line]:
             allowed = http.get("/v1/runs", params={"page_size": 1})
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         why = str(error) or type(error).__name__
-        cure = "crawlctl gateway starts one; LIFECYCLE_GATEWAY__URL says where it is"
+        cure = "start it with crawlctl gateway, or set LIFECYCLE_GATEWAY__URL to its address"
         return [bad("gateway", f"{url} cannot be reached: {why}", cure)]
     lines = [_readiness(url, ready), authorisation_line(allowed, token=bool(context.token))]
     try:
         theirs = parsedate_to_datetime(ready.headers["date"]).timestamp()
     except (KeyError, ValueError):
         return lines
-    # The header's second has begun by up to one second, and the answer was on its way.
+    # The header has whole seconds, and its time may be any moment of the call: take the middle of both.
     return [*lines, clock_line("the gateway", theirs + 0.5 - (before + after) / 2, 0.5 + (after - before) / 2)]
 
 
 def gateway_url(settings: Settings) -> str:
-    """The address of the gateway, as far as settings tell."""
+    """Return the address of the gateway from the settings."""
     listen = settings.gateway
     return listen.url or f"http://{'127.0.0.1' if listen.host in ('', '0.0.0.0', '::') else listen.host}:{listen.port}"  # noqa: S104
 
@@ -93,31 +93,31 @@ def _readiness(url: str, answer: httpx.Response) -> Line:
         checks = answer.json()["checks"]
         missing = [f"{name}: {state}" for name, state in checks.items() if state != "ok"]
     except (ValueError, KeyError, TypeError, AttributeError):
-        kind = answer.headers.get("content-type", "nothing that says what it is")
-        what = f"{url} is no gateway of ours: /readyz is answered with HTTP {answer.status_code}, {kind}"
+        kind = answer.headers.get("content-type", "no content type")
+        what = f"{url} is not our gateway: /readyz answers with HTTP {answer.status_code}, {kind}"
         return bad("gateway", what, "set LIFECYCLE_GATEWAY__URL")
     if missing:
-        return bad("gateway", f"{url} is not ready: {'; '.join(missing)}", "mend what it lacks")
+        return bad("gateway", f"{url} is not ready: {'; '.join(missing)}", "correct what is missing")
     return ok("gateway", f"{url} is ready")
 
 
 def authorisation_line(answer: httpx.Response, *, token: bool) -> Line:
-    """The line about our token, by the answer to a plain read; the gateway says by itself that it has expired."""
+    """Return the finding about our token, by the answer to a simple read. The gateway itself reports an expired one."""
     shown, status = "the token" if token else "no token", answer.status_code
     if status == 200:
-        return ok("gateway", f"lets us in with {shown}")
+        return ok("gateway", f"it accepts requests with {shown}")
     try:
         why = f": {answer.json()['detail']}"
     except (ValueError, KeyError, TypeError):
         why = ""
     if status == 401:
         cure = "set LIFECYCLE_GATEWAY__TOKEN or give --token-file; crawlctl gateway token new makes a token"
-        return bad("gateway", f"does not let us in with {shown} (HTTP 401){why}", cure)
+        refused = "it does not accept the token" if token else "it needs a token"
+        return bad("gateway", f"{refused} (HTTP 401){why}", cure)
     if status == 403:
-        return bad(
-            "gateway", f"refuses us with {shown} (HTTP 403){why}", "use the name it answers to, and a right role"
-        )
-    return warn("gateway", f"answers a plain read with HTTP {status}{why}", "look into its log")
+        cure = "use a host name that the gateway accepts, and a token with the right role"
+        return bad("gateway", f"it refuses a read with {shown} (HTTP 403){why}", cure)
+    return warn("gateway", f"it answers a read with HTTP {status}{why}", "read its log")
 
 
 # --- where things are sent -----------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def authorisation_line(answer: httpx.Response, *, token: bool) -> Line:
 def _asking(name: str, url: Callable[[Settings], str], ask: Callable[[Settings], str]) -> Check:
     def look(context: Context) -> Sequence[Line]:
         try:
-            # Whoever only looks must leave nothing behind, so what is not there yet is not made.
+            # The doctor must not create files or folders that do not exist yet.
             missing = _missing(url(context.known))
             return [ok(name, ask(context.known)) if missing is None else _to_be_made(name, missing)]
         except LifecycleError as error:
@@ -135,7 +135,7 @@ def _asking(name: str, url: Callable[[Settings], str], ask: Callable[[Settings],
     return Check(name, look)
 
 
-#: An archive is probed by a file, a bus and a server of pushes without sending anything.
+#: The check of an archive writes and removes a file. The checks of events and pushes send nothing.
 SINKS = (
     _asking("archive", lambda settings: settings.archive.url, lambda settings: compose.build_archive(settings).check()),
     _asking("events", lambda settings: settings.events.url, lambda settings: compose.build_sink(settings).check()),
@@ -148,7 +148,7 @@ SINKS = (
 
 
 def _missing(url: str) -> Path | None:
-    """The file or folder of a ``file:`` URL, when it is not there."""
+    """Return the file or folder of a ``file:`` URL if it does not exist."""
     path = Path(unquote(urlsplit(url).path))
     return path if url.startswith("file:///") and not path.exists() else None
 
@@ -156,6 +156,6 @@ def _missing(url: str) -> Path | None:
 def _to_be_made(name: str, path: Path) -> Line:
     there = next(one for one in path.parents if one.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-        return ok(name, f"{path} is not there yet and can be made")
+        return ok(name, f"{path} does not exist yet, but can be created")
     cure = f"let this user write there, or set LIFECYCLE_{name.upper()}__URL"
-    return bad(name, f"{path} is not there, and {there} does not let us make it", cure)
+    return bad(name, f"{path} does not exist, and this user cannot create it in {there}", cure)

@@ -1,4 +1,4 @@
-"""Checks of Temporal: reachable, with our search attributes, and with workers on every task queue."""
+"""Checks of Temporal: connection, namespace, search attributes, and workers for every task queue."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from crawler_lifecycle.temporal.operator.server import Server, registration_comm
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_address, connect
 
-_UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to where it is"
+_UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to its address"
 
 
 def check_temporal(context: Context) -> Sequence[Line]:
-    """Connection, server, namespace, search attributes, task queues, clock."""
+    """Check connection, server, namespace, search attributes, task queues and clock."""
     return asyncio.run(_check(context))
 
 
@@ -28,7 +28,8 @@ async def _check(context: Context) -> Sequence[Line]:
     try:
         address = configured_address() or DEFAULT_ADDRESS
     except Exception as error:
-        return [bad("temporal", f"its settings cannot be read: {error}", "mend TEMPORAL_* or their TOML file")]
+        cure = "correct the TEMPORAL_* variables or their TOML file"
+        return [bad("temporal", f"its settings cannot be read: {error}", cure)]
     try:
         server = Server(await asyncio.wait_for(connect(), context.call_s), context.call_s)
     except TimeoutError:
@@ -49,14 +50,14 @@ async def _namespace(server: Server) -> Line:
         kept = await server.retention_s()
     except TemporalRefused as error:
         if error.forbidden:
-            return warn("namespace", f"{name!r} may not be described by this account", "ask for that right")
+            return warn("namespace", f"this account may not describe {name!r}", "ask for this right")
         cure = f"temporal operator namespace create --namespace {name}, or set TEMPORAL_NAMESPACE"
         return bad("namespace", f"{name!r}: {error}", cure)
     except TemporalUnavailable as error:
         return bad("namespace", f"{name!r}: {error}", _UNREACHABLE)
     if 0 < kept < 86_400:
         cure = f"temporal operator namespace update --namespace {name} --retention 72h"
-        return warn("namespace", f"{name!r} keeps closed workflows for {kept // 3600} h only", cure)
+        return warn("namespace", f"{name!r} keeps closed workflows only for {kept // 3600} h", cure)
     return ok("namespace", f"{name!r}" + (f", closed workflows are kept {kept // 86_400} d" if kept else ""))
 
 
@@ -69,16 +70,19 @@ async def _search_attributes(server: Server, fix: bool) -> Line:
             added = await server.register_search_attributes()
             problem = attributes_problem(await server.search_attributes(), command)
     except TemporalUnavailable as error:
-        cure = f"somebody with more rights: {command}"
+        cure = f"ask somebody with more rights to run: {command}"
         return warn("search attrs", f"they cannot be listed or registered: {error}", cure)
     done = f"; registered {', '.join(added)}" if added else ""
     return problem or ok("search attrs", f"all {len(names.SEARCH_ATTRIBUTES)} are registered{done}")
 
 
 def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
-    """The line about what is wrong with the search attributes that a namespace knows (name -> type)."""
+    """Return the finding about wrong or missing search attributes; ``None`` if all are right.
+
+    ``known`` has the type of each attribute of the namespace.
+    """
     needed = names.SEARCH_ATTRIBUTES.items()
-    wrong = [f"{name} is {known[name]}, needed is {kind}" for name, kind in needed if known.get(name, kind) != kind]
+    wrong = [f"{name} is {known[name]}, not {kind}" for name, kind in needed if known.get(name, kind) != kind]
     if wrong:
         cure = "use another namespace: the type of a registered attribute cannot be changed"
         return bad("search attrs", "; ".join(wrong), cure)
@@ -89,20 +93,20 @@ def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
 
 
 async def queue_lines(server: Server) -> list[Line]:
-    """A line for each task queue of ours, and one about the server's clock, if that is ahead."""
+    """Return a finding for each of our task queues, and one about the server's clock if that is ahead."""
     queues = await server.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
     ahead_s = max(queue.ahead_s for queue in queues)
     return [*map(queue_line, queues), *([clock_line("Temporal", ahead_s, 0.0)] if ahead_s > 0 else [])]
 
 
 def queue_line(queue: Queue) -> Line:
-    """The line about who works on a task queue."""
+    """Return the finding about the workers of a task queue."""
     found = judged(queue, SERVED_BY[queue.name], _UNREACHABLE)
     return Line("workers", found.level, found.text, found.cure)
 
 
 def _why(error: BaseException) -> str:
-    """The SDK's texts wrap the reason in the names of its own types."""
+    """Return the reason in an error of the SDK, without the names of its types."""
     text = str(error) or type(error).__name__
     found = re.search(r'message: "([^"]+)"', text)
     return found[1] if found else text.splitlines()[0][:300]
