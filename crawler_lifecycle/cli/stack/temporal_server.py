@@ -30,6 +30,9 @@ LIFTED = (
 #: Number of failed tries of a step until the server lists the workflow as blocked. The default takes a minute.
 TROUBLED_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute"
 
+#: With it, a queue serves one graph after the other in turns. Without it, first come, first served.
+FAIR = "matching.enableFairness"
+
 #: The longest time between two tries of a failed workflow step. The server's default is 10 minutes. A blocked run could
 #: wait for this long after its repair.
 RETRIED_WITHIN = "history.workflowTaskRetryMaxInterval"
@@ -67,6 +70,7 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
     for name in LIFTED:
         words += ["--dynamic-config-value", f"{name}=5000"]
     words += ["--dynamic-config-value", "=".join(NOBODY)]
+    words += ["--dynamic-config-value", f"{FAIR}=true"]
     words += ["--dynamic-config-value", f"{TROUBLED_AFTER}=3", "--dynamic-config-value", f'{RETRIED_WITHIN}="20s"']
     return words
 
