@@ -317,7 +317,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "its process ends": ({"call": "ends"}, "failed", "its process ended with exit code 7"),
     "too long": ({"call": "hangs", "timeout_s": 0.6}, "timed_out", "more than 0.6 s and was killed"),
     "other arguments": ({"args": {"nobody": 1}, "max_attempts": 5}, "failed", "unexpected keyword argument 'nobody'"),
-    "no such function": ({"call": "gone", "max_attempts": 5}, "failed", "has nothing of this name"),
+    "no such function": ({"call": "gone", "max_attempts": 5}, "failed", "has no such name"),
     "not listed": ({"call": "subprocess:run"}, "failed", "none of LIFECYCLE_PLANS__MODULES"),
 }
 
@@ -559,7 +559,7 @@ def test_a_graft_is_made_once(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("call", "graft", "said"),
     [
-        ("grafts", False, "is no graft; add it with add_graft"),
+        ("grafts", False, "is no graft; add the step with add_graft"),
         ("grafts_twice", True, "DuplicateRequest"),
         ("grafts_elsewhere", True, "only the step that is executed may graft"),
         ("grafts_pools", True, 'InvalidRequest: graft of step "s": fail_fast and pools hold for a whole graph'),

@@ -217,8 +217,8 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "leaves": ({}, "^SystemExit: enough"),
     "too_much": ({}, "what it returned: 102 bytes are more than 50"),
     "huge": ({}, "more than 1000000"),
-    "forgets": ({}, "returned a coroutine, of which nothing was executed; await it"),
-    "generates": ({}, "returned a generator, of which nothing was executed; return a list$"),
+    "forgets": ({}, "returned a coroutine that was never awaited; await it"),
+    "generates": ({}, "returned a generator, which is not executed; return a list$"),
     "generates_later": ({}, "returned a generator"),
     "not_a_number": ({}, r"what it returned\['a'\]\[0\]: nan is no number"),
     "holds_itself": ({}, "it holds itself"),
@@ -227,13 +227,13 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "elsewhere": ({}, "a function of a graph cannot ask about graph another"),
 }
 NEVER: dict[str, tuple[dict[str, Any], str]] = {
-    "add": ({"args": {"c": 1}}, r":add\(a, b=1\): missing a required argument: 'a'; the step gives it c"),
-    "merge": ({"style": "item"}, "too many positional arguments; the step gives it the item and the context"),
-    "NoWorker": ({"style": "worker"}, "no class with a method process"),
-    "nobody": ({}, "the module has nothing of this name now"),
-    "here": ({}, "no function or class that this module defines"),
-    "os.system": ({"args": {"command": "true"}}, "no function or class that this module defines"),
-    "local": ({}, "no function or class that this module defines"),
+    "add": ({"args": {"c": 1}}, r":add\(a, b=1\): missing a required argument: 'a'; the step passes c; change"),
+    "merge": ({"style": "item"}, "too many positional arguments; the step passes the item and the context"),
+    "NoWorker": ({"style": "worker"}, "must be a class with a method process"),
+    "nobody": ({}, "the module has no such name now"),
+    "here": ({}, "the module defines no such function or class"),
+    "os.system": ({"args": {"command": "true"}}, "the module defines no such function or class"),
+    "local": ({}, "the module defines no such function or class"),
 }
 
 
