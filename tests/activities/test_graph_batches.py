@@ -559,10 +559,10 @@ def test_a_graft_is_made_once(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("call", "graft", "said"),
     [
-        ("grafts", False, "is no graft; add the step with add_graft"),
+        ("grafts", False, "is no graft; add it with add_graft"),
         ("grafts_twice", True, "DuplicateRequest"),
         ("grafts_elsewhere", True, "only the step that is executed may graft"),
-        ("grafts_pools", True, 'InvalidRequest: graft of step "s": fail_fast and pools hold for a whole graph'),
+        ("grafts_pools", True, 'InvalidRequest: graft of step "s": fail_fast and pools are for a whole graph'),
     ],
 )
 def test_a_graft_that_cannot_be_fails_its_step(bench: Bench, call: str, graft: bool, said: str) -> None:

@@ -281,7 +281,10 @@ def test_a_step_for_each_item() -> None:
 @pytest.mark.parametrize(
     ("items", "said"),
     [
-        ([{"url": "a/b"}, {"url": "a_b"}], "key of item 1: 'a_b' is not allowed; the item with the key 'a/b' already has"),
+        (
+            [{"url": "a/b"}, {"url": "a_b"}],
+            "key of item 1: 'a_b' is not allowed; the item with the key 'a/b' already has",
+        ),
         ([{"url": "a"}, {"name": "a"}], "item 1: {'name': 'a'} is not allowed; it has no field 'url'"),
         (["a"], "item 0: 'a' is not allowed"),
         ([{"url": None}], "key of item 0: None is not allowed; give a text or a number"),
@@ -301,5 +304,5 @@ def test_a_function_knows_its_job_and_its_key_is_of_all_attempts(memory: Memory)
     workflow.wait()
     assert workflow.get_recorded("told") == "told"
     assert workflow.get_recorded("key") == workflow.get_job("key").key
-    with pytest.raises(RuntimeError, match="no step of a graph is executed here"):
+    with pytest.raises(RuntimeError, match="no step of a graph executes here"):
         current_job()
