@@ -46,11 +46,7 @@ class Chancy:
             self._former.append(use(Gateway(self.dsn)))
         elif self.dsn is not None:
             scheme = self.dsn.partition(":")[0]  # the rest may contain a password
-            warnings.warn(
-                f"Chancy({scheme}:…): no address of a gateway, so the gateway of crawlctl is used; give an http:// or "
-                "https:// address",
-                stacklevel=2,
-            )
+            warnings.warn(f"Chancy({scheme}:…): no address of a gateway; using the gateway of crawlctl", stacklevel=2)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -48,8 +48,8 @@ def fan_out(items: Iterable[Any], step: Callable[[Any], Any], *, key: str | Call
         if not name:
             raise refusal(f"key of item {number}", value, "give a text or a number that can name its step")
         if name in keys:
-            other = f"the item with the key {keys[name]!r:.100} already has the step {shown(name)}"
-            raise refusal(f"key of item {number}", value, f"{other}; give each item another key")
+            cure = f"key {keys[name]!r:.100} already has the step {shown(name)}; use different keys"
+            raise refusal(f"key of item {number}", value, cure)
         keys[name], what = value, step(item)
         job, args = what if isinstance(what, tuple) else (what, None)
         found.add(name, job, args=args)

@@ -150,7 +150,7 @@ class Job:
         for one in found:
             if one["state"] != "completed" and not partial:
                 how = f"{one['state']} ({one['outcome']})" if one["outcome"] else one["state"]
-                raise refusal("step", one["path"], f"it is {how}; use partial=True to read the items it has")
+                raise refusal("step", one["path"], f"it is {how}; use partial=True to read it")
         return [one["run_id"] for one in found if one["run_id"] is not None]
 
 

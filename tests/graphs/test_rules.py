@@ -283,7 +283,7 @@ def test_a_step_for_each_item() -> None:
     [
         (
             [{"url": "a/b"}, {"url": "a_b"}],
-            "key of item 1: 'a_b' is not allowed; the item with the key 'a/b' already has",
+            "key of item 1: 'a_b' is not allowed; key 'a/b' already has the step",
         ),
         ([{"url": "a"}, {"name": "a"}], "item 1: {'name': 'a'} is not allowed; it has no field 'url'"),
         (["a"], "item 0: 'a' is not allowed"),
