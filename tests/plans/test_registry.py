@@ -189,7 +189,7 @@ def test_a_new_module_is_taken_up_while_the_worker_runs(tmp_path: Path) -> None:
     (tmp_path / "shops.py").unlink()
     worker.turn()
     assert plans.list_plans() == []
-    with functions.use("h") as host, pytest.raises(PlanFailed, match="none of LIFECYCLE_PLANS__MODULES"):
+    with functions.use("h") as host, pytest.raises(PlanFailed, match="is not in LIFECYCLE_PLANS__MODULES"):
         host.call(replace(order, function="shops:other"), no_answer, nothing)
     functions.close()
 
