@@ -173,4 +173,4 @@ class Beside:
 def _log_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        log.error("a task in the background ended", exc_info=error)
+        log.error("a background task ended with an error", exc_info=error)

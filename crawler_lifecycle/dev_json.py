@@ -95,7 +95,7 @@ def read(file: Path) -> Stack | None:
             # belongs to us.
             link = os.lstat(file.parent)
             if stat.S_ISLNK(link.st_mode) and link.st_uid != os.geteuid():
-                raise _set_aside(file, f"its folder is a link of uid {link.st_uid}")
+                raise _set_aside(file, f"its folder is a link that belongs to uid {link.st_uid}")
             for what, descriptor in (("it", opened), ("its folder", folder)):
                 if problem := _not_ours(what, os.fstat(descriptor)):
                     raise _set_aside(file, problem)

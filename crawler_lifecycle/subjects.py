@@ -407,7 +407,7 @@ MANAGER = Subject(
         Action("resume", "Resume", _GOES_ON, lambda row: not _picks(row)),
         Action("cap", "Set", "The cap is {cap}.", _live, ("cap",)),
     ),
-    empty="There are none. A manager starts one run after another, with a limit for runs at once. Start it with "
+    empty="There are no managers. A manager starts one run after another, with a limit for runs at once. Start it with "
     "crawlctl manager start, the API or a schedule.",
 )
 JOBS = (
@@ -485,7 +485,7 @@ GRAPH = Subject(
         Action("stop", "Stop the graph", _RECORDED, _open, _REASON),
         Action("force", "Force stop the graph", _FORCED, _open, _REASON, _FORCE, "stop"),
     ),
-    empty="There are none. A graph has runs and functions that depend on each other. Start it with crawlctl graph "
+    empty="There are no graphs. A graph has runs and functions that depend on each other. Start it with crawlctl graph "
     "start, the API or a schedule.",
 )
 
@@ -596,7 +596,7 @@ SCHEDULE = Subject(
         Action("backfill", "Backfill …", asks=("after", "until")),
         Action("delete", "Delete", "It is deleted. Everything that it started continues."),
     ),
-    empty="There are none yet.",
+    empty="There are no schedules yet.",
 )
 
 # --- webhooks ---------------------------------------------------------------------------------------------------------
@@ -665,7 +665,7 @@ WEBHOOK = Subject(
         Action("skip_one", "Leave it out", _GOES_ON, lambda row: False, ("skip_seq",), via="resume"),
         Action("delete", "Delete", "It is deleted. The records of its deliveries are kept."),
     ),
-    empty="There are none yet.",
+    empty="There are no webhooks yet.",
 )
 DELIVERIES = (
     Column("Event", of("seq"), right=True),

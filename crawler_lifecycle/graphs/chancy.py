@@ -97,7 +97,7 @@ class Job:
         """Return ``with_queue``, ``with_priority`` and so on: they return the same job with another field value."""
         if name.removeprefix("with_") in _JOB_FIELDS and name.startswith("with_"):
             return lambda value: replace(self, **{name.removeprefix("with_"): value})
-        raise AttributeError(f"a Job has no {name!r}")
+        raise AttributeError(f"a Job has no attribute {name!r}")
 
     def new(self) -> NewJob:
         """Return the job as a graph takes it. As in Chancy, the function's return value is not recorded."""
@@ -432,7 +432,7 @@ _GRAPH_STATES = {
 def _fetched(workflow_id: str) -> Workflow:
     rows = current().find(states=(), keys=[workflow_id], limit=1)
     if not rows:
-        raise KeyError(f"no workflow has the id {workflow_id!r}")
+        raise KeyError(f"no workflow has the id {workflow_id!r}; push it first")
     return _workflow(rows[0])
 
 

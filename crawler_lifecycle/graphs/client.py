@@ -182,7 +182,7 @@ class Gateway:
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         if method == "POST":
-            headers["Idempotency-Key"] = uuid.uuid4().hex  # the same in every try of this call
+            headers["Idempotency-Key"] = uuid.uuid4().hex  # retries of this call have the same key
         return self._document(self._answer(method, path, data, headers, **params))
 
     def _answer(
@@ -200,7 +200,7 @@ class Gateway:
                 if answer.status_code not in (429, 502, 503, 504) or pause is None:
                     return answer
             time.sleep(pause)
-        raise AssertionError  # the last turn returns or raises
+        raise AssertionError  # unreachable: the last try returns or raises
 
     def _document(self, answer: httpx.Response) -> Document:
         """Return the JSON document of a response. For a problem document, raise the matching error of ``Platform``."""

@@ -172,7 +172,7 @@ class BaseScript:
         if found is None and jobkey in self._cycle.coming:
             return {"key": jobkey, "state": "pending", "close_reason": None, "tags": self._cycle.coming[jobkey]}
         if found is None:
-            raise LookupError(f"job key {jobkey!r:.150}: no job has it")
+            raise LookupError(f"job key {jobkey!r:.150}: no job has this key")
         return found
 
     @staticmethod
@@ -331,7 +331,7 @@ class BaseLoopScript(BaseScript):
 
     #: Most seconds between two cycles; 0: only one cycle.
     loop_mode: int = 0
-    #: End of a manager with hooks that failed three times: it FAILED (``fail``), or COMPLETED (``complete``).
+    #: Status of a manager at its end if hooks failed three times: ``fail`` means FAILED, ``complete`` means COMPLETED.
     on_hook_error = "fail"
     #: Seconds after which no new cycle begins; 0: no limit. Live jobs continue without the manager.
     max_running_time: int = 0

@@ -19,7 +19,7 @@ class RunEach(GeneratorCrawlManager):
     def add_argparser_options(self) -> None:
         super().add_argparser_options()
         add = self.argparser.add_argument
-        add("--retries", type=_whole, default=0, help="Tries of a job after its first bad end. Default: %(default)s")
+        add("--retries", type=_whole, default=0, help="Most retries of a failed job. Default: %(default)s")
         add("--retry-delay", type=float, default=0.0, metavar="SECONDS", help="Seconds before the first retry.")
         add(
             "--max-per-key",

@@ -199,7 +199,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
                 cycle.failed.append(HookFailed(live.item_id, ended.attempt, said, later))
                 self._fileless |= {live.key} if later else set()
                 cycle.note(said)
-                _LOG.exception("a hook of %s raised", live.key)
+                _LOG.exception("a hook of job %s failed", live.key)
                 return False
         self._fileless -= {live.key}
         cycle.hooked.append(Hooked(live.item_id, ended.attempt, bad))

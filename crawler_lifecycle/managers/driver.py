@@ -55,7 +55,7 @@ class Driver:
         self._kept = json.dumps(self.script.state, sort_keys=True)
         """The state in the latest decision."""
         self._last: Decision | None = None
-        """Decision of the last cycle; ``None`` until the manager ends by itself."""
+        """Decision of the last cycle; ``None`` before that cycle has ended."""
         self._leaving = False
         """True if the class wants no further cycle: only the ends of jobs are still handled."""
 

@@ -213,7 +213,7 @@ class GeneratorCrawlManager(CrawlManager):
         delay = retry_delay(self.retry_delay, self.retry_delay_factor, self.retry_delay_max, retry)
         not_before = self._cycle.facts.now + delay if delay > 0 else None
         if self._add(job, seq=seq, retry=retry, retry_of=jobkey, not_before=not_before):
-            _LOG.info("%s ended as %s: try %d of %d follows", jobkey, outcome, retry, self.MAX_RETRIES)
+            _LOG.info("%s ended as %s: retry %d of %d follows", jobkey, outcome, retry, self.MAX_RETRIES)
 
     def get_retry_override(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey

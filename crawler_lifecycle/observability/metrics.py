@@ -25,7 +25,8 @@ from crawler_lifecycle.domain.errors import LifecycleError
 #: Buckets for the duration of a response, in seconds.
 ANSWER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-#: The values of gauges, in their order. A gauge with a label gets word -> value; a missing word is 0.
+#: The values of gauges, in their order. A gauge with a label gets a mapping: value of the label -> number. A missing
+#: number is 0.
 Values = Iterable[float | Mapping[str, float]]
 
 
@@ -50,7 +51,7 @@ class Asked(NamedTuple):
     text: str
     label: str | None = None
     words: Sequence[str] = ()
-    """The values of the label."""
+    """All values of the label."""
 
 
 class Figures:

@@ -51,7 +51,7 @@ class Caller:
         os._exit(0)  # the user's code forked, and this process is the copy
 
     def _context(self, size: int) -> dict[str, Any]:
-        """Return the values of all contexts, overridden by inner ones, and the results of dependencies by name."""
+        """Return the merged contexts (inner values override outer ones), and the results of dependencies by name."""
         context: dict[str, Any] = {}
         results: dict[str, Any] = {}
         for head, value in self._worker.frames(size):

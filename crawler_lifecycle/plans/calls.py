@@ -149,7 +149,7 @@ def decision(reply: object) -> Decision:
         _check_text("the name of a statistic", name, STAT_NAME_MAX)
     check_tags("flow_tags", one.flow_tags)
     if one.again_s is not None and not one.again_s >= 0:
-        raise InvalidRequest(f"again_s: {one.again_s} is not allowed; give seconds from now on")
+        raise InvalidRequest(f"again_s: {one.again_s} is not allowed; give 0 or more seconds")
     return one
 
 

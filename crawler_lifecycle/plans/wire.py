@@ -142,7 +142,7 @@ def read_frames(file: int, size: int) -> Iterator[tuple[bytes, Iterator[bytes]]]
         while found.tell() < size:
             head = found.readline(HEAD_MAX)
             if not head.endswith(b"\n"):
-                raise FrameError("a frame without a head")
+                raise FrameError("a frame has no head")
             yield head, _chunks(found, size)
 
 
@@ -160,4 +160,4 @@ def _chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
             length -= len(chunk)
             yield chunk
         if length:
-            raise FrameError("a frame that ends too early")
+            raise FrameError("a frame ends too early")

@@ -138,7 +138,7 @@ def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> li
     crawler = catalogue.get(call.crawler)
     if crawler is None:
         known = ", ".join(sorted(crawler.name for crawler in catalogue.all()))
-        value, message = repr(call.crawler)[:120], f"unknown crawler; known are {known}"
+        value, message = repr(call.crawler)[:120], f"unknown crawler; known crawlers are {known}"
         error = FieldError(field="crawler", value=value, message=message)
         raise Problem(422, "unknown_crawler", f"crawler: {value}: {message}", errors=[error])
     try:

@@ -35,7 +35,7 @@ class TaskCall(_Body):
 
 
 class OnetimeCall(_Body):
-    """Body of ``POST /v1/deployments/onetime``. Idempotent by (run_id, attempt, index)."""
+    """Body of ``POST /v1/deployments/onetime``. Each (run_id, attempt, index) is deployed at most once."""
 
     run_id: int = Field(ge=1, le=bounds.ID_MAX)
     run_uid: str = Field(pattern="^[0-9a-f]{32}$")

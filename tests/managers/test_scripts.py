@@ -370,7 +370,7 @@ def test_a_key_that_no_job_has() -> None:
         return self.is_running("17/4/2")
 
     cls = type("W", (WorkFlowManager,), {"name": "w", "workflow_loop": workflow_loop})
-    with pytest.raises(ClassError, match="job key '17/4/2': no job has it"):
+    with pytest.raises(ClassError, match="job key '17/4/2': no job has this key"):
         simulate(cls)
 
 

@@ -39,7 +39,7 @@ def too_much(text: str) -> str | None:
         while attribute := _ATTRIBUTE.match(text, position):
             found, position = found + 1, attribute.end()
             if found > ATTRIBUTES_MAX:
-                return f"too large to be read: a tag of more than {ATTRIBUTES_MAX} attributes"
+                return f"too large to be read: a tag with more than {ATTRIBUTES_MAX} attributes"
         total += found
         if total > ALL_ATTRIBUTES_MAX:
             return f"too large to be read: more than {ALL_ATTRIBUTES_MAX} attributes"
