@@ -51,7 +51,7 @@ def test_a_schedule_is_paused_with_a_reason_and_resumed(world: World, browser: T
     assert "a <migration>" in words(browser.get("/schedules"))
     assert "It continues." in words(press(browser, nightly, "resume"))
     assert "It is deleted" in words(press(browser, nightly, "delete"))
-    assert "There are no schedules yet" in words(browser.get("/schedules"))
+    assert "There are none yet" in words(browser.get("/schedules"))
 
 
 def test_a_backfill_is_counted_before_it_begins(world: World, browser: TestClient, nightly: str) -> None:
