@@ -162,7 +162,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
     kind = kind_of(settings.cluster)
     return Parts(
         store=build_store(settings),
-        cluster=kind.cluster() if role in ASKING else _Unasked(role),
+        cluster=kind.cluster() if role in ASKING else _NoCluster(role),
         files=kind.files(build_bundles(settings)),
         catalogue=build_catalogue(settings),
         scheduler=build_scheduler(settings),
@@ -260,7 +260,7 @@ def build_notifiers(settings: Settings) -> list[Notifier]:
     return found or [OutboxNotifier()]
 
 
-class _Unasked:
+class _NoCluster:
     """Replaces the cluster for roles outside of ``ASKING``. A call is a bug and raises ``RuntimeError``.
 
     On Kubernetes such a role has no account and no network access to the API.

@@ -95,7 +95,7 @@ class ClusterSettings(_Section):
     onetime_priority_class: str | None = None
     """Priority class of all other runs whose catalogue entry names no priority class."""
     volume_claim: str | None = None
-    """Claim of a shared volume for files and saved state. Crawl pods mount it by sub-path."""
+    """Name of the PersistentVolumeClaim for files and saved state. Crawl pods mount parts of it."""
     volume_path: Path | None = None
     """Folder of the shared volume in our own processes."""
     files_url: str | None = None

@@ -250,9 +250,9 @@ def parser_of(cls: type[BaseScript]) -> OptionParser:
 def identity_of(cls: type[BaseScript], argv: list[str], tags: list[str]) -> tuple[str, str | None]:
     """Return name and flow id of a manager with these options and tags.
 
-    The name is that of a tag ``NAME=``, else of the class, else of the argument. The flow id is that of a tag
-    ``FLOW_ID=``, else of the option; ``None`` means that the caller must create one (S-05, S-06). Raises ``ClassError``
-    if the options are wrong or there is no name.
+    The name comes from a tag ``NAME=``, else from the class, else from the argument. The flow id comes from a tag
+    ``FLOW_ID=``, else from the option; ``None`` means that the caller must create one (S-05, S-06). Raises
+    ``ClassError`` if the options are wrong or there is no name.
     """
     own = dict(reversed([tag.split("=", 1) for tag in tags if "=" in tag]))
     parser = parser_of(cls)

@@ -67,10 +67,10 @@ class HostPlatform(AskedFiles):
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         found = self._pipes.ask("waiting_jobs", state=state, after_id=after_id, limit=limit)
-        return [wire.held(Waiting, one) for one in found]
+        return [wire.restored(Waiting, one) for one in found]
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
-        return [wire.held(Live, one) for one in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)]
+        return [wire.restored(Live, one) for one in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)]
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
         return set(self._pipes.ask("known_identities", identities=list(identities)))

@@ -56,7 +56,7 @@ class Output:
             self._fresh -= end
         return _shown(fresh, end)
 
-    def said(self) -> str:
+    def newest(self) -> str:
         """Return the end of the new output as a sentence for an error message; empty if there is no output."""
         with self._reading:
             fresh = bytes(self._kept[len(self._kept) - self._fresh :])

@@ -283,7 +283,7 @@ class Hosts:
                     yield host
                 finally:
                     host.alive = _nothing
-                    self._hear(manager_id, host)
+                    self._keep_output(manager_id, host)
         except WorkerLeaves as why:
             raise PlanFailed(str(why)) from None
 
@@ -306,7 +306,7 @@ class Hosts:
         """Return the facts for the worker's health report."""
         return self._pool.state() | {"most": self._limits.processes, "parked": self._pool.parked}
 
-    def _hear(self, manager_id: int, host: Host) -> None:
+    def _keep_output(self, manager_id: int, host: Host) -> None:
         if not host.usable():
             host.kill()
         text = host.process.output.take()

@@ -43,7 +43,15 @@ from .wire import MESSAGE_MAX, TEXT_MAX, encode
 log = logging.getLogger(__name__)
 
 #: Errors of an ``Answer`` that users' code gets. Any other error ends the call.
-TOLD = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound, NotDelivered, ClusterUnavailable)
+PASSED_ERRORS = (
+    InvalidRequest,
+    DuplicateRequest,
+    Fenced,
+    NotInThisState,
+    RunNotFound,
+    NotDelivered,
+    ClusterUnavailable,
+)
 #: Answers a question of the host, given its name and arguments. Raises ``InvalidRequest`` for an invalid question.
 Answer = Callable[[str, Mapping[str, Any]], Any]
 #: Called regularly during a call. An exception ends the call.
@@ -169,7 +177,7 @@ class HostProcess:
             if over.ended:
                 self._wait_for_end(_LEAVING_S)  # a process closes its files before it has ended
             how = self.kill()
-            raise self.failed(over.text.format(how=how) + self.output.said()) from None
+            raise self.failed(over.text.format(how=how) + self.output.newest()) from None
         except BaseException as error:
             if not (isinstance(error, PlanFailed) and error.lives):
                 self.kill()
@@ -304,7 +312,7 @@ class _Call:
         self._setting, self._asks_max = setting, max(ASKS_MAX, int(limit_s * ASKS_A_SECOND))
         self._began = time.monotonic()
         self._until, self._whole_s = self._began + limit_s, whole_s
-        self._answered_s, self._asks, self._looked = 0.0, 0, 0.0
+        self._answered_s, self._asks, self._checked = 0.0, 0, 0.0
 
     def result(self, message: Mapping[str, Any]) -> Any:
         self._process.send(encode(message), self._wait)
@@ -339,8 +347,8 @@ class _Call:
     def _left(self) -> float:
         """Return the seconds that are left, and call ``alive`` regularly. Raises ``_Over`` after the time limit."""
         now = time.monotonic()
-        if now - self._looked >= _TURN_S:
-            self._looked = now
+        if now - self._checked >= _TURN_S:
+            self._checked = now
             self._alive()
         left = self._until - now
         if left <= 0:
@@ -358,7 +366,7 @@ class _Call:
             if not isinstance(name, str) or not isinstance(arguments, dict):
                 raise InvalidRequest("a question needs a name and arguments")
             line = encode({"answer": self._answer(name, arguments)})
-        except TOLD as error:
+        except PASSED_ERRORS as error:
             line = encode({"refused": str(error), "error": error.code})
         more = min(time.monotonic() - began, ANSWERS_S - self._answered_s)
         self._answered_s += more

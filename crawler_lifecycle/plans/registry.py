@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Seconds between two records of the plans, and between two checks for changed files.
-SAID_S, LOOKED_S = 60.0, 2.0
+RECORD_S, CHECK_S = 60.0, 2.0
 #: Most seconds that the first read of the modules keeps a worker from being ready.
 FIRST_S = 60.0
 #: The module of the built-in manager.
@@ -79,14 +79,14 @@ class Registry:
         self.modules = {name: _Module() for name in self._named}
         """Modules that this worker has. The pools of processes share this dictionary."""
         self._queue, self._limit_s = queue, limit_s
-        self._said: float | None = None
+        self._recorded: float | None = None
         """Time of the last record of the plans; ``None`` if a new record is due."""
         self._began = time.monotonic()
         self._leaving = threading.Event()
 
     def run(self) -> None:
         """Keep the plans recorded in the caller's thread until ``leave``; then remove the record."""
-        loop = Loop("the registration of plans", LOOKED_S, meanwhile="plans that are registered can be started")
+        loop = Loop("the registration of plans", CHECK_S, meanwhile="plans that are registered can be started")
         loop.run_in_thread(self.turn, self._leaving)
         try:
             self._plans.register_plans(self._worker_id, [])
@@ -101,7 +101,7 @@ class Registry:
         """Read changed modules. Record the plans after a change, or a minute after the last record."""
         found = {*self._named, *(modules_in(self._rules.folder) if self._all else ())}
         for name in found ^ self.modules.keys():
-            self._said = None
+            self._recorded = None
             if self.modules.pop(name, None) is None:
                 self.modules[name] = _Module()
         if all(module.at is None for module in self.modules.values()) and not self._leaving.is_set():
@@ -111,18 +111,18 @@ class Registry:
         stale = [name for name, module in self.modules.items() if self._stale(module)]
         # A module that hung last time may hang again, so the other modules are read and recorded first.
         for name in sorted(stale, key=lambda name: self.modules[name].broken):
-            self.modules[name], self._said = self._read(name), None
+            self.modules[name], self._recorded = self._read(name), None
             if self._leaving.is_set():
                 return  # the read may have been interrupted, so its result is not recorded
             if all(module.at is not None for module in self.modules.values()):
-                self._say()
-        if self._said is None or time.monotonic() - self._said >= SAID_S:
-            self._say()
+                self._record()
+        if self._recorded is None or time.monotonic() - self._recorded >= RECORD_S:
+            self._record()
 
-    def _say(self) -> None:
+    def _record(self) -> None:
         rows = [row for module in list(self.modules.values()) for row in module.plans]
         self._plans.register_plans(self._worker_id, rows)
-        self._said = time.monotonic()
+        self._recorded = time.monotonic()
         self._notify({row.plan: row.fingerprint for row in rows if row.error is None})
 
     def missing(self) -> dict[str, str]:
@@ -132,7 +132,7 @@ class Registry:
         ready anyway: a module whose import never ends must not delay the other modules.
         """
         late = time.monotonic() - self._began > FIRST_S
-        return {} if late or self._said is not None else {"plans": "its modules are being read for the first time"}
+        return {} if late or self._recorded is not None else {"plans": "its modules are being read for the first time"}
 
     def state(self) -> dict[str, object]:
         """Return the facts for the worker's health report."""
@@ -146,7 +146,7 @@ class Registry:
         if module.at is None:
             return True
         # A broken module may depend on more than its files, so it is loaded again every minute.
-        if module.broken and time.monotonic() - module.at >= SAID_S:
+        if module.broken and time.monotonic() - module.at >= RECORD_S:
             return True
         return _stamps(self._watched(module.files)) != module.stamps
 

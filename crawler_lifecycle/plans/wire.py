@@ -52,14 +52,14 @@ def _plain(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
-def held(kind: type[W], data: Mapping[str, Any]) -> W:
+def restored(kind: type[W], data: Mapping[str, Any]) -> W:
     """Return the ``Live`` or ``Waiting`` that ``encode`` has written."""
     return kind(**{**data, "job": Job(**data["job"])})
 
 
 def facts(data: Mapping[str, Any]) -> Facts:
     """Return the ``Facts`` that ``encode`` has written."""
-    ended = [Ended(**{**one, "live": held(Live, one["live"])}) for one in data["ended"]]
+    ended = [Ended(**{**one, "live": restored(Live, one["live"])}) for one in data["ended"]]
     return Facts(**{**data, "ended": ended})
 
 

@@ -120,8 +120,8 @@ def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(bench: Bench) ->
     )
     with bench.begun(plan) as host:
         assert host.cycle(Facts(1, 1, 0.0, 1, exhausted=True), answer).picked == []
-        until(lambda: "child" in host.process.output.said())
-        child = int(re.findall(r"child (\d+)", host.process.output.said())[-1])
+        until(lambda: "child" in host.process.output.newest())
+        child = int(re.findall(r"child (\d+)", host.process.output.newest())[-1])
         assert alive(child)
     until(lambda: not alive(child))
 
@@ -191,7 +191,7 @@ def test_users_code_sees_none_of_our_secrets(bench: Bench, monkeypatch: pytest.M
         bench.folder, "def on_start(self):\n    print('PATH' in os.environ, 'hunter2' in f'{os.environ}{sys.argv}')"
     )
     with bench.begun(plan) as host:
-        until(lambda: host.process.output.said().endswith("True False"))
+        until(lambda: host.process.output.newest().endswith("True False"))
 
 
 def alive(pid: int) -> bool:

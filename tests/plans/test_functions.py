@@ -302,7 +302,7 @@ def test_a_function_is_told_that_it_was_cancelled(bench: Bench, name: str) -> No
 def test_a_thread_that_outlives_its_call_confuses_nobody(bench: Bench) -> None:
     with bench.functions.use("g") as host:
         host.call(bench.order("leaves_a_thread"), no_answer, nothing)
-        until(lambda: "the call is over; end all threads before you return" in host.process.output.said())
+        until(lambda: "the call is over; end all threads before you return" in host.process.output.newest())
         assert value(host.call(bench.order("add", args={"a": 1}), no_answer, nothing)) == 2
 
 
@@ -333,7 +333,7 @@ def test_asked_to_end_it_ends_or_is_killed(bench: Bench) -> None:
         with bench.functions.use("g") as host:
 
             def alive(host: FunctionProcess = host, name: str = name) -> None:
-                if name == "hangs" or "deaf" in host.process.output.said():
+                if name == "hangs" or "deaf" in host.process.output.newest():
                     host.end_soon()
 
             with pytest.raises(PlanFailed, match=said):

@@ -157,7 +157,7 @@ def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch:
     assert first != second
     assert [found[f"{name}:M"] for found in told] == [first, second]
     assert told[0][name] != told[1][name], "nothing that a process has loaded of any of its files is called again"
-    monkeypatch.setattr(registry, "SAID_S", 0.0)
+    monkeypatch.setattr(registry, "RECORD_S", 0.0)
     registered_by.turn()
     assert plans.said[2] == plans.said[1], "said again after a minute"
 
