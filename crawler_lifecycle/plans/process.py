@@ -43,15 +43,7 @@ from .wire import MESSAGE_MAX, TEXT_MAX, encode
 log = logging.getLogger(__name__)
 
 #: Errors of an ``Answer`` that users' code gets. Any other error ends the call.
-PASSED_ERRORS = (
-    InvalidRequest,
-    DuplicateRequest,
-    Fenced,
-    NotInThisState,
-    RunNotFound,
-    NotDelivered,
-    ClusterUnavailable,
-)
+PASS = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound, NotDelivered, ClusterUnavailable)
 #: Answers a question of the host, given its name and arguments. Raises ``InvalidRequest`` for an invalid question.
 Answer = Callable[[str, Mapping[str, Any]], Any]
 #: Called regularly during a call. An exception ends the call.
@@ -366,7 +358,7 @@ class _Call:
             if not isinstance(name, str) or not isinstance(arguments, dict):
                 raise InvalidRequest("a question needs a name and arguments")
             line = encode({"answer": self._answer(name, arguments)})
-        except PASSED_ERRORS as error:
+        except PASS as error:
             line = encode({"refused": str(error), "error": error.code})
         more = min(time.monotonic() - began, ANSWERS_S - self._answered_s)
         self._answered_s += more
