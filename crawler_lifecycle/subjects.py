@@ -581,7 +581,7 @@ SCHEDULE = Subject(
         ("why", of("pause_reason")),
         ("trouble", of("trouble")),
         ("next", lambda row: ", ".join(row.get("next_due") or ())),
-        ("clock set", _odd_days),
+        ("clock change", _odd_days),
         *map(_option, ("catch_up_s", "end_at", "excluded", "jitter_s", "offset_s", "overlap", "pause_after_failures")),
         _option("start_at"),
         ("revision", of("revision")),
