@@ -1,5 +1,5 @@
 """crawler-lifecycle: runs crawls from request to archive as Temporal workflows, and keeps their status true.
 
-This file stays empty of imports on purpose: the runner inside a pod and the workflow sandbox both import the package,
-and neither may pay for, or depend on, anything that they do not use.
+This file imports nothing on purpose. The runner inside a pod and the workflow sandbox both import the package. Neither
+may load modules that it does not use.
 """

@@ -1,7 +1,7 @@
-"""Work in the background, turn after turn: with jitter, with back-off, and with one log line for a row of failures.
+"""Loops that repeat work in the background, with jitter and back-off, and one log line for a series of failures.
 
-Nothing that fails ends a loop. A loop of threads ends with its event, a loop of the event loop with its cancellation;
-both end at once, whatever they wait for.
+A failure never ends a loop. A loop in a thread ends when its event is set. A loop in an event loop ends when it is
+cancelled. Both end at once, even during a pause.
 """
 
 from __future__ import annotations
@@ -20,33 +20,40 @@ from crawler_lifecycle.domain.errors import LifecycleError
 
 log = logging.getLogger(__name__)
 
-#: Random numbers for all threads. The module's own generator is seeded by others, such as property tests.
+#: Random numbers for all threads. The generator of ``random`` itself can be seeded by others, such as property tests.
 CHANCE = random.SystemRandom()
-#: Returned by a turn after which the loop ends.
+#: A turn returns this value to end its loop.
 DONE = math.inf
-#: The shortest pause, as a part of the requested one: processes that began together must not stay in step.
+#: The shortest pause, as a fraction of the requested pause. Processes that start together must not stay in step.
 JITTER = 0.8
-#: Seconds after the first failure of a row, unless a loop sets its own.
+#: Seconds to wait after the first failure of a series, unless a loop sets its own.
 RETRY_S = 1.0
 
 
 class Failures:
-    """Rows of failures of one thing. Logs the first of a row, any of another kind, and how the row ended."""
+    """Counts and logs the failures of one kind of work.
+
+    In each series it logs the first failure, the first failure of each other error class, and the end of the series.
+    """
 
     def __init__(self, what: str, meanwhile: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``what``: the subject of the log's sentence, which fails or works; ``meanwhile``: the effect for people."""
+        """Take the texts for log lines.
+
+        ``what`` is the subject of the sentence, such as "the release". ``meanwhile`` says what users notice until the
+        work succeeds again.
+        """
         self._what = what
         self._meanwhile = f"; {meanwhile}" if meanwhile else ""
         self._clock = clock
         self._kinds: set[type[Exception]] = set()
         self._since = 0.0
         self.count = 0
-        """Failures in a row; 0 while all is well."""
+        """Number of failures since the last success."""
         self.problem: str | None = None
-        """The text of the newest failure of the row; ``None`` while all is well."""
+        """The text of the newest failure; ``None`` after a success."""
 
     def failed(self, error: Exception) -> None:
-        """Something failed. Unexpected errors are logged with their stack."""
+        """Record a failure. An error that is no ``LifecycleError`` and no ``OSError`` is logged with its stack."""
         if not self.count:
             self._since = self._clock()
         self.count += 1
@@ -59,7 +66,7 @@ class Failures:
             )
 
     def worked(self) -> None:
-        """Something worked, which ends the row."""
+        """Record a success, which ends a series of failures."""
         if not self.count:
             return
         log.info(
@@ -71,12 +78,14 @@ class Failures:
 
 
 class Loop:
-    """One turn after another, in a thread (``run_in_thread``) or in an event loop (``run``).
+    """Executes one turn after another, in a thread (``run_in_thread``) or in an event loop (``run``).
 
-    A turn returns the seconds to the next one; ``None`` for ``every_s``, ``DONE`` to end the loop. After a turn that
-    raised the next one comes after ``retry_s``: the first figure, doubled with each further failure up to the second;
-    not before the time that the other side asked for.
-    Without ``retry_s`` failures never make a loop slower than it is. ``first_s`` is the pause before the first turn.
+    A turn returns the seconds until the next turn: ``None`` means ``every_s``, and ``DONE`` ends the loop. ``first_s``
+    is the pause before the first turn.
+
+    After a turn that raised, the pause is the first number of ``retry_s``. Each further failure doubles it, up to the
+    second number. The pause is longer if the error has a greater ``retry_after_s``. Without ``retry_s`` the back-off
+    never exceeds ``every_s``.
     """
 
     def __init__(
@@ -95,7 +104,7 @@ class Loop:
         self.failures = Failures(what, meanwhile, clock=clock)
 
     async def run(self, turn: Callable[[], Awaitable[float | None]]) -> None:
-        """Until it is cancelled, or a turn returns ``DONE``."""
+        """Execute turns until the task is cancelled or a turn returns ``DONE``."""
         pause = self._first_s
         while pause != DONE:
             await asyncio.sleep(_jittered(pause))
@@ -105,7 +114,7 @@ class Loop:
                 pause = self._failed(error)
 
     def run_in_thread(self, turn: Callable[[], float | None], over: threading.Event) -> None:
-        """In the caller's thread until ``over`` is set, or a turn returns ``DONE``."""
+        """Execute turns in the caller's thread until ``over`` is set or a turn returns ``DONE``."""
         pause = self._first_s
         while pause != DONE and not over.wait(_jittered(pause)):
             try:
@@ -128,22 +137,22 @@ def _jittered(pause: float) -> float:
 
 
 class Beside:
-    """Tasks of the event loop that run in the background of another one, and end with it."""
+    """Background tasks of an ``async with`` block; they end with the block."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
         self._asked: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin. An error that ends it is logged."""
+        """Start a task with this work. If an error ends the task, the error is logged."""
         task = asyncio.create_task(work)
         task.add_done_callback(_log_failure)
         self._tasks.append(task)
 
     def leave(self) -> None:
-        """Ask all of them to end, each once: a second time would interrupt how it ends.
+        """Cancel each task, but only once: a second cancellation would interrupt its cleanup.
 
-        ``cancelling()`` does not say who was asked: a time limit that runs out in a task counts there for a moment too.
+        ``cancelling()`` cannot say which tasks were cancelled here: it also counts a time limit that expires in a task.
         """
         for task in self._tasks:
             if task not in self._asked:
@@ -156,7 +165,7 @@ class Beside:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Return when all of them have ended."""
+        """Cancel all tasks and wait until they have ended."""
         self.leave()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -164,4 +173,4 @@ class Beside:
 def _log_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        log.error("a task in the background ended", exc_info=error)
+        log.error("a background task ended with an error", exc_info=error)

@@ -1,6 +1,6 @@
-"""Events as receivers see them: one CloudEvents 1.0 document for the bus, the event file and pushes.
+"""Events as CloudEvents 1.0 documents, for the event bus, the event file and pushes (docs/events.md).
 
-docs/events.md describes it. The document is the same for every receiver.
+Every receiver gets the same document.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from crawler_lifecycle.ports.runs import Event
 
 SOURCE = "crawler-lifecycle"
 
-#: EventBridge takes entries smaller than this: 256 KiB (docs.aws.amazon.com, "Calculating PutEvents event entry size").
+#: An EventBridge entry must be smaller: 256 KiB (docs.aws.amazon.com, "Calculating PutEvents event entry size").
 ENTRY_MAX = 256 * 1024
-#: The size of ``Time`` in an entry.
+#: Bytes that the field ``Time`` adds to the size of an entry.
 ENTRY_TIME = 14
 
-#: A document that is too large is cut in this order, until it fits: characters of ``cause`` beyond the first figure,
-#: characters of every text beyond the second, whole fields (the largest first), and at last characters of the fields
-#: that are never left out.
+#: A document that is too large is cut in these steps until it fits. 1. ``cause`` is cut to ``CAUSE_MAX`` characters.
+#: 2. Every text is cut to ``TEXT_MAX`` characters. 3. Fields outside of ``CORE`` are removed, the largest first.
+#: 4. The texts of the ``CORE`` fields are cut to ``CORE_MAX`` characters.
 CAUSE_MAX = 2000
 TEXT_MAX = 500
 CORE_MAX = 100
-#: The run or manager and its result: these fields are never left out.
+#: Fields that are never removed: they name the run or manager and its result.
 CORE = (
     *("run_id", "run_uid", "attempt", "crawler", "trigger", "status", "outcome", "started"),
     *("manager_id", "manager_uid", "name", "flow_id"),
 )
-#: The field of ``data`` that says so.
+#: The field of ``data`` that marks a cut document.
 TRUNCATED = "truncated"
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def event_id(event: Event) -> str:
-    """The id by which receivers recognise a repeated delivery.
+    """Return the id by which receivers recognise a repeated delivery.
 
-    An event that happens once in an attempt is named by its subject, attempt and type; a repeated one also by its
+    Types in ``EVENTS_ONCE`` happen once in an attempt: their id is the event's key. Other ids end with the event's
     sequence number.
     """
     return event.key if event.type in EVENTS_ONCE else f"{event.key}/{event.seq}"
 
 
 def cloud_event(event: Event) -> dict[str, object]:
-    """The event with the field names of CloudEvents 1.0, whole.
+    """Return the whole event with the field names of CloudEvents 1.0.
 
-    ``sequence`` is the CloudEvents extension of that name: of two events the later one has the greater text.
+    ``sequence`` is a CloudEvents extension. As text, the sequence of a later event is greater.
     """
     return {
         "specversion": "1.0",
@@ -64,10 +64,11 @@ def cloud_event(event: Event) -> dict[str, object]:
 
 
 def event_text(event: Event, limit: int) -> str:
-    """The document as JSON in ASCII, of at most ``limit`` characters, which are bytes.
+    """Return the document as ASCII JSON of at most ``limit`` bytes.
 
-    One that is longer is cut, with ``truncated: true`` in its ``data``; the same event is always cut in the same way.
-    Raises ``TypeError`` and ``ValueError`` when the body is not JSON.
+    A longer document is cut and gets ``truncated: true`` in its ``data``. The same event is always cut in the same way.
+    Raises ``TypeError`` or ``ValueError`` if the body cannot be written as JSON, and ``ValueError`` if even the cut
+    document is too long.
     """
     document = cloud_event(event)
     text = _json(document)
@@ -77,14 +78,14 @@ def event_text(event: Event, limit: int) -> str:
         text = _json({**document, "data": {**data, TRUNCATED: True}})
         if len(text) <= limit:
             return text
-    raise ValueError(f"not even the core of the event fits into {limit} bytes")
+    raise ValueError(f"the event exceeds {limit} bytes even when it is cut to its core fields")
 
 
 def bus_text(event: Event) -> str:
-    """The document for an EventBridge entry, cut so that the entry is not too large.
+    """Return the document for an EventBridge entry, cut if the entry would be too large.
 
-    The event file has the same text, so that cut documents are not seen in production only. Raises ``TypeError`` and
-    ``ValueError`` as ``event_text`` does.
+    The event file gets the same text: cut documents then appear in development too, not only in production. Raises
+    ``TypeError`` and ``ValueError`` as ``event_text`` does.
     """
     around = ENTRY_TIME + sum(len(part.encode()) for part in (SOURCE, event.type, event.subject))
     return event_text(event, ENTRY_MAX - 1 - around)
@@ -95,7 +96,7 @@ def _json(value: object) -> str:
 
 
 def _clean(body: Mapping[str, object]) -> dict[str, object]:
-    """A copy without lone surrogates, which many JSON readers refuse together with the whole document."""
+    """Return a copy without lone surrogates: many JSON readers refuse a document that contains one."""
     return {str(_cleaned(key)): _cleaned(value) for key, value in body.items()}
 
 

@@ -1,4 +1,4 @@
-"""The composition root: settings become adapters, adapters become activities."""
+"""The composition root: builds adapters from settings, and activities from adapters."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ from .workflows.plans.manager import CrawlManagerWorkflow
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
 
-#: What the role ``workflows`` executes.
+#: The workflows that the role ``workflows`` executes.
 WORKFLOWS: tuple[type, ...] = (
     CrawlerLifecycleWorkflow,
     RunExportWorkflow,
@@ -86,7 +86,7 @@ WORKFLOWS: tuple[type, ...] = (
     CrawlWebhookWorkflow,
 )
 
-#: A worker's role -> the task queue it serves.
+#: Role of a worker -> task queue that it serves.
 ROLES: dict[str, str] = {
     "workflows": names.QUEUE_MAIN,
     "cluster": names.QUEUE_CLUSTER,
@@ -97,23 +97,23 @@ ROLES: dict[str, str] = {
     "webhooks": names.QUEUE_WEBHOOKS,
 }
 
-#: The role that executes users' code, in processes of its own; it serves a queue for each worker as well.
+#: The role that executes users' code in separate processes. Each of its workers also serves a queue of its own.
 PLANS = "plans"
 
-#: The role that delivers to webhooks: only this role calls addresses that users name.
+#: The role that delivers to webhooks. No other role calls addresses that users name.
 WEBHOOKS = "webhooks"
 
-#: Task queue -> role of the workers that serve it.
+#: Task queue -> role that serves it.
 SERVED_BY: dict[str, str] = {**{queue: role for role, queue in ROLES.items()}, names.QUEUE_FUNCTIONS: PLANS}
 
-#: The role without a task queue: it notices changes on the cluster and wakes the runs concerned.
+#: A role without a task queue: it notices a change on the cluster and wakes the run concerned.
 OBSERVER = "observer"
 
-#: Roles whose activities call the cluster. The others get no client for it, and in ``deploy/`` no token.
+#: Roles whose activities call the cluster. Other roles get no cluster client, and no cluster token in ``deploy/``.
 ASKING = frozenset({"cluster", "control", "audit"})
 
-#: Other activities on the control queue: looks and the verdict, between a stop and its proof; those that stop and end a
-#: manager; those that end a graph.
+#: Activities of other queues that the control queue serves too. After a stop, looks and the verdict use it until the
+#: end is proved. It also ends managers and graphs.
 ON_CONTROL_TOO = (
     *("get_active_running_tasks", "get_history_statuses_to_sync", "get_bulk_task_history_data", "reconcile_tasks"),
     *("sync_statuses", "count_alive_tasks", "update_run_status"),
@@ -123,7 +123,7 @@ ON_CONTROL_TOO = (
 
 @dataclass
 class Parts:
-    """The external systems that the activities of one role use. Each role has its own database connections."""
+    """External systems that the activities of one role use. Each role has its own database connections."""
 
     store: Store
     cluster: Cluster
@@ -136,33 +136,33 @@ class Parts:
     directory: WorkflowDirectory
     audit: AuditRules = field(default_factory=AuditRules)
     hosts: PlanHosts | None = None
-    """The processes with users' code; the worker of the role ``plans`` provides them."""
+    """Processes that execute users' managers. Only a worker of the role ``plans`` has them."""
     functions: FunctionHosts | None = None
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
-    """Items of a manager's source that wait for a slot at most."""
+    """Most items of a manager's source that wait for a slot."""
     live_files: LiveFiles | None = None
-    """The files that tasks leave, where this worker can read them."""
+    """Reads files of tasks; ``None`` if this worker cannot read them."""
     webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
     places: Sequence[FilesPlace] = ()
-    """The places from which files of deleted runs are removed."""
+    """The storage locations from which files of deleted runs are removed."""
 
     def reading(self, parent: str) -> FileReading:
-        """The reader of files for users' code in a manager or graph (``FileReading.parent``)."""
+        """Return a reader that users' code in this manager or graph can use (``FileReading.parent``)."""
         s, archived = self.store, ArchivedFiles(self.archive)
         files = RunFiles(s.tasks, s.exports, self.live_files, archived, "this worker cannot read them")
         return FileReading(s.runs, files, parent)
 
 
 def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
-    """The adapters that the settings name, as far as this role uses them.
+    """Build the adapters that this role needs from the settings.
 
-    Raises ``InvalidRequest`` that names the setting which cannot be served.
+    Raises ``InvalidRequest`` that names the invalid setting.
     """
     kind = kind_of(settings.cluster)
     return Parts(
         store=build_store(settings),
-        cluster=kind.cluster() if role in ASKING else _Unasked(role),
+        cluster=kind.cluster() if role in ASKING else _NoCluster(role),
         files=kind.files(build_bundles(settings)),
         catalogue=build_catalogue(settings),
         scheduler=build_scheduler(settings),
@@ -180,23 +180,23 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
 
 
 def build_store(settings: Settings) -> Store:
-    """The database, with connections of its own. Raises ``InvalidRequest``."""
+    """Open the database with new connections. Raises ``InvalidRequest``."""
     url, pool_size, most = settings.database.url, settings.database.pool_size, settings.limits.model_dump()
     return open_store(url, pool_size=pool_size, told=meters.committed, most=most)
 
 
 def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedulerClient:
-    """The scheduler service, as our processes call it; ``most_s``: seconds that somebody waits for an answer."""
+    """Return a client of the scheduler service. It waits at most ``most_s`` seconds for an answer."""
     of = settings.scheduler
     token = of.token.get_secret_value() if of.token else None
     return HttpSchedulerClient(of.url, min(of.timeout_s, most_s), token=token)
 
 
 def build_catalogue(settings: Settings) -> Catalogue:
-    """The catalogue, as far as a worker needs one: for the limits and ``partial_ok`` of crawlers.
+    """Return the catalogue. A worker reads limits and ``partial_ok`` of crawlers from it.
 
-    An installation with its own scheduler service may have none; a configured file must exist and be valid. Raises
-    ``CatalogueError``.
+    An installation with its own scheduler service needs no catalogue: without the default file the catalogue is empty.
+    A file that the settings name must exist and be valid. Raises ``CatalogueError``.
     """
     if not settings.crawlers.exists() and "crawlers" not in settings.model_fields_set:
         return EmptyCatalogue()
@@ -204,26 +204,31 @@ def build_catalogue(settings: Settings) -> Catalogue:
 
 
 def build_archive(settings: Settings) -> FileArchive:
-    """The archive that zips of supporting files go to. Raises ``InvalidRequest``."""
+    """Open the archive for the zip files of runs. Raises ``InvalidRequest``."""
     return open_archive(settings.archive.url)
 
 
 def build_bundles(settings: Settings) -> TaskBundles | None:
-    """The storage to which tasks in pods upload their files, if they do. Raises ``InvalidRequest``."""
+    """Open the storage to which pods upload their files.
+
+    Return ``None`` if the cluster has no uploads or no storage is set. Raises ``InvalidRequest``.
+    """
     url = settings.cluster.files_url
     return open_bundles(url) if url is not None and kind_of(settings.cluster).uploads else None
 
 
 def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
-    """The place of such files itself, for those who look after it; ``probing``: somebody waits. Raises
-    ``InvalidRequest``."""
+    """Open the same storage for checks and removals.
+
+    ``probing``: a person waits, so time limits are short. Raises ``InvalidRequest``.
+    """
     from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
 
     return BundlesPlace(url, probing=probing)
 
 
 def build_places(settings: Settings) -> list[FilesPlace]:
-    """The locations where tasks leave files for good: bucket, volume, both or neither. Raises ``InvalidRequest``."""
+    """Return the locations where tasks leave files: bucket, volume, both or neither. Raises ``InvalidRequest``."""
     c = settings.cluster
     kind = kind_of(c)
     volume = kind.volume()
@@ -232,7 +237,7 @@ def build_places(settings: Settings) -> list[FilesPlace]:
 
 
 def build_sink(settings: Settings) -> EventSink:
-    """The bus or file that data pipelines read. Raises ``InvalidRequest``."""
+    """Return the event bus or event file that data pipelines read. Raises ``InvalidRequest``."""
     scheme = settings.events.url.partition(":")[0]
     if scheme == "file":
         return JsonLinesSink(settings.events.url)
@@ -244,21 +249,21 @@ def build_sink(settings: Settings) -> EventSink:
     )
 
 
-#: What pushes to front ends: the section of the settings, and the class that takes its options.
+#: Section of the settings -> class that pushes to front ends; the class takes the options of the section.
 NOTIFIERS: Mapping[str, Callable[..., Notifier]] = {"pusher": PusherNotifier}
 
 
 def build_notifiers(settings: Settings) -> list[Notifier]:
-    """All notifiers of front ends; each delivers and is retried independently. Raises ``InvalidRequest``."""
+    """Return all notifiers of front ends. Each delivers and retries independently. Raises ``InvalidRequest``."""
     options = {name: getattr(settings, name).options() for name in NOTIFIERS}
     found = [make(**options[name]) for name, make in NOTIFIERS.items() if options[name] is not None]
     return found or [OutboxNotifier()]
 
 
-class _Unasked:
-    """Takes the place of a cluster for a role outside of ``ASKING``; a call of it is a bug of ours.
+class _NoCluster:
+    """Replaces the cluster for roles outside of ``ASKING``. A call is a bug and raises ``RuntimeError``.
 
-    On Kubernetes such a role has neither a way to the API nor an account.
+    On Kubernetes such a role has no account and no network access to the API.
     """
 
     kind = "none"
@@ -274,9 +279,10 @@ class _Unasked:
 
 
 def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collection[str]) -> dict[str, KnowsRuns]:
-    """Everything outside of the database that bears numbers of runs, as far as these roles may ask it.
+    """Return the systems that can report which run numbers they contain, for these roles.
 
-    The names are for people. Raises ``InvalidRequest``.
+    These are Temporal and, for roles in ``ASKING``, the cluster. The keys are names for people. Raises
+    ``InvalidRequest``.
     """
     found: dict[str, KnowsRuns] = {} if directory is None else {"Temporal": directory}
     if ASKING & set(roles):
@@ -285,12 +291,12 @@ def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collec
 
 
 def build_audit(p: Parts) -> AuditActivities:
-    """The activities that compare database, cluster and Temporal, and repair differences between them."""
+    """Return the activities that compare database, cluster and Temporal, and repair differences."""
     return AuditActivities(p.store, p.cluster, p.directory, p.audit, giving_up=_giving_up(p))
 
 
 def build_parent_audit(p: Parts) -> ParentAudit:
-    """The same for managers, graphs, schedules and webhooks."""
+    """Return the audit activities for managers, graphs, schedules and webhooks."""
     return ParentAudit(p.store, p.directory, p.audit, giving_up=_giving_up(p))
 
 
@@ -306,7 +312,7 @@ def _children(p: Parts) -> ChildRuns:
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
-    """Every activity by its name."""
+    """Return every activity by its name."""
     p, s = parts, parts.store
     children = _children(p)
     owners = (
@@ -332,7 +338,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
 
 
 def activities_of(role: str, parts: Parts, queue: str | None = None) -> list[Callable[..., Any]]:
-    """The activities of a role's queue; or those of ``queue``, which the role serves as well."""
+    """Return the activities of a role on ``queue``, or on its usual queue if none is given."""
     queue = queue or ROLES[role]
     wanted = {name for name, policy in POLICIES.items() if policy.queue == queue}
     if role == "control":
@@ -341,7 +347,7 @@ def activities_of(role: str, parts: Parts, queue: str | None = None) -> list[Cal
 
 
 def workflows_of(role: str) -> tuple[type, ...]:
-    """The workflows of a role's queue."""
+    """Return the workflows that a role executes."""
     if role == "audit":
         return (CrawlAuditWorkflow,)
     return WORKFLOWS if role == "workflows" else ()

@@ -1,8 +1,8 @@
-"""``.crawl/dev.json``: the addresses of a ``crawlctl dev`` stack, and when the file is trusted.
+"""Reads ``.crawl/dev.json``, the addresses of a ``crawlctl dev`` stack, and checks that the file can be trusted.
 
-Another user who can write into a folder above ours could put such a file there and make us call their addresses. So it
-counts only if file and folder are our own, nobody else can write to them, and every service in it is on this machine.
-No token is ever sent to such an address: the gateway of ``crawlctl dev`` needs none.
+Another user may be able to write into a folder above ours. They could put such a file there and make us call their
+addresses. Therefore file and folder must belong to us, nobody else may write to them, and every service must be on this
+machine. No token is sent to such an address: the gateway of ``crawlctl dev`` needs none.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from crawler_lifecycle.domain.loopback import leads_here
 
 FOLDER, NAME = ".crawl", "dev.json"
 DEV_JSON = Path(FOLDER, NAME)
-#: Services that are called. (A database may be anywhere: `--database` names it, with a password of its own.)
+#: Services that we call; they must be on this machine. A database (`--database`) may be on another machine.
 CALLED = ("gateway", "scheduler", "temporal", "worker", "metrics")
 SIZE_MAX = 1024 * 1024
 
-#: Field of the file -> the variable that a stack sets for its parts.
+#: Field of the file -> environment variable that a stack sets for its processes.
 VARIABLES = {
     "database": "LIFECYCLE_DATABASE__URL",
     "scheduler": "LIFECYCLE_SCHEDULER__URL",
@@ -43,10 +43,10 @@ VARIABLES = {
     "image": "LIFECYCLE_CLUSTER__IMAGE",
 }
 
-#: Whether webhooks may lead to this machine; those of a stack may, unless its environment says otherwise.
+#: Allows webhooks that call this machine. In a stack it is true unless the environment sets another value.
 LOOPBACK_WEBHOOKS = "LIFECYCLE_WEBHOOKS__LOOPBACK"
 
-#: An environment with one of these names its own services, and no stack is searched.
+#: If one of these variables is set, the environment names its own services and no stack is searched.
 NAMING = (
     *("LIFECYCLE_CONFIG", "LIFECYCLE_DATABASE__URL", "LIFECYCLE_CLUSTER__KIND", "LIFECYCLE_CLUSTER__STATE_DIR"),
     *("LIFECYCLE_SCHEDULER__URL", "TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE"),
@@ -54,29 +54,29 @@ NAMING = (
 
 
 def is_told(environment: Mapping[str, str]) -> bool:
-    """Return whether this environment itself names our services."""
+    """Return whether this environment names our services."""
     return any(environment.get(name) for name in NAMING)
 
 
 class SetAside(Exception):
-    """The file exists but is not trusted; the text names the file, the reason, and the cure."""
+    """Raised if the file exists but is not trusted; the text names the file, the reason and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The content of one file."""
+    """The content of one ``dev.json``."""
 
     file: Path
     known: Mapping[str, Any]
 
     def variables(self) -> dict[str, str]:
-        """The settings that its parts have, by the names of their variables."""
+        """Return the environment variables with the settings of the stack."""
         given = {variable: str(self.known[name]) for name, variable in VARIABLES.items() if self.known.get(name)}
         return {LOOPBACK_WEBHOOKS: os.environ.get(LOOPBACK_WEBHOOKS) or "true", **given}
 
 
 def read(file: Path) -> Stack | None:
-    """The content of this file; ``None`` when there is none. Raises ``SetAside``."""
+    """Return the content of this file; ``None`` if it does not exist. Raises ``SetAside``."""
     try:
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -91,16 +91,16 @@ def read(file: Path) -> Stack | None:
         raise _set_aside(file, f"it cannot be opened ({error.strerror})") from None
     else:
         with os.fdopen(opened, "rb") as content:
-            # The checked file is the one that is read: both descriptors stay open. The folder may be a link, if it is
-            # ours.
+            # Both descriptors stay open, so we read the same file that we checked. The folder may be a link that
+            # belongs to us.
             link = os.lstat(file.parent)
             if stat.S_ISLNK(link.st_mode) and link.st_uid != os.geteuid():
-                raise _set_aside(file, f"its folder is a link of uid {link.st_uid}")
-            for what, held in (("it", opened), ("its folder", folder)):
-                if problem := _not_ours(what, os.fstat(held)):
+                raise _set_aside(file, f"its folder is a link that belongs to uid {link.st_uid}")
+            for what, descriptor in (("it", opened), ("its folder", folder)):
+                if problem := _not_ours(what, os.fstat(descriptor)):
                     raise _set_aside(file, problem)
             if not stat.S_ISREG(os.fstat(opened).st_mode):
-                raise _set_aside(file, "it is no regular file")
+                raise _set_aside(file, "it is not a regular file")
             return Stack(file, _parsed(file, content.read(SIZE_MAX)))
     finally:
         os.close(folder)
@@ -112,7 +112,7 @@ def _parsed(file: Path, content: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         known = None
     if not isinstance(known, dict):
-        raise _set_aside(file, "it is no JSON object")
+        raise _set_aside(file, "it is not a JSON object")
     for name in CALLED:
         if known.get(name) is not None and not leads_here(known[name]):
             raise _set_aside(file, f"{name}: {str(known[name])[:100]!r} is not on this machine")
@@ -121,7 +121,7 @@ def _parsed(file: Path, content: bytes) -> Mapping[str, Any]:
 
 def _not_ours(what: str, found: os.stat_result) -> str | None:
     if found.st_uid != os.geteuid():
-        return f"{what} belongs to uid {found.st_uid}, and this is uid {os.geteuid()}"
+        return f"{what} belongs to uid {found.st_uid}, and this process has uid {os.geteuid()}"
     if found.st_mode & 0o022:
         return f"others can write to {what} (mode {stat.S_IMODE(found.st_mode):04o})"
     return None
@@ -129,13 +129,16 @@ def _not_ours(what: str, found: os.stat_result) -> str | None:
 
 def _set_aside(file: Path, why: str) -> SetAside:
     return SetAside(
-        f"{file} is set aside: {why}; remove it if it is not yours, start crawlctl dev again over its folder if it is, "
-        "or name the gateway: crawlctl --gateway URL"
+        f"{file} is ignored: {why}; if the file is not yours, remove it; if it is yours, start crawlctl dev again in "
+        "the same folder; or name the gateway: crawlctl --gateway URL"
     )
 
 
 def nearest(say: Callable[[str], None]) -> Stack | None:
-    """The stack of this folder or of the nearest above it; ``say`` reports every file that does not count."""
+    """Return the stack of the working directory, or of its nearest parent that has one; ``None`` if there is none.
+
+    ``say`` gets a message about every file that is not trusted.
+    """
     here = Path.cwd()
     for folder in (here, *here.parents):
         try:
@@ -149,20 +152,20 @@ def nearest(say: Callable[[str], None]) -> Stack | None:
 
 
 class ConfigUnreadable(Exception):
-    """The file that ``LIFECYCLE_CONFIG`` names cannot be read; the text says why."""
+    """Raised if the file that ``LIFECYCLE_CONFIG`` names cannot be read; the text says why."""
 
 
 def gateway_setting(name: str) -> str | None:
-    """``url`` or ``token`` of the gateway: of the environment, else of the file that ``LIFECYCLE_CONFIG`` names.
+    """Return a setting of the gateway, ``url`` or ``token``; ``None`` if it is not set.
 
-    Raises ``ConfigUnreadable``.
+    The environment is read first, the file that ``LIFECYCLE_CONFIG`` names second. Raises ``ConfigUnreadable``.
     """
     path = os.environ.get("LIFECYCLE_CONFIG")
     if found := os.environ.get(f"LIFECYCLE_GATEWAY__{name.upper()}"):
         return found
     if not path:
         return None
-    import tomllib  # most folders have none
+    import tomllib  # imported here because most calls read no file
 
     try:
         section = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("gateway")
@@ -173,7 +176,7 @@ def gateway_setting(name: str) -> str | None:
 
 
 def user() -> str:
-    """The name of the caller, for the record of who started or stopped what."""
+    """Return the name of the system user, to record who started or stopped something."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container whose user has no name

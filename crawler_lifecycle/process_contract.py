@@ -1,4 +1,4 @@
-"""The process contract: the variables that a task's process gets, on every cluster (docs/crawlers.md)."""
+"""The process contract: the environment variables of a task's process on every cluster (docs/crawlers.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 
 
 def contract_of(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> dict[str, str]:
-    """The variables that are the same everywhere. Raises ``InvalidRequest`` for wrong arguments and settings."""
+    """Return the variables that do not depend on the cluster.
+
+    Raises ``InvalidRequest`` for wrong arguments and settings.
+    """
     args, settings = given_to_task(crawler, deployment.args, deployment.settings, task.args)
     return {
         "CRAWL_RUN_ID": str(deployment.run_id),

@@ -1,8 +1,8 @@
 """Redaction: removes secrets and control characters from logs, traces and workflow histories.
 
-Three filters, one after the other: values we know to be secret (collected once from settings and environment, in every
-form they may appear in), values beside a key that names a secret, and credentials inside of URLs. Everything here is
-total: it never raises, and its cost is bounded by the limits below.
+There are three filters. The first masks known secrets: values collected once from settings and environment, in every
+usual encoding. The second masks credentials in URLs. The third masks values next to a name such as "password". No
+filter raises an error, and the limits below bound their cost.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 MASK = "[redacted]"
-#: Shorter known values are not searched: they would mask half of every line.
+#: Known values of fewer characters are not masked: they would mask half of every line.
 SECRET_MIN = 4
-#: Shorter known values are masked only as a separate word.
+#: Known values of fewer characters are masked only as a separate word.
 ANYWHERE_MIN = 8
-#: Longest text that is looked at, in characters; the rest is cut off and said to be.
+#: Longest text in characters. The rest is cut off, and the text then ends with "(cut)".
 TEXT_MAX = 32 * 1024
-#: Members of a collection, and levels of collections in each other, that are looked at.
+#: Most members of a collection, and most levels of nested collections, that are kept.
 MEMBERS_MAX, DEPTH_MAX = 64, 6
 
 _NAMES = (
     r"pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|task[-_]?key|"
     r"auth(?:orization)?|credential|cookie|signature|session[-_]?(?:id|key)"
 )
-#: Names that are never secret: their values are a count or the name of something.
+#: Names whose values are never secret: counts, names of things, and a hash.
 _HARMLESS = re.compile(
     r"(?i)^(?:task_token_sha256|tokens?_(?:file|count|max)|secrets?_(?:file|count|name)|[\w.-]*tokens?\.toml)$"
 )
-#: Variables that hold a path. The first are the shell's, and "pwd" is the working directory in them.
+#: Variables that hold a path or an address. In the shell's variables "pwd" means the working directory.
 _FOLDERS, _PLACES = ("PWD", "OLDPWD"), ("_FILE", "_PATH", "_URL")
 _SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z])(?:{_NAMES})s?(?:$|[^a-z])|(?:{_NAMES})s?$")
-#: ``password=x``, ``"token": "x"``, ``Authorization: Bearer x``; the name may have words around it.
+#: Matches ``password=x``, ``"token": "x"`` and ``Authorization: Bearer x``; the name may contain other words too.
 _PAIR = re.compile(
     rf"""(?ix)
     (?P<name>\b[\w.-]{{0,40}}?(?:{_NAMES})s?(?:[_.-][\w.-]{{0,40}})?)
@@ -46,12 +46,12 @@ _PAIR = re.compile(
       | (?P<bare>\[redacted\] | [^\s"',;&}}\])]+)
     )"""
 )
-#: The text that replaces a secret in a catalogue or a webhook: people correct it by its name.
+#: A reference to a secret, used in a catalogue or webhook. It is not masked: people need its name to correct it.
 _REFERENCE = re.compile(r"env:[A-Za-z_]\w*|secret:[\w.-]+/[\w.-]+", re.ASCII)
 _BEARER = re.compile(r"(?i)\b(?P<scheme>bearer)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})")
 _URL = re.compile(r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^\s/@:\"']{0,200}):[^\s/\"']{1,400}@")
 
-#: Controls, line and paragraph separators, marks that turn the direction of text, and halves of characters.
+#: Control characters, line and paragraph separators, marks that change the direction of text, and lone surrogates.
 _STEERING = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
@@ -59,28 +59,28 @@ _STEERING_IN_LINES = re.compile(_STEERING.pattern.replace("\x00-\x1f", "\x00-\x0
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a key of this name holds a secret."""
+    """Return whether a field with this name holds a secret."""
     return _SECRET_NAME.search(name) is not None and _HARMLESS.match(name) is None
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """The text with everything that steers a terminal or ends a line written as its escape.
+    r"""Return the text with escapes such as ``\n`` for characters that control a terminal or end a line.
 
-    ``lines`` leaves line breaks and tabs alone.
+    With ``lines`` line breaks and tabs stay as they are.
     """
     pattern = _STEERING_IN_LINES if lines else _STEERING
     return pattern.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
 def forms(secret: str) -> set[str]:
-    """The ways in which a secret may appear: as it is, in JSON, in a URL, in hexadecimal, in base64 at any offset."""
+    """Return the encodings in which a secret may appear: plain, JSON, URL, hexadecimal, and base64 at any offset."""
     found = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
     if len(secret) < ANYWHERE_MIN:
         return found
     raw = secret.encode("utf-8", "surrogatepass")
     found |= {quote(raw), quote(raw, safe=""), quote_plus(raw), raw.hex(), raw.hex().upper()}
     for offset in range(3):
-        # Of the characters that encode it, those at both ends also hold bits of its neighbours.
+        # The base64 characters at both ends may also hold bits of the text before and after the secret.
         whole = base64.b64encode(b"\0" * offset + raw).decode()
         first = -(-offset * 8 // 6)
         inner = whole[first : (offset + len(raw)) * 8 // 6]
@@ -89,7 +89,7 @@ def forms(secret: str) -> set[str]:
 
 
 class Redactor:
-    """Masks known secrets, values of secret names and credentials of URLs."""
+    """Masks known secrets, values with secret names, and credentials in URLs."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.secrets = frozenset(secret for secret in secrets if len(secret.strip()) >= SECRET_MIN)
@@ -99,10 +99,10 @@ class Redactor:
         self._longest = max(map(len, wanted), default=0)
 
     def text(self, text: str, limit: int = TEXT_MAX) -> str:
-        """The text without secrets, at most about ``limit`` characters long."""
+        """Return the text without secrets, cut to about ``limit`` characters."""
         cut = len(text) > limit
         if cut:
-            # Half of a secret is still secret: the text around a cut is checked as a whole.
+            # A secret may lie across the cut, and half of a secret is still secret. So some more text is checked.
             text = text[: limit + self._longest]
         if self._known is not None:
             text = self._known.sub(MASK, text)
@@ -113,7 +113,7 @@ class Redactor:
         return f"{text[:limit]}… (cut)" if cut else text
 
     def value(self, value: object, name: str = "", depth: int = 0, limit: int = TEXT_MAX) -> object:
-        """Any value in a form that can be logged: without secrets, bounded, made of JSON's types."""
+        """Return the value without secrets, limited in size, and made of JSON types only."""
         if value is None or isinstance(value, bool | int | float):
             return MASK if name and is_secret_name(name) and isinstance(value, int | float) and value else value
         if name and is_secret_name(name):
@@ -139,7 +139,7 @@ class Redactor:
                     break
                 words = _words(key)
                 found[self.text(words, 200)] = self.value(member, words, depth + 1, limit)
-        except Exception as error:  # a mapping of another library; a log line must not fail because of it
+        except Exception as error:  # the mapping may be of another library, and logging must not fail
             found["…"] = f"unreadable: {type(error).__name__}"
         return found
 
@@ -147,7 +147,7 @@ class Redactor:
 def _words(value: object) -> str:
     try:
         return str(value)
-    except Exception as error:  # as above: a replacement text is better than an exception
+    except Exception as error:  # ``__str__`` of any class may fail, and logging must not
         return f"<unprintable {type(value).__name__}: {type(error).__name__}>"
 
 
@@ -161,30 +161,30 @@ def _mask_pair(found: re.Match[str]) -> str:
     return found.group()
 
 
-# --- what this process knows ------------------------------------------------------------------------------------------
+# --- secrets that this process knows ----------------------------------------------------------------------------------
 
 _current = Redactor()
 
 
 def learn(secrets: Iterable[str]) -> None:
-    """Add values that this process must never show; called once by each entry point, before it does anything."""
+    """Add values that this process must never show. Each entry point calls this before it does anything else."""
     global _current
     _current = Redactor({*_current.secrets, *secrets})
 
 
 def forget() -> None:
-    """Forget all values (tests)."""
+    """Forget all known secrets; only tests call this."""
     global _current
     _current = Redactor()
 
 
 def current() -> Redactor:
-    """The redactor with everything that was learned so far."""
+    """Return the redactor with all secrets that were added until now."""
     return _current
 
 
 def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:
-    """The secret values among environment variables: those whose names say so, and credentials inside of URLs."""
+    """Return the secrets in environment variables: values of variables with secret names, and credentials in URLs."""
     found: set[str] = set()
     for name, value in environment.items():
         if is_secret_name(name) and name.upper() not in _FOLDERS and not name.upper().endswith(_PLACES):
@@ -196,7 +196,7 @@ def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:
 
 
 def secrets_of_url(text: str) -> set[str]:
-    """The password of a URL and the secret parts of its query, as written and decoded."""
+    """Return the password and the secret query values of a URL, both encoded and decoded."""
     if "://" not in text:
         return set()
     try:

@@ -1,8 +1,8 @@
-"""One table of what people see and do: runs, managers, graphs, schedules and webhooks.
+"""Columns, facts and actions that people see for runs, managers, graphs, schedules and webhooks.
 
-Of each subject it holds the columns of a list, the facts of one, and the actions. All of them are functions of the
-document that the HTTP API answers, as JSON. The page and ``crawlctl`` draw the same table in their own way: a function
-returns a ``Cell``, and each of them knows how to write one. It is imported by every command, so it imports little.
+A subject has the columns of its list, the facts of its detail view, and its actions. Columns and facts are functions.
+They read the JSON document of the HTTP API and return a ``Cell``. The page and ``crawlctl`` show the same cells, each
+in its own format. Every command imports this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from urllib.parse import quote
 from crawler_lifecycle.domain.webhooks.definition import cure
 
 Document = Mapping[str, Any]
-"""One run, manager, graph, schedule or webhook as the API answers it."""
+"""One run, manager, graph, schedule or webhook, as the API returns it."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A time, written as its age. ``exact``: a terminal writes the time itself, because people type it again."""
+    """A time, shown as its age. ``exact``: a terminal shows the time itself, because people copy it into commands."""
 
     time: Any
     exact: bool = False
@@ -28,7 +28,7 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """The length of time between two times; up to now while there is no end."""
+    """The duration between two times; without an end, the duration until now."""
 
     begin: Any
     end: Any
@@ -36,14 +36,14 @@ class Took:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """A length of time in milliseconds."""
+    """A duration in milliseconds."""
 
     ms: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word for a state, which gets a colour. The page writes ``why`` below it."""
+    """A word for a state, shown in colour. The page shows the reasons ``why`` below it."""
 
     text: Any
     bad: bool = False
@@ -60,7 +60,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number of things, written with separators. A plain number in a cell is an id."""
+    """A quantity, shown with thousands separators. An ``int`` in a cell is an id instead."""
 
     number: Any
 
@@ -72,7 +72,10 @@ Facts = Sequence[tuple[str, Read]]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. ``wide``: ``crawlctl`` shows it with ``-o wide`` only. ``on``: where it is shown at all."""
+    """A column of a table.
+
+    ``wide``: ``crawlctl`` shows it with ``-o wide`` only. ``on``: the column appears only there.
+    """
 
     title: str
     cell: Read
@@ -83,22 +86,22 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that is done to one of them: ``POST`` to its address and ``/path``; ``delete`` is ``DELETE``."""
+    """An action on one object: ``POST`` to its address plus ``/path``. The action ``delete`` sends ``DELETE``."""
 
     name: str
     title: str
     """The text of its button."""
     done: str = ""
-    """The page's text afterwards, with fields in braces; empty if the text depends on the answer."""
+    """The message of the page after success, with fields in braces; empty if it depends on the response."""
     offered: Callable[[Document], bool] = lambda row: True
     asks: Sequence[str] = ()
-    """Fields of the body that a person may fill in."""
+    """Fields of the request body that a person may fill in."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that it always sends."""
+    """Fields of the request body that never change."""
     via: str | None = None
-    """Its path, if that differs from its name."""
-    before: str = "It was so already."
-    """The page's text when nothing had to be changed."""
+    """The path, if it differs from the name."""
+    before: str = "Nothing changed: it was already in this state."
+    """The message of the page if the action changed nothing."""
 
     @property
     def path(self) -> str:
@@ -106,70 +109,73 @@ class Action:
 
     @property
     def danger(self) -> bool:
-        """True for what loses something: crawlers are killed, or a definition goes."""
+        """Return whether the action loses something: it kills crawlers or deletes."""
         return self.name in ("force", "delete")
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One kind of them."""
+    """A kind of object: its name, columns, facts and actions."""
 
     noun: str
     key: str
-    """The field by which one is addressed."""
+    """The field of the document that identifies the object in its address."""
     columns: Sequence[Column]
-    """Of a list."""
+    """The columns of a list."""
     facts: Facts = ()
     actions: Sequence[Action] = ()
     empty: str = ""
-    """The page's text for an empty list."""
+    """The message of the page for an empty list."""
 
     @property
     def plural(self) -> str:
         return f"{self.noun}s"
 
     def path(self, key: object, what: str = "") -> str:
-        """The address of one on the page and, behind ``/v1``, of the API; ``what`` is a part of it: ``/stop``."""
+        """Return the path of one object on the page; the API has the same path after ``/v1``.
+
+        ``what`` is added at the end, for example ``/stop``.
+        """
         return f"/{self.plural}/{quote(str(key), safe='')}{what}"
 
     @property
     def state(self) -> list[Column]:
-        """The columns that ``crawlctl`` shows after a command."""
+        """Return the columns that ``crawlctl`` shows after a command."""
         return [*(one for one in self.columns if one.title in _BRIEF), Column("Cause", of("cause"))]
 
     def action(self, name: str) -> Action:
-        """The action of this name. Raises ``KeyError``."""
+        """Return the action with this name. Raises ``KeyError``."""
         return {one.name: one for one in self.actions}[name]
 
     def known(self, row: Document) -> list[tuple[str, Cell]]:
-        """The facts of one that say something."""
+        """Return the facts of one object, without empty ones."""
         found = [(name, read(row)) for name, read in self.facts]
         return [(name, cell) for name, cell in found if cell not in (None, "", [], (), {}, At(None))]
 
 
-#: Columns that tell enough of a run, manager or graph after a command.
+#: Columns of a run, manager or graph that ``crawlctl`` shows after a command.
 _BRIEF = ("Run", "Crawler", "Manager", "Graph", "Name", "Flow", "Status", "State", "Outcome", "Steps")
 
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
 def of(name: str) -> Read:
-    """The value of a field."""
+    """Return a reader of a field's value."""
     return lambda row: row.get(name)
 
 
 def at(name: str) -> Read:
-    """The time of a field."""
+    """Return a reader of a field's time."""
     return lambda row: At(row.get(name))
 
 
 def count(name: str) -> Read:
-    """The number in a field."""
+    """Return a reader of a field's quantity."""
     return lambda row: Count(row.get(name))
 
 
 def first(*names: str) -> Read:
-    """The first of these fields that says something."""
+    """Return a reader of the first of these fields that is not empty."""
     return lambda row: next((row[name] for name in names if row.get(name)), None)
 
 
@@ -178,12 +184,12 @@ def _itself(plural: str, key: str) -> Read:
 
 
 def words(name: str) -> Read:
-    """The words of a list."""
+    """Return a reader of a field's list; it joins the members with spaces."""
     return lambda row: " ".join(map(str, row.get(name) or ()))
 
 
 def plain(value: Any) -> str:
-    """A value of JSON as words."""
+    """Return a JSON value as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
@@ -210,14 +216,14 @@ def _stop_of(row: Document) -> str | None:
     stop = row.get("stop")
     if not isinstance(stop, Mapping):
         return None
-    how = "by force" if stop.get("force") else "its runs are left" if row.get("leave") else "in order"
+    how = "by force" if stop.get("force") else "its runs continue" if row.get("leave") else "in order"
     by = f" by {stop['requested_by']}" if stop.get("requested_by") else ""
     return f"{how}{by}" + (f": {stop['reason']}" if stop.get("reason") else "")
 
 
 _ORIGIN: Facts = (
     ("tags", words("tags")),
-    ("asked by", of("requested_by")),
+    ("requested by", of("requested_by")),
     ("parent", of("parent")),
     ("workflow", of("workflow_id")),
     ("created", at("created_at")),
@@ -225,7 +231,7 @@ _ORIGIN: Facts = (
     ("ended", at("ended_at")),
 )
 _REASON, _FORCE = ("reason",), {"force": True}
-_RECORDED, _FORCED, _GOES_ON = "The stop is recorded.", "The forced stop is recorded.", "It goes on."
+_RECORDED, _FORCED, _GOES_ON = "The stop is recorded.", "The forced stop is recorded.", "It continues."
 
 
 def _is(name: str, *values: object) -> Callable[[Document], bool]:
@@ -241,7 +247,7 @@ STOPPED = ("cancelled", "cancel_timeout")
 
 
 def status_word(row: Document) -> str:
-    """The status; of what somebody stopped a word that nobody takes for a failure."""
+    """Return the status; a run that a person stopped is "stopped", because ``FAILED`` looks like an error."""
     asked_for = row.get("status") == "FAILED" and row.get("outcome") in STOPPED
     return "stopped" if asked_for else str(row.get("status"))
 
@@ -251,9 +257,9 @@ def _status(row: Document) -> Word:
 
 
 def deletion_words(deleted: Document) -> str:
-    """The report of a deletion in a line: who asked and when, what is gone, and what is left and why."""
+    """Return one line about a deletion: who requested it, when, what was removed, and what was kept and why."""
     by = f" by {deleted['requested_by']}" if deleted.get("requested_by") else ""
-    done = f"done {deleted['ended_at']}" if deleted.get("ended_at") else "it goes on"
+    done = f"done {deleted['ended_at']}" if deleted.get("ended_at") else "not done yet"
     gone = [where if n is None else f"{n:,} {where}" for where, n in (deleted.get("gone") or {}).items() if n != 0]
     left = [f"{where}: {why}" for where, why in (deleted.get("left") or {}).items()]
     words = f"asked for {deleted.get('requested_at')}{by}, {done}"
@@ -305,13 +311,13 @@ RUN = Subject(
 
 # --- managers ---------------------------------------------------------------------------------------------------------
 
-#: States of jobs that wait for a slot.
+#: States of a manager's jobs that wait for a slot.
 WAITING = ("buffered", "delayed", "queued")
 JOB_STATES = (*WAITING, "starting", "started", "ended", "skipped")
 
 
 def jobs(row: Document) -> dict[str, int]:
-    """The numbers of jobs; 0 for what the gateway does not tell."""
+    """Return the numbers of jobs by state and result, as far as the document contains them."""
     found = row.get("jobs")
     return {name: value for name, value in found.items() if isinstance(value, int)} if isinstance(found, dict) else {}
 
@@ -321,7 +327,7 @@ def _jobs_in(*names: str) -> Read:
 
 
 def manager_state(row: Document) -> str:
-    """The status of a manager, or that it is paused."""
+    """Return "paused" for a paused manager that still works, and the status of every other manager."""
     return "paused" if row.get("paused") and row.get("status") not in (*TERMINAL, "STOPPING") else status_word(row)
 
 
@@ -346,6 +352,8 @@ def _picks(row: Document) -> bool:
 def _window(row: Document) -> str:
     return f"{row.get('live') or 0} live" + (f" of at most {row['cap']}" if row.get("cap") else "")
 
+
+_JOBS_PRUNED = "the records of its old jobs were removed: it takes the same jobs for new ones"
 
 MANAGER = Subject(
     "manager",
@@ -388,19 +396,19 @@ MANAGER = Subject(
         ("statistics", of("stats")),
         ("state", of("state")),
         *_ORIGIN,
-        ("pruned", lambda row: row.get("jobs_pruned_at") and "its old jobs are removed: they are new to it again"),
+        ("pruned", lambda row: row.get("jobs_pruned_at") and _JOBS_PRUNED),
         ("checked", at("updated_at")),
     ),
     actions=(
         Action("stop", "Stop", _RECORDED, _live, _REASON),
-        Action("leave", "Stop, its runs go on", _RECORDED, _live, _REASON, {"leave": True}, "stop"),
+        Action("leave", "Stop, but let its runs continue", _RECORDED, _live, _REASON, {"leave": True}, "stop"),
         Action("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"),
-        Action("pause", "Pause", "It picks nothing more; what runs goes on.", _picks),
+        Action("pause", "Pause", "It starts no more jobs; its runs continue.", _picks),
         Action("resume", "Resume", _GOES_ON, lambda row: not _picks(row)),
         Action("cap", "Set", "The cap is {cap}.", _live, ("cap",)),
     ),
-    empty="There are none. A manager keeps a stream of runs going under a cap; it is started by crawlctl manager "
-    "start, the API or a schedule.",
+    empty="There are no managers. A manager starts one run after another, with a limit for runs at once. Start it with "
+    "crawlctl manager start, the API or a schedule.",
 )
 JOBS = (
     Column("Job", of("item_id"), right=True),
@@ -425,7 +433,7 @@ STEP_STATES = (
 
 
 def steps(row: Document) -> str:
-    """The steps of a graph by state, in words."""
+    """Return how many steps of a graph are in each state, such as ``2 executing, 5 completed``."""
     found = row.get("counts") or {}
     return ", ".join(f"{found[state]:,} {state}" for state in STEP_STATES if found.get(state))
 
@@ -477,25 +485,25 @@ GRAPH = Subject(
         Action("stop", "Stop the graph", _RECORDED, _open, _REASON),
         Action("force", "Force stop the graph", _FORCED, _open, _REASON, _FORCE, "stop"),
     ),
-    empty="There are none. A graph has runs and functions that depend on each other; it is started by crawlctl graph "
+    empty="There are no graphs. A graph has runs and functions that depend on each other. Start it with crawlctl graph "
     "start, the API or a schedule.",
 )
 
 # --- schedules --------------------------------------------------------------------------------------------------------
 
-#: Decisions about a due time that need a person.
+#: Decisions about a due time that a person should check.
 UNDONE = ("missed", "failed")
 
 
 def begins(row: Document) -> str:
-    """The run, manager or graph that a schedule begins."""
+    """Return the kind and name of the run, manager or graph that a schedule starts."""
     kind = str(row.get("kind"))
     target = (row.get("definition") or {}).get(kind) or {}
     return f"{kind} {target.get('crawler') or target.get('name') or target.get('plan') or ''}".strip()
 
 
 def due_times(row: Document) -> str:
-    """The times at which a schedule is due."""
+    """Return the times at which a schedule is due, as text."""
     found = row.get("definition") or {}
     return (
         f"{found['cron']} {found.get('time_zone', 'UTC')}" if found.get("cron") else f"every {found.get('every_s')} s"
@@ -503,12 +511,12 @@ def due_times(row: Document) -> str:
 
 
 def schedule_state(row: Document) -> str:
-    """The state of a schedule in a word."""
+    """Return the state of a schedule: paused, ended or active."""
     return "paused" if row.get("paused") else "ended" if row.get("ended_at") else "active"
 
 
-def _untold(row: Document) -> list[str]:
-    return ["Temporal is not told yet"] if row.get("in_temporal") is False else []
+def _not_in_temporal(row: Document) -> list[str]:
+    return ["it is not in Temporal yet"] if row.get("in_temporal") is False else []
 
 
 def _began(row: Document) -> Cell:
@@ -556,7 +564,7 @@ SCHEDULE = Subject(
         Column("Schedule", _itself("schedules", "name")),
         Column("Begins", begins),
         Column("Due", due_times),
-        Column("State", lambda row: Word(schedule_state(row), why=[*_why(row), *_untold(row)])),
+        Column("State", lambda row: Word(schedule_state(row), why=[*_why(row), *_not_in_temporal(row)])),
         _page("Next", lambda row: At(row.get("next"))),
         _page("Last", lambda row: At((row.get("last") or {}).get("due_at"))),
         *(_page(one.title, _of_last(one), right=one.right) for one in DUE[1:5]),
@@ -573,12 +581,12 @@ SCHEDULE = Subject(
         ("why", of("pause_reason")),
         ("trouble", of("trouble")),
         ("next", lambda row: ", ".join(row.get("next_due") or ())),
-        ("clock set", _odd_days),
+        ("clock change", _odd_days),
         *map(_option, ("catch_up_s", "end_at", "excluded", "jitter_s", "offset_s", "overlap", "pause_after_failures")),
         _option("start_at"),
         ("revision", of("revision")),
-        ("in Temporal", lambda row: None if row.get("in_temporal") else "not yet; a worker of the role audit tells it"),
-        ("asked by", of("requested_by")),
+        ("in Temporal", lambda row: None if row.get("in_temporal") else "not yet; a worker of the role audit adds it"),
+        ("requested by", of("requested_by")),
         ("created", at("created_at")),
     ),
     actions=(
@@ -586,9 +594,9 @@ SCHEDULE = Subject(
         Action("resume", "Resume", _GOES_ON, _is("paused", True), before="It was not paused."),
         Action("trigger", "Run now"),
         Action("backfill", "Backfill …", asks=("after", "until")),
-        Action("delete", "Delete", "It is deleted; what it began goes on."),
+        Action("delete", "Delete", "It is deleted. Everything that it started continues."),
     ),
-    empty="There are none yet.",
+    empty="There are no schedules yet.",
 )
 
 # --- webhooks ---------------------------------------------------------------------------------------------------------
@@ -602,7 +610,7 @@ def _listed(name: str, otherwise: str = "") -> Read:
     return lambda row: ", ".join((row.get("definition") or {}).get(name) or ()) or otherwise
 
 
-_SKIP = "Resume without what happened meanwhile"
+_SKIP = "Resume and skip missed events"
 
 
 def _webhook_why(row: Document) -> Any:
@@ -627,7 +635,7 @@ WEBHOOK = Subject(
         Column("State", _webhook_state),
         _page("Since", lambda row: At(row.get("paused_at") or row.get("failing_since"))),
         Column("Address", _definition("url")),
-        Column("Told of", _listed("events", "everything")),
+        Column("Events", _listed("events", "everything")),
         Column("Delivered", at("delivered_at")),
         Column("Why", _webhook_why),
         _wide("By", of("requested_by")),
@@ -635,17 +643,17 @@ WEBHOOK = Subject(
     facts=(
         ("webhook", of("name")),
         ("address", _definition("url")),
-        ("told of", _listed("events", "everything")),
+        ("events", _listed("events", "everything")),
         *((name, _listed(name)) for name in ("crawlers", "tags", "flows", "statuses", "outcomes", "secrets")),
         ("state", of("state")),
-        ("fails since", at("failing_since")),
+        ("failing since", at("failing_since")),
         ("last error", of("error")),
         ("paused", of("pause_reason")),
         ("next", _webhook_cure),
         ("delivered", lambda row: At(row["delivered_at"]) if row.get("delivered_at") else "nothing yet"),
         ("up to event", of("through_seq")),
         ("revision", of("revision")),
-        ("asked by", of("requested_by")),
+        ("requested by", of("requested_by")),
         ("created", at("created_at")),
     ),
     actions=(
@@ -655,9 +663,9 @@ WEBHOOK = Subject(
         Action("skip", _SKIP, _GOES_ON, _is("state", "paused"), body={"skip": True}, via="resume"),
         Action("again", "Send again now", _GOES_ON, _is("state", "active", "failing"), via="resume"),
         Action("skip_one", "Leave it out", _GOES_ON, lambda row: False, ("skip_seq",), via="resume"),
-        Action("delete", "Delete", "It is deleted; its deliveries stay on record."),
+        Action("delete", "Delete", "It is deleted. The records of its deliveries are kept."),
     ),
-    empty="There are none yet.",
+    empty="There are no webhooks yet.",
 )
 DELIVERIES = (
     Column("Event", of("seq"), right=True),

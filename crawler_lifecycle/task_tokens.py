@@ -1,10 +1,11 @@
-"""Tokens of a task: its crawler adds tasks and reads the stop of its own run, its runner uploads files.
+"""Tokens of a task: a crawler's token and a files token.
 
-Each does that and nothing else. ``task.<run>.<mac>`` and ``files.<run>.<index>.<attempt>.<mac>``, where a run is named
-by number and uid (``RunRef``), so that no other run that ever gets the number is opened: the mac is
-HMAC-SHA256 over a prefix that belongs to one purpose and version alone, so that a signature made with the same key for
-something else never opens a run. The scheduler service signs, the gateway verifies; both know ``gateway.task_key``.
+With ``task.<run>.<mac>`` a crawler adds tasks to its own run and reads its stop. With
+``files.<run>.<index>.<attempt>.<mac>`` a task's runner uploads files. Neither token allows anything else.
 
+``<run>`` is the number and uid of the run (``RunRef``), because another run may get the same number later. ``<mac>`` is
+an HMAC-SHA256. Its input begins with a prefix for one purpose and version, so a signature for another purpose is not
+valid here. The scheduler service signs tokens and the gateway verifies them. Both know ``gateway.task_key``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import re
 
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: Another version of the token gets another text here, and so another signature.
+#: Prefixes of the signed text. A new version of a token needs a new prefix, so old signatures are no longer valid.
 _PURPOSE = b"crawler-lifecycle/task-token/v2\n"
 _FILES = b"crawler-lifecycle/files-token/v2\n"
-#: As many bytes as the hash gives; a shorter key is weaker than the signature it makes.
+#: Fewest bytes of a key: the size of a SHA-256 digest. A shorter key would weaken the signature.
 KEY_MIN = 32
-#: Indexes and attempts are 32-bit integers of the database.
+#: Greatest index or attempt: the database stores both as 32-bit integers.
 _NUMBER_MAX = 2**31 - 1
 _RUN = r"([1-9][0-9]{0,18}-[0-9a-f]{32})"
 _SHAPE = re.compile(rf"task\.{_RUN}\.([A-Za-z0-9_-]{{43}})", re.ASCII)
@@ -31,16 +32,20 @@ _FILES_SHAPE = re.compile(
 
 
 def sign(key: bytes, run: RunRef) -> str:
-    """The token for this run. Raises ``ValueError`` for a key under ``KEY_MIN`` bytes or an id that no run has."""
+    """Return the crawler's token for this run.
+
+    Raises ``ValueError`` for a key of less than ``KEY_MIN`` bytes or an invalid run.
+    """
     if RunRef.named(str(run)) is None:
-        raise ValueError(f"run_id: {run} is no run")
+        raise ValueError(f"run: {run} is not valid; give a number and a uid of 32 hexadecimal digits")
     return f"task.{run}.{_mac(key, str(run))}"
 
 
 def verify(key: bytes, token: str) -> RunRef | None:
-    """The run that this token is for; ``None`` when it was not signed with this key, or is no such token.
+    """Return the run of this crawler's token.
 
-    Raises ``ValueError`` for a key under ``KEY_MIN`` bytes.
+    Return ``None`` if the token has another form or was signed with another key. Raises ``ValueError`` for a key of
+    less than ``KEY_MIN`` bytes.
     """
     found = _SHAPE.fullmatch(token)
     right = found is not None and hmac.compare_digest(_mac(key, found[1]), found[2])
@@ -48,19 +53,23 @@ def verify(key: bytes, token: str) -> RunRef | None:
 
 
 def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
-    """The token for uploading this task's files. It is good while the task has not ended on record.
+    """Return the token for uploading this task's files.
 
-    Raises ``ValueError`` for a key under ``KEY_MIN`` bytes or numbers that no task has.
+    The gateway accepts it until the database says that the task has ended. Raises ``ValueError`` for a key of less
+    than ``KEY_MIN`` bytes, an invalid run, or an index or attempt out of range.
     """
     if RunRef.named(str(run)) is None or not (0 <= index <= _NUMBER_MAX and 1 <= attempt <= _NUMBER_MAX):
-        raise ValueError(f"run {run}, index {index}, attempt {attempt}: there is no such task")
+        raise ValueError(f"run {run}, index {index}, attempt {attempt}: no task can have these numbers")
     task = f"{run}.{index}.{attempt}"
     return f"files.{task}.{_mac(key, task, _FILES)}"
 
 
 def verify_files(key: bytes, token: str) -> tuple[RunRef, int, int] | None:
-    """Run, index and attempt that this token is for; ``None`` when it was not signed with this key, or is no such
-    token. Raises ``ValueError`` for a key under ``KEY_MIN`` bytes."""
+    """Return the run, index and attempt of this files token.
+
+    Return ``None`` if the token has another form or was signed with another key. Raises ``ValueError`` for a key of
+    less than ``KEY_MIN`` bytes.
+    """
     found = _FILES_SHAPE.fullmatch(token)
     if found is None or not hmac.compare_digest(_mac(key, found[1], _FILES), found[5]):
         return None
@@ -71,7 +80,7 @@ def verify_files(key: bytes, token: str) -> tuple[RunRef, int, int] | None:
 def _mac(key: bytes, named: str, purpose: bytes = _PURPOSE) -> str:
     if len(key) < KEY_MIN:
         raise ValueError(
-            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {KEY_MIN} random ones or more"
+            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {KEY_MIN} or more random bytes"
         )
     digest = hmac.digest(key, purpose + named.encode(), hashlib.sha256)
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

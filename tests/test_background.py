@@ -223,7 +223,7 @@ async def test_what_is_beside_ends_with_it_and_an_error_of_it_is_told(caplog: py
         await asyncio.sleep(0)
         beside.leave()
     assert ended == [1]
-    assert "a task in the background ended" in caplog.text
+    assert "a background task ended with an error" in caplog.text
 
 
 async def test_what_is_beside_ends_also_where_a_time_limit_in_it_runs_out_at_that_moment() -> None:

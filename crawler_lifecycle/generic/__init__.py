@@ -1,5 +1,5 @@
-"""A Scrapy project of its own: the crawler ``site``, which follows every link of one site.
+"""A Scrapy project with the crawler ``site``, which follows every link of one site.
 
-It stands in the package so that it is there wherever the package is installed, but nothing of ours imports it and it
-imports nothing of ours: the runner starts it like anybody's project, by the folder of its ``scrapy.cfg``.
+The package contains it, so every installation has it. Our code does not import it, and it does not import our code. The
+runner starts it like any other project: in the folder of its ``scrapy.cfg``.
 """

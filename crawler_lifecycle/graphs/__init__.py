@@ -1,7 +1,7 @@
-"""Graphs: what users import. Nothing beside the standard library is loaded before a gateway is asked.
+"""Graphs: the names that users import.
 
-``graphs.oban`` and ``graphs.chancy`` have the same under the names of Oban Pro and Chancy; ``graphs.testing`` runs it
-in memory.
+The import loads no third-party packages; the HTTP client is loaded when a gateway is first used. ``graphs.oban`` and
+``graphs.chancy`` offer the names of Oban Pro and Chancy. ``graphs.testing`` executes graphs in memory.
 """
 
 from .fanning import fan_out

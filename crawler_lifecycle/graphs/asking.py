@@ -1,7 +1,7 @@
-"""The platform that a handle asks: each question can be awaited and can be a plain call.
+"""The platform that handles use, and calls that work both in async code and in plain code.
 
-One rule decides (``asked``): where an event loop runs in this thread, a question is a coroutine, and another thread
-asks; elsewhere it is the answer.
+The decorator ``asked`` makes such a call. If an event loop runs in the caller's thread, the call returns a coroutine,
+and another thread does the work. Otherwise the call returns the result.
 """
 
 from __future__ import annotations
@@ -21,30 +21,38 @@ _current: list[Platform] = []
 
 
 def use(platform: Platform | None) -> Platform | None:
-    """Have every handle of this process ask this one (``None``: the gateway that is found); the former one."""
+    """Set the platform for all handles of this process, and return the former one.
+
+    ``None`` means the gateway that ``crawlctl`` would call.
+    """
     former = _current[0] if _current else None
     _current[:] = [platform] if platform else []
     return former
 
 
 def current() -> Platform:
-    """The one that is in use, else the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``, and
-    ``InvalidRequest`` where a worker imports the module that asks."""
+    """Return the platform in use; by default the gateway that ``crawlctl`` would call.
+
+    Raises ``PlatformUnavailable``. Raises ``InvalidRequest`` if a worker imports a module that starts a graph or asks
+    about one at import.
+    """
     if not _current:
         check_program("a graph is started or asked")
-        from .client import Gateway  # with its HTTP client, which a function in a worker can do without
+        from .client import Gateway  # loads an HTTP client, which functions in a worker do not need
 
         _current.append(Gateway())
     return _current[0]
 
 
 def asked(ask: Callable[Q, object]) -> Callable[Q, Any]:
-    """The same as a question: its answer; within a running event loop a coroutine that gives it, which holds up nothing
-    else there."""
+    """Return the decorated call: in a running event loop it returns a coroutine, elsewhere the result of ``ask``.
+
+    The coroutine does not block the event loop: it calls ``ask`` in another thread.
+    """
 
     @functools.wraps(ask)
     def question(*args: Q.args, **kwargs: Q.kwargs) -> Any:
-        asyncio: Any = sys.modules.get("asyncio")  # whoever runs a loop has it; others need not load it
+        asyncio: Any = sys.modules.get("asyncio")  # loaded if an event loop runs; not imported here, to save time
         if asyncio is None or asyncio._get_running_loop() is None:
             return ask(*args, **kwargs)
         return asyncio.to_thread(ask, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Calls the code of a step, and reads what it returned: in a worker's process, and in a test."""
+"""Calls the code of a step and reads its return value, in a worker's process or in a test."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from .workflow import Workflow
 
 
 class NotCallable(InvalidRequest):
-    """This code cannot be called as the step says, however often it is tried."""
+    """Raised if the code can never be called as the step requires; a retry cannot help."""
 
 
-#: What a call came to: a graph is to be attached below the step; after ``None`` that is completed and records nothing.
+#: Meaning of a return value. A ``Workflow`` is attached below the step. After ``None`` the step is completed and has no
+#: result.
 Meant = Cancel | Snooze | Record | Workflow | None
 
 
 def execute(
     name: str, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]], *, graft: bool
 ) -> Meant:
-    """Return what is meant by what the code of this name returns, which is called as the job of its spec (``what``)
-    says.
+    """Call the code with this name and return the meaning of its return value.
 
-    ``context`` gives what a cascade gets. ``graft``: whether it may return a graph. Raises ``NotCallable``, what the
-    code raises, and ``TypeError`` for an answer that makes no sense.
+    ``what`` is the job in the step's spec. ``context`` returns the context of a cascade. ``graft`` allows the code to
+    return a graph. Raises ``NotCallable``, any error of the code, and ``TypeError`` for a return value that is not
+    allowed.
     """
     executing(job)
     try:
@@ -39,29 +40,27 @@ def execute(
 
 
 def function(name: str) -> Any:
-    """Return what ``module:qualname`` names: a function, or a class. Raises ``NotCallable``, and whatever the module
-    raises.
+    """Return the function or class that ``module:qualname`` names.
 
-    Only what is defined in the module itself: whoever may send a graph may call what its author wrote to be called, and
-    not all that it imports.
+    It must be defined in the module itself. People who may send graphs may call the code that an author wrote, but not
+    everything that the author's module imports. Raises ``NotCallable`` and any error of the module.
     """
     module_name, _, qualname = name.partition(":")
     found: Any = importlib.import_module(module_name)
     for part in qualname.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise NotCallable(f"{name}: the module has nothing of this name now; bring it back, or send another graph")
-    place = (getattr(found, "__module__", None), getattr(found, "__qualname__", None))
-    if place != (module_name, qualname) or not callable(found):
-        raise NotCallable(f"{name}: it is no function or class that this module defines; name it where it is defined")
+        raise NotCallable(f"{name}: the module has no such name now; define it again, or send another graph")
+    defined = (getattr(found, "__module__", None), getattr(found, "__qualname__", None))
+    if defined != (module_name, qualname) or not callable(found):
+        raise NotCallable(f"{name}: the module defines no such function or class; name the module that defines it")
     return found
 
 
 def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]]) -> object:
-    """Return what the code returns, when it is called as the job of its spec (``what``) says; async code is run to its
-    end.
+    """Call the code as the job in the step's spec (``what``) says, and return its return value.
 
-    Raises ``NotCallable``, and what the code raises.
+    An awaitable is awaited to its end. Raises ``NotCallable`` and any error of the code.
     """
     style = what.get("style", "plain")
     args: list[Any] = []
@@ -70,7 +69,7 @@ def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Calla
         name, args = f"{name}.process", [job]
         code = getattr(code(), "process", None) if isinstance(code, type) else None
         if not callable(code):
-            raise NotCallable(f"{name}: it is no class with a method process(self, job); bring that back")
+            raise NotCallable(f"{name}: it must be a class with a method process(self, job); define that method again")
     elif style == "plain":
         kwargs = of_json(what.get("args", {}))
     else:
@@ -79,7 +78,7 @@ def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Calla
     found = code(*args, **kwargs)
     if not inspect.isawaitable(found):
         return found
-    import asyncio  # whoever writes no async function need not load it
+    import asyncio  # imported here because most functions are not async
 
     async def awaited() -> object:
         return await found
@@ -88,33 +87,33 @@ def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Calla
 
 
 def read(name: str, found: object, what: Mapping[str, Any], *, graft: bool) -> Meant:
-    """Return what is meant by what the code returned. Raises ``TypeError`` for what makes no sense."""
+    """Return the meaning of a return value. Raises ``TypeError`` for a return value that is not allowed."""
     if inspect.iscoroutine(found):
         found.close()
-        raise TypeError(f"{name} returned a coroutine, of which nothing was executed; await it")
+        raise TypeError(f"{name} returned a coroutine that was never awaited; await it in the function")
     if inspect.isgenerator(found) or inspect.isasyncgen(found):
-        raise TypeError(f"{name} returned a generator, of which nothing was executed; return a list")
+        raise TypeError(f"{name} returned a generator, which is not executed; return a list")
     if isinstance(found, Workflow) and not graft:
-        raise TypeError(f"{name} returned a Workflow and is no graft; add it with add_graft")
+        raise TypeError(f"{name} returned a Workflow, but the step is no graft; add the step with add_graft")
     if isinstance(found, Workflow) and found.id == current_job().graph:
-        raise TypeError(f"{name} returned the graph that it is in; return a new Workflow, or None for nothing")
+        raise TypeError(f"{name} returned the graph that it belongs to; return a new Workflow, or None for nothing")
     if isinstance(found, Cancel | Snooze | Record | Workflow):
         return found
     if found is None or what.get("style") == "worker" or not what.get("record", True):
         return None
     if graft:
         cure = "return a Workflow, or None for nothing"
-        raise TypeError(f"{name} grafts, and returned {type(found).__name__}; {cure}")
+        raise TypeError(f"{name} is a graft and returned {type(found).__name__}; {cure}")
     return Record(found)
 
 
 def _check_signature(name: str, code: Any, args: list[Any], kwargs: Mapping[str, Any]) -> None:
     try:
         signature = inspect.signature(code)
-    except (TypeError, ValueError):  # one that is not written in Python
+    except (TypeError, ValueError):  # code that is not written in Python may have no signature
         return
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         given = ", ".join(kwargs) or ("nothing", "one argument", "the item and the context")[len(args)]
-        raise NotCallable(f"{name}{signature}: {error}; the step gives it {given}") from None
+        raise NotCallable(f"{name}{signature}: {error}; the step passes {given}; change one of the two") from None

@@ -1,9 +1,10 @@
 """Graphs under the names of Chancy: ``chancy``, ``chancy.plugins.workflow`` and ``chancy.plugins.leadership`` become
 ``crawler_lifecycle.graphs.chancy``.
 
-What only drives Chancy's own loop (``Leadership``, ``polling_interval``, ``max_workflows_per_run``,
-``process_workflow``, ``run``, ``get_scope``, ``migrate_key``, ``migrate_package``, ``api_plugin``), and what prunes
-(``pruning_rule``, ``cleanup``), is there and does nothing: a graph goes on by itself, and the installation prunes.
+Some names exist and do nothing. A graph here needs no loop, so these have no effect: ``Leadership``,
+``polling_interval``, ``max_workflows_per_run``, ``process_workflow``, ``run``, ``get_scope``, ``migrate_key``,
+``migrate_package``, ``api_plugin``. The installation removes old workflows, so ``pruning_rule`` and ``cleanup`` have no
+effect either.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Chancy:
-    """``async with Chancy(address, plugins=[…])``: the gateway with this address, else the one that is found."""
+    """A connection: ``async with Chancy(address, plugins=[…])`` uses the gateway with this address.
+
+    Without an ``http://`` or ``https://`` address it uses the gateway that ``crawlctl`` would call.
+    """
 
     def __init__(self, dsn: str | None = None, *, plugins: abc.Sequence[Any] = (), **_: Any) -> None:
         self.dsn, self.plugins = dsn, list(plugins)
@@ -37,12 +41,12 @@ class Chancy:
 
     async def __aenter__(self) -> Self:
         if self.dsn is not None and self.dsn.startswith(("http://", "https://")):
-            from .client import Gateway  # with its HTTP client
+            from .client import Gateway  # loads an HTTP client
 
             self._former.append(use(Gateway(self.dsn)))
         elif self.dsn is not None:
-            scheme = self.dsn.partition(":")[0]  # the rest may hold a password
-            warnings.warn(f"Chancy({scheme}:…): no address of a gateway; the one that is found is used", stacklevel=2)
+            scheme = self.dsn.partition(":")[0]  # the rest may contain a password
+            warnings.warn(f"Chancy({scheme}:…): no address of a gateway; using the gateway of crawlctl", stacklevel=2)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -51,7 +55,7 @@ class Chancy:
 
 
 class Leadership:
-    """Here to be named in ``plugins``; it does nothing."""
+    """A plugin that does nothing; it exists so that users can name it in ``plugins``."""
 
     def __init__(self, **_: Any) -> None: ...
 
@@ -79,27 +83,27 @@ class Job:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     queue: str = "default"
     priority: int = 0
-    """A higher one is first."""
+    """Greater numbers come first."""
     max_attempts: int = 1
     scheduled_at: datetime | None = None
     limits: abc.Sequence[Limit] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def with_kwargs(self, **kwargs: Any) -> Self:
-        """Called with these."""
+        """Return the same job with other arguments."""
         return replace(self, kwargs=kwargs)
 
     def __getattr__(self, name: str) -> Callable[[Any], Self]:
-        """``with_queue``, ``with_priority`` and so on: the same job with another value of that field."""
+        """Return ``with_queue``, ``with_priority`` and so on: they return the same job with another field value."""
         if name.removeprefix("with_") in _JOB_FIELDS and name.startswith("with_"):
             return lambda value: replace(self, **{name.removeprefix("with_"): value})
-        raise AttributeError(f"a Job has no {name!r}")
+        raise AttributeError(f"a Job has no attribute {name!r}")
 
     def new(self) -> NewJob:
-        """The same for a graph. What it returns is not recorded, as there."""
+        """Return the job as a graph takes it. As in Chancy, the function's return value is not recorded."""
         times = [limit.value for limit in self.limits if limit.type_ is Limit.Type.TIME]
         if len(times) != len(self.limits):
-            raise refusal("limits", self.limits, "give limits of time; LIFECYCLE_PLANS__MEMORY limits memory")
+            raise refusal("limits", self.limits, "give time limits only; LIFECYCLE_PLANS__MEMORY limits memory")
         made = function(
             self.func, "plain", self.kwargs, record=False, **({"meta": dict(self.meta)} if self.meta else {})
         )
@@ -116,7 +120,7 @@ _JOB_FIELDS = ("queue", "priority", "max_attempts", "scheduled_at", "limits", "m
 
 
 def job(**options: Any) -> Callable[[F], F]:
-    """A decorator: the function can be a step, and ``function.job`` is its ``Job``."""
+    """Return a decorator that gives the function an attribute ``job``, so that it can be a step."""
 
     def decorated(func: F) -> F:
         func.job = Job(func, **options)  # type: ignore[attr-defined]
@@ -134,7 +138,7 @@ def _new_job(thing: Any) -> NewJob:
 
 
 class StepState(Enum):
-    """States of a step (there ``QueuedJob.State``)."""
+    """States of a step (in Chancy ``QueuedJob.State``)."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -143,7 +147,7 @@ class StepState(Enum):
     FAILED = "failed"
 
 
-#: Ours -> theirs. A cancelled step that had not begun has no state.
+#: Our state of a step -> Chancy's state. A step that was cancelled before it began has no state in Chancy.
 _STEP_STATES = {
     **dict.fromkeys(("suspended", "scheduled", "available"), StepState.PENDING),
     "executing": StepState.RUNNING,
@@ -156,19 +160,19 @@ _COLOURS = {"pending": "lightblue", "running": "yellow", "succeeded": "lightgree
 
 @dataclass
 class WorkflowStep:
-    """A step: what it does, and what became of it when the workflow was fetched."""
+    """A step: its job, and its state when the workflow was fetched."""
 
     job: Any
     step_id: str
     dependencies: list[str] = field(default_factory=list)
     state: StepState | None = StepState.PENDING
     job_id: str | None = None
-    """Set once it has begun."""
+    """``None`` until the step begins."""
 
 
 @dataclass
 class Workflow:
-    """A graph of steps, as built or as fetched.
+    """A graph of steps, built here or fetched from the gateway.
 
     >>> import asyncio
     >>> from crawler_lifecycle.graphs.chancy import Chancy, Workflow, WorkflowPlugin, job
@@ -203,7 +207,7 @@ class Workflow:
     updated_at: datetime | None = None
 
     def add(self, step_id: Any, job: Any, dependencies: abc.Sequence[str] | None = None) -> Self:
-        """Add a step, or replace the one with this id. Step and job may be the other way round."""
+        """Add a step, or replace the step with this id. ``step_id`` and ``job`` may be given in either order."""
         if not isinstance(step_id, str):
             step_id, job = job, step_id
         if not isinstance(step_id, str):
@@ -235,7 +239,7 @@ class Workflow:
 
     @property
     def is_complete(self) -> bool:
-        """Completed, or failed."""
+        """Return whether the workflow is completed or failed."""
         return self.state in (Workflow.State.COMPLETED, Workflow.State.FAILED)
 
     @property
@@ -244,15 +248,17 @@ class Workflow:
 
     @property
     def steps_by_state(self) -> dict[StepState | None, list[WorkflowStep]]:
-        """State -> its steps; states that no step has are left out."""
+        """Return the steps by state, without empty states."""
         found: dict[StepState | None, list[WorkflowStep]] = {}
         for step in self.steps.values():
             found.setdefault(step.state, []).append(step)
         return found
 
     def spec(self, there: Collection[str] = ()) -> GraphSpec:
-        """The graph as it is sent, or what is to be added to the steps that are there: nothing more starts once a step
-        has failed. Raises ``InvalidRequest``."""
+        """Return the graph to send, without the steps named in ``there``, which the gateway already has.
+
+        After a step has failed for good, no other step starts. Raises ``InvalidRequest``.
+        """
         found = AnyOrder(self.name, id=self.id, fail_fast=True, check_deps=not there)
         for step in (one for one in self.steps.values() if one.step_id not in there):
             found.add(step.step_id, _new_job(step.job), step.dependencies)
@@ -260,19 +266,19 @@ class Workflow:
 
 
 class Sequence:
-    """Steps ``step_0``, ``step_1``, …, each after the one before."""
+    """Steps ``step_0``, ``step_1``, …; each waits for the one before."""
 
     def __init__(self, name: str, jobs: abc.Sequence[Any] | None = None) -> None:
         self.name, self.jobs = name, list(jobs or [])
         self.id = new_id()
 
     def add(self, job: Any) -> Self:
-        """Add a step at the end."""
+        """Append a step."""
         self.jobs.append(job)
         return self
 
     def push(self, chancy: Chancy) -> Any:
-        """Start it; its id."""
+        """Start the sequence as a workflow and return its id."""
         workflow = Workflow(self.name, id=self.id)
         for n, one in enumerate(self.jobs):
             workflow.add(f"step_{n}", one, [f"step_{n - 1}"] if n else [])
@@ -284,7 +290,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule for removing ended workflows. Here it is only read: the installation prunes."""
+    """A rule for the removal of ended workflows. It has no effect here: the installation removes them."""
 
     text: str
 
@@ -295,12 +301,12 @@ class Rule:
         return Rule(f"({self.text} OR {other.text})")
 
     def to_sql(self) -> str:
-        """The rule as a condition."""
+        """Return the rule as an SQL condition."""
         return self.text
 
 
 class Age(Rule):
-    """``Age() > 3600``."""
+    """The age of a workflow in seconds, to build a rule such as ``Age() > 3600``."""
 
     def __init__(self) -> None:
         super().__init__("age")
@@ -313,7 +319,7 @@ class Age(Rule):
 
 
 class WorkflowPlugin:
-    """Workflows of a gateway. Every method that is awaited there can be a plain call here as well."""
+    """Starts and fetches workflows of a gateway. Methods that Chancy awaits can also be plain calls here."""
 
     class Rules:
         """The parts of a ``pruning_rule``."""
@@ -333,8 +339,11 @@ class WorkflowPlugin:
     @staticmethod
     @asked
     def push(chancy: Chancy, workflow: Workflow) -> str:
-        """Start a workflow, or add to the one with this id the steps that it does not have; the id. Raises
-        ``InvalidRequest`` for a dependency that is no step, and for a cycle."""
+        """Start a workflow and return its id.
+
+        If the gateway already has a workflow with this id, its missing steps are added. Raises ``InvalidRequest`` for
+        an unknown dependency and for a cycle.
+        """
         platform = current()
         if platform.find(states=(), keys=[workflow.id], limit=1):
             more = workflow.spec({one["path"] for one in platform.jobs(workflow.id, None)})
@@ -349,7 +358,7 @@ class WorkflowPlugin:
     @staticmethod
     @asked
     def fetch_workflow(chancy: Chancy, id_: str) -> Workflow | None:
-        """``Workflow`` as it is now; ``None`` when there is none."""
+        """Return the ``Workflow`` in its present state; ``None`` if it does not exist."""
         try:
             return _fetched(id_)
         except KeyError:
@@ -360,7 +369,7 @@ class WorkflowPlugin:
     def fetch_workflows(
         chancy: Chancy, *, states: Collection[str] | None = None, ids: abc.Sequence[str] | None = None, limit: int = 100
     ) -> list[Workflow]:
-        """List of ``Workflow``, newest first, in one of these states and with one of these ids."""
+        """Return up to ``limit`` workflows in these states and with these ids, newest first."""
         wanted = {str(getattr(state, "value", state)) for state in states or Workflow.State}
         if ids is not None and not ids:
             return []
@@ -374,13 +383,16 @@ class WorkflowPlugin:
     def wait_for_workflow(
         chancy: Chancy, workflow_id: str, *, interval: int = 1, timeout: float | None = None
     ) -> Workflow:
-        """``Workflow`` once it has ended, also by a failure. Raises ``KeyError`` and ``TimeoutError``."""
+        """Wait until the ``Workflow`` has completed, failed or been cancelled, and return it.
+
+        Raises ``KeyError`` if it does not exist, and ``TimeoutError`` after ``timeout`` seconds.
+        """
         current().wait(workflow_id, timeout)
         return _fetched(workflow_id)
 
     @staticmethod
     def generate_dot(workflow: Workflow, output: TextIO) -> None:
-        """Write a workflow for Graphviz."""
+        """Write a workflow to ``output`` in the DOT language of Graphviz."""
         name, lines = _escaped(workflow.name), []
         for step_id, step in workflow:
             state = step.state.value if step.state else "unstarted"
@@ -394,21 +406,21 @@ class WorkflowPlugin:
         output.write(f'  labelloc="t";\n  label="Workflow: {name}\\nState: {workflow.state.value}";\n}}\n')
 
     async def cleanup(self, chancy: Chancy) -> None:
-        """Nothing: ``crawlctl db prune`` removes steps and results of what ended long ago."""
+        """Do nothing: ``crawlctl db prune`` removes steps and results of old graphs."""
 
     async def process_workflow(self, *_: Any) -> None:
-        """Nothing: a graph goes on by itself, and workers of the role ``plans`` execute its steps."""
+        """Do nothing: a graph needs no loop, and workers execute its steps."""
 
     run = process_workflow
 
     @staticmethod
     def get_scope(*_: Any) -> None:
-        """Nothing: there is no loop, ``crawlctl db upgrade`` makes the tables, and the gateway has ``/v1/graphs``."""
+        """Do nothing: there is no loop, ``crawlctl db upgrade`` makes tables, and the gateway has ``/v1/graphs``."""
 
     migrate_key = migrate_package = api_plugin = get_scope
 
 
-#: Theirs -> states of graphs that may be meant. A graph may execute still when a step of it has failed.
+#: Chancy's state of a workflow -> our possible states. A graph may still execute after one of its steps has failed.
 _GRAPH_STATES = {
     "pending": ("executing",),
     "running": ("executing",),
@@ -420,7 +432,7 @@ _GRAPH_STATES = {
 def _fetched(workflow_id: str) -> Workflow:
     rows = current().find(states=(), keys=[workflow_id], limit=1)
     if not rows:
-        raise KeyError(f"no workflow has the id {workflow_id!r}")
+        raise KeyError(f"no workflow has the id {workflow_id!r}; push it first")
     return _workflow(rows[0])
 
 

@@ -1,7 +1,8 @@
-"""``Platform`` over HTTP: the gateway's routes below ``/v1/graphs``.
+"""``Platform`` over HTTP: uses the gateway's routes below ``/v1/graphs``, and those of run files.
 
-The gateway is found as ``crawlctl`` finds it: ``LIFECYCLE_GATEWAY__URL``, the file ``LIFECYCLE_CONFIG``, or the
-``crawlctl dev`` of this folder or one above it. A command has a key of its own, so that a repeat does nothing twice.
+The address comes from the same sources as for ``crawlctl``: ``LIFECYCLE_GATEWAY__URL``, then the file that
+``LIFECYCLE_CONFIG`` names, then the ``crawlctl dev`` stack of this folder or a folder above. Each ``POST`` has an
+idempotency key, so a repeated request takes effect only once.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from .platform import Document, PlatformUnavailable, with_above
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 30.0
-#: The longest that one question may wait for an end, and the pauses between tries while the gateway is away.
+#: Longest wait for a graph's end in one request; pauses between tries while the gateway is unavailable. Seconds.
 WAIT_S, PAUSES_S = 30.0, (0.5, 1.0, 2.0, 4.0)
-#: Paths that one question names; of more, everything is asked for and the rest left out here.
+#: Most paths in one request. For more paths all steps are requested and filtered here.
 PATHS_MAX = 50
 PAGE_SIZE = 500
 
@@ -47,7 +48,10 @@ _ERRORS: Mapping[str, type[LifecycleError]] = {
 
 
 class Gateway:
-    """One gateway; ``None``: the one that is found. Raises ``PlatformUnavailable`` when there is none."""
+    """A platform that is a gateway. Without ``url`` it is the gateway that ``crawlctl`` would call.
+
+    Raises ``PlatformUnavailable`` if no gateway is known or the address is wrong.
+    """
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
         if url is None:
@@ -56,9 +60,9 @@ class Gateway:
             token = _setting("token")
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.hostname:
-            raise PlatformUnavailable(f"{url!r} is no address of a gateway; give one such as http://127.0.0.1:8500")
+            raise PlatformUnavailable(f"{url!r} is not a gateway's address; give one such as http://127.0.0.1:8500")
         self.url = url.rstrip("/")
-        # Certificates take time that plain HTTP does not need, and no proxy leads to this machine.
+        # Plain HTTP needs no certificates, and loading them takes time. A proxy cannot reach this machine's loopback.
         allowed = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(
             headers={"User-Agent": "crawler-lifecycle-graphs"} | allowed,
@@ -129,7 +133,7 @@ class Gateway:
     def run_files(self, run_id: int) -> list[RunFile]:
         found = self._call("GET", f"/v1/runs/{run_id}/files")
         if found["left_out"]:
-            raise InvalidRequest(f"run {run_id}: it has more files than can be read here; download its archive")
+            raise InvalidRequest(f"run {run_id}: it has too many files to list here; download its archive")
         return [RunFile(run_id, file["name"], file["bytes"]) for file in found["files"]]
 
     def read_file(self, file: RunFile, offset: int) -> bytes:
@@ -139,7 +143,7 @@ class Gateway:
         answer = self._answer("GET", f"/v1/runs/{file.run_id}/file", None, part, name=file.name)
         if answer.status_code != 206:
             self._document(answer)
-            raise PlatformUnavailable(f"{self.url} gives no parts of files; its build is older than this client")
+            raise PlatformUnavailable(f"the gateway at {self.url} ignores Range; its build is too old: update it")
         return answer.content
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
@@ -150,7 +154,7 @@ class Gateway:
             if status["state"] not in ("executing", "draft"):
                 return status
             if until is not None and time.monotonic() >= until:
-                raise TimeoutError(f"graph {key!r} has not ended within {timeout_s:g} s; it goes on")
+                raise TimeoutError(f"graph {key!r} has not ended within {timeout_s:g} s; it continues")
 
     # --- transport -------------------------------------------------------------------------------------------------
 
@@ -158,7 +162,7 @@ class Gateway:
         return int(self._call("POST", f"{_graph(key)}/{name}", body)["count"])
 
     def _about(self, key: str, what: str, paths: Sequence[str] | None) -> list[Document]:
-        """All pages about these steps; none when there is no such graph."""
+        """Return all pages about these steps; no pages if the graph does not exist."""
         named = {"path": list(paths)} if paths is not None and len(paths) <= PATHS_MAX else {}
         try:
             return list(self._pages(f"{_graph(key)}/{what}", named))
@@ -178,7 +182,7 @@ class Gateway:
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         if method == "POST":
-            headers["Idempotency-Key"] = uuid.uuid4().hex  # the same in every try of this call
+            headers["Idempotency-Key"] = uuid.uuid4().hex  # retries of this call have the same key
         return self._document(self._answer(method, path, data, headers, **params))
 
     def _answer(
@@ -196,10 +200,10 @@ class Gateway:
                 if answer.status_code not in (429, 502, 503, 504) or pause is None:
                     return answer
             time.sleep(pause)
-        raise AssertionError  # the last turn returns or raises
+        raise AssertionError  # unreachable: the last try returns or raises
 
     def _document(self, answer: httpx.Response) -> Document:
-        """Return what it answered. Raises the error that a ``Platform`` raises for such a problem."""
+        """Return the JSON document of a response. For a problem document, raise the matching error of ``Platform``."""
         try:
             found = answer.json() if answer.content else {}
         except ValueError:
@@ -207,7 +211,7 @@ class Gateway:
         if answer.is_success and isinstance(found, dict):
             return found
         if answer.is_success:
-            raise PlatformUnavailable(f"{self.url} is no gateway of ours; check LIFECYCLE_GATEWAY__URL")
+            raise PlatformUnavailable(f"{self.url} is not our gateway; check LIFECYCLE_GATEWAY__URL")
         problem, status = found if isinstance(found, dict) else {}, answer.status_code
         what = f"{answer.request.method} {answer.request.url.path}: HTTP {status}"
         text = str(problem.get("detail") or problem.get("title") or what)
@@ -221,16 +225,16 @@ def _setting(name: str) -> str | None:
     try:
         return dev_json.gateway_setting(name)
     except dev_json.ConfigUnreadable as error:
-        raise PlatformUnavailable(f"{error}; name a TOML file, or unset it") from None
+        raise PlatformUnavailable(f"{error}; set it to a TOML file, or unset it") from None
 
 
 def found() -> tuple[str, str | None]:
-    """Address and token of the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
+    """Return address and token of the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
     if url := _setting("url"):
         return url, _setting("token")
     stack = dev_json.nearest(log.warning)
     if stack is not None and stack.known.get("gateway"):
-        return str(stack.known["gateway"]), None  # it asks for no token, and gets none
+        return str(stack.known["gateway"]), None  # the gateway of ``crawlctl dev`` needs no token
     cure = "set LIFECYCLE_GATEWAY__URL, or start crawlctl dev in this folder or one above it"
     raise PlatformUnavailable(f"no gateway is known; {cure}")
 
@@ -240,6 +244,6 @@ def _graph(key: str) -> str:
 
 
 def _wanted(paths: Sequence[str] | None) -> Callable[[str], bool]:
-    """Return whether a step is one of these or in one of these."""
+    """Return a test for paths: true for the path of one of these steps, or of a step in one of these graphs."""
     chosen = None if paths is None else set(paths)
     return lambda path: chosen is None or not chosen.isdisjoint(with_above(path))

@@ -1,4 +1,4 @@
-"""``fan_out``: a graph with one step for each item, which a graft returns."""
+"""``fan_out``: builds a graph with one step for each item, for a graft to return."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from crawler_lifecycle.domain.graph.spec import NAME_MAX, STEPS_MAX
 
 from .workflow import Workflow
 
-#: Characters that stay of a key that is no name of a step as it is; a hash of the whole key comes behind them.
+#: Characters kept of a key that is too long for a step's name; a hash of the whole key follows.
 _KEPT = 60
 
 
 def fan_out(items: Iterable[Any], step: Callable[[Any], Any], *, key: str | Callable[[Any], Any]) -> Workflow:
-    """One step for each item, named by its key: a graph that a graft returns. Raises ``InvalidRequest``.
+    """Return a graph with one step for each item, which a graft can return. Raises ``InvalidRequest``.
 
-    ``step`` gets an item and returns what the step does: ``crawl(…)``, a worker's ``.new(…)``, or a function with its
-    arguments, ``(function, {…})``. ``key``: the field, or a function of the item, whose value names the step; two items
-    of one name are refused. Items are read one by one, and no more than a graph has steps.
+    ``step`` gets an item and returns the job of its step: ``crawl(…)``, a worker's ``.new(…)``, or a function with its
+    arguments, ``(function, {…})``. ``key`` is a field of the item, or a function of the item. Its value becomes the
+    name of the step. Two items with the same name are refused, and so are more items than a graph may have steps. Items
+    are read one by one.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl, current_job, fan_out
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -38,16 +39,17 @@ def fan_out(items: Iterable[Any], step: Callable[[Any], Any], *, key: str | Call
     found, keys = Workflow(), dict[str, Any]()
     for number, item in enumerate(items):
         if number >= STEPS_MAX:
-            cure = f"give each step several of them, or read them in parts (limit={STEPS_MAX})"
+            cure = f"give each step several items, or read the items in parts (limit={STEPS_MAX})"
             raise InvalidRequest(f"items: more than {STEPS_MAX} are too many for one graph; {cure}")
         if not callable(key) and (not isinstance(item, Mapping) or key not in item):
-            raise refusal(f"item {number}", item, f"it has no field {key!r:.100}; name one that each item has")
+            raise refusal(f"item {number}", item, f"it has no field {key!r:.100}; name a field that each item has")
         value = key(item) if callable(key) else item[key]
         name = _name(value)
         if not name:
-            raise refusal(f"key of item {number}", value, "give a text or a number that names it")
+            raise refusal(f"key of item {number}", value, "give a text or a number that can name its step")
         if name in keys:
-            raise refusal(f"key of item {number}", value, f"step {shown(name)} is that of {keys[name]!r:.100}")
+            cure = f"key {keys[name]!r:.100} already has the step {shown(name)}; use different keys"
+            raise refusal(f"key of item {number}", value, cure)
         keys[name], what = value, step(item)
         job, args = what if isinstance(what, tuple) else (what, None)
         found.add(name, job, args=args)
@@ -55,7 +57,7 @@ def fan_out(items: Iterable[Any], step: Callable[[Any], Any], *, key: str | Call
 
 
 def _name(value: Any) -> str:
-    """The key as the name of a step; an empty text where it cannot be one."""
+    """Return the name of a step for this key; an empty text if the key cannot name a step."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     whole = str(value).strip()

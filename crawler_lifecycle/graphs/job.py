@@ -1,4 +1,4 @@
-"""``Job``: a step as the code sees it that it calls, and as a handle finds it; and what that code may answer."""
+"""``Job``: a step as its own code and as handles see it, and the special return values of that code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from crawler_lifecycle.domain.values import of_json
 from .asking import current
 from .platform import Document
 
-#: Seconds for which the answer of ``cancelled`` holds.
+#: Seconds for which ``cancelled`` repeats its last answer.
 ASKED_S = 0.5
-#: Bytes that ``Record`` takes when nothing is said.
+#: Default limit of ``Record`` in bytes.
 RECORD_MAX = 64 * 1024 * 1024
 
 
 @dataclass
 class Job:
-    """A step of a graph. What it says is of the moment when it was asked for.
+    """A step of a graph, in the state of the moment when it was read.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -37,26 +37,27 @@ class Job:
     """
 
     graph: str
-    """The id of the graph; ``path``: the step's name after the names of the graphs that it is in."""
+    """The id of the graph."""
     path: str
+    """The step's name after the names of the sub-graphs around it, such as ``walks/2``."""
     kind: str = "function"
     state: str = "executing"
     args: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
-    """``name``, ``workflow_id``, ``snoozed``, and what the job was given as ``meta``."""
+    """``name``, ``workflow_id``, ``snoozed``, and the ``meta`` of the job."""
     worker: str | None = None
-    """``module:qualname`` of what is called; of a crawl its crawler, of a manager its class."""
+    """``module:qualname`` of the called code; for a crawl its crawler, for a manager its class."""
     deps: Sequence[str] = ()
-    """Names of steps of the same level."""
+    """Names of the steps that it depends on; they are on the same level."""
     attempt: int = 0
     max_attempts: int = 1
     errors: Sequence[Mapping[str, Any]] = ()
-    """``attempt``, ``at``, ``error`` of each execution that failed; the last 20."""
+    """``attempt``, ``at`` and ``error`` of the last 20 executions that failed."""
     outcome: str | None = None
     reason: str | None = None
-    """One sentence: who cancelled it and why, how it failed; of one that was asked for by name what it waits for."""
+    """One sentence: who cancelled it and why, how it failed, or what it waits for."""
     ending: bool = False
-    """Cancelled, and it is not proved yet that nothing of it runs."""
+    """True while it is cancelled and may still execute."""
     run_id: int | None = None
     not_before: datetime | None = None
     started_at: datetime | None = None
@@ -65,10 +66,10 @@ class Job:
 
     @classmethod
     def of(cls, graph: str, found: Document) -> Job:
-        """The job that this document of a step means (``Platform.jobs``)."""
+        """Return the job for this document of a step (``Platform.jobs``)."""
         what = found.get("job") or {}
         meta = {**of_json(what.get("meta", {})), "name": found["path"].rpartition("/")[2], "workflow_id": graph}
-        told = {name: found[name] for name in _AS_IT_IS if name in found}
+        same = {name: found[name] for name in _AS_IT_IS if name in found}
         times: dict[str, Any] = {name: time_of(found.get(name)) for name in ("not_before", "started_at", "ended_at")}
         return cls(
             graph,
@@ -77,7 +78,7 @@ class Job:
             worker=what.get("call") or what.get("crawler") or what.get("plan"),
             deps=[dep.rpartition("/")[2] for dep in found.get("deps", ())],
             errors=[{**one, "at": time_of(one.get("at"))} for one in found.get("errors", ())],
-            **told,
+            **same,
             **times,
         )
 
@@ -91,13 +92,17 @@ class Job:
 
     @property
     def key(self) -> str:
-        """32 characters that are of this step alone, and the same however often it is executed. Give it to whatever
-        must happen once."""
+        """32 characters that identify this step; they are the same in each of its executions.
+
+        Use it as a key for work that must happen only once.
+        """
         return hashlib.sha256(self.id.encode()).hexdigest()[:32]
 
     def cancelled(self) -> bool:
-        """Return whether this execution is to end, because the step was cancelled. Cheap enough for every turn of a
-        loop."""
+        """Return whether the step was cancelled, so that this execution must end.
+
+        The call is cheap: the platform is asked at most once in ``ASKED_S`` seconds.
+        """
         asked_at, answer = self._asked
         now = time.monotonic()
         if not answer and (asked_at == 0.0 or now - asked_at >= ASKED_S):
@@ -106,13 +111,12 @@ class Job:
         return answer
 
     def items(self, step: str | None = None, *, partial: bool = False, **which: Unpack[Which]) -> Items:
-        """The items of a crawl of this graph, one after the other.
+        """Return the items of a crawl of this graph.
 
-        ``step`` names it, beside this step or around it; the name of a graph means all crawls in it, in their order.
-        Without it this step is meant.
-        ``task``: only of the task with this index. ``offset``, ``limit``: so many are passed over, so many come then.
-        ``fields``: only these of each item. A crawl that has not completed is refused unless ``partial`` is true: then
-        its items count as far as they came. Raises ``InvalidRequest``.
+        ``step``: the name of the crawl, on this step's level or a level above; by default this step. The name of a
+        sub-graph means all crawls in it, in their order. ``task``: only items of the task with this index. ``offset``,
+        ``limit``: skip so many items, and return at most so many. ``fields``: return only these fields of each item.
+        ``partial``: also read a crawl that has not completed, as far as it has items. Raises ``InvalidRequest``.
 
         >>> from crawler_lifecycle.graphs import Workflow, crawl, current_job
         >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -127,15 +131,15 @@ class Job:
         return Items(current(), self._runs(step, partial=partial), **which)
 
     def files(self, step: str | None = None, *, partial: bool = False) -> list[RunFile]:
-        """The supporting files of a crawl of this graph; ``step`` and ``partial`` as for ``items``."""
+        """Return the supporting files of a crawl of this graph; ``step`` and ``partial`` as in ``items``."""
         return [file for run_id in self._runs(step, partial=partial) for file in current().run_files(run_id)]
 
     def open(self, step: str | None, name: str, *, partial: bool = False) -> BinaryIO:
-        """One of these files, to be read. Raises ``InvalidRequest`` where there is none of this name."""
+        """Open one of these files for reading. Raises ``InvalidRequest`` if no file has this name."""
         return open_file(current(), self._runs(step, partial=partial), name)
 
     def _runs(self, step: str | None, *, partial: bool) -> list[int]:
-        """The runs of the crawls that a name means. Raises ``InvalidRequest``."""
+        """Return the runs of the crawls with this name. Raises ``InvalidRequest``."""
         if step is not None and not isinstance(step, str):
             raise refusal("step", step, "give the name of a step")
         *above, own = self.path.split("/")
@@ -146,7 +150,7 @@ class Job:
         for one in found:
             if one["state"] != "completed" and not partial:
                 how = f"{one['state']} ({one['outcome']})" if one["outcome"] else one["state"]
-                raise refusal("step", one["path"], f"it is {how}; partial=True reads what there is")
+                raise refusal("step", one["path"], f"it is {how}; use partial=True to read it")
         return [one["run_id"] for one in found if one["run_id"] is not None]
 
 
@@ -155,7 +159,7 @@ _current: list[Job] = []
 
 
 def current_job() -> Job:
-    """The job of the function that is executed. Raises ``RuntimeError`` anywhere else.
+    """Return the job of the function that is executing. Raises ``RuntimeError`` outside of a step.
 
     >>> from crawler_lifecycle.graphs import Workflow, current_job
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -168,26 +172,26 @@ def current_job() -> Job:
     hello, once for mail
     """
     if not _current:
-        raise RuntimeError("no step of a graph is executed here; ask in a function or a worker of a graph")
+        raise RuntimeError("no step of a graph executes here; call current_job() in a function or worker of a graph")
     return _current[-1]
 
 
 def executing(job: Job | None) -> None:
-    """Have ``current_job`` answer this one."""
+    """Set the job that ``current_job`` returns."""
     _current[:] = [job] if job else []
 
 
 def time_of(value: Any) -> Any:
-    """A time that a document tells, as text or as it is."""
+    """Return a document's time: a text is parsed as ISO 8601, any other value is returned unchanged."""
     return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
-# --- answers of a function or a worker --------------------------------------------------------------------------------
+# --- special return values of a function or a worker ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The step is cancelled; what depends on it is too, unless it ignores that.
+    """A return value that cancels the step, and the steps that depend on it unless they ignore cancelled ones.
 
     >>> from crawler_lifecycle.graphs import Cancel, Workflow
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -200,12 +204,12 @@ class Cancel:
     """
 
     reason: str = "it returned Cancel"
-    """For people: why."""
+    """The reason, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """The step is tried again after so many seconds, and this time does not count.
+    """A return value that executes the step again after some seconds. This execution is not counted as a try.
 
     >>> from crawler_lifecycle.graphs import Snooze, Workflow, current_job
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -218,7 +222,7 @@ class Snooze:
     """
 
     seconds: float
-    """At most a year of them."""
+    """Seconds to wait, at most a year."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seconds <= YEAR_S:
@@ -227,7 +231,7 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A worker's result. (A function's result is recorded without it.)
+    """A return value that records a worker's result. A function needs no ``Record``: its return value is recorded.
 
     >>> from crawler_lifecycle.graphs import Record
     >>> Record({"items": 7}, limit=1_000_000)
@@ -235,6 +239,6 @@ class Record:
     """
 
     value: Any
-    """A value that JSON can hold, and dates, times, decimals, UUIDs and bytes."""
+    """A JSON value; dates, times, decimals, UUIDs and bytes are allowed too."""
     limit: int = RECORD_MAX
-    """Most bytes of it; a larger one fails the try."""
+    """Most bytes of the recorded value; a larger value fails the try."""

@@ -1,4 +1,4 @@
-"""The work of a step: a function, a worker, a crawl or a manager, as users write it and as a spec has it."""
+"""Jobs of steps: turns functions, workers, crawls and managers, as users write them, into jobs for a spec."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from crawler_lifecycle.domain.graph.spec import StepKind
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest
 from crawler_lifecycle.domain.values import to_json
 
-#: Options of a step that can also be said of its job.
+#: Options of a step that can also be given with its job.
 JOB_OPTIONS = ("timeout_s", "max_attempts", "backoff_s", "priority", "not_before", "queue", "resources")
-#: Priorities of runs as those of steps: 1 (first) to 5 are 0, 2, 4, 6, 8 of the ten that steps have.
+#: Priority of a run (1 is first, 5 is last) -> priority of a step (0 is first, 9 is last).
 STEP_PRIORITY = {run: 2 * (run - 1) for run in range(1, 6)}
-#: What the graph itself says about its runs.
+#: Fields of a run that the graph itself sets.
 _OF_THE_GRAPH = ("run_id", "rerun", "request_id", "parent")
 _RUN_FIELDS = {one.name for one in fields(RunRequest)} - {"crawler", "args", *_OF_THE_GRAPH}
 
@@ -31,7 +31,7 @@ C = TypeVar("C", bound=type)
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """The work of a step, with options of the step that were said with it.
+    """The job of a step, with the step options that were given with the job.
 
     >>> from crawler_lifecycle.graphs import crawl
     >>> crawl("shop.com").having(max_attempts=3).options
@@ -43,16 +43,16 @@ class NewJob:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def having(self, **options: Any) -> NewJob:
-        """The same with these options laid over. Raises ``InvalidRequest`` for one that there is not."""
+        """Return the same job with these options added or replaced. Raises ``InvalidRequest`` for an unknown option."""
         return replace(self, options={**self.options, **step_options(options)})
 
 
 def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -> NewJob:
-    """A run of a crawler. Raises ``InvalidRequest``.
+    """Return a job that runs a crawler. Raises ``InvalidRequest``.
 
-    ``name``: the crawler. ``args``: its arguments, which may be numbers; ``None`` leaves one out. ``request``: further
-    fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``, ``priority`` …); ``limits``, ``resources`` and
-    ``tasks`` may be dictionaries.
+    ``name``: the crawler. ``args``: its arguments; a value may be a number, and an argument that is ``None`` is left
+    out. ``request``: other fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``, ``priority`` …). ``limits``,
+    ``resources`` and each task may be dictionaries.
 
     >>> from crawler_lifecycle.graphs import crawl
     >>> crawl("shop.com", args={"page": 7}, limits={"run_timeout_s": 3600.0}).job
@@ -60,9 +60,9 @@ def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -
     """
     for one in request:
         if one in _OF_THE_GRAPH:
-            raise refusal(one, request[one], "leave it out: the graph gives its crawls their own")
+            raise refusal(one, request[one], "leave it out: the graph sets this field of its crawls")
         if one not in _RUN_FIELDS:
-            raise refusal(one, request[one], f"no such field of a run; there are {', '.join(sorted(_RUN_FIELDS))}")
+            raise refusal(one, request[one], f"a run has no such field; use one of {', '.join(sorted(_RUN_FIELDS))}")
     given = dict(request) | ({"args": _texts(args)} if args else {})
     built = dict(given)
     for one, kind in (("limits", Limits), ("resources", Resources)):
@@ -84,10 +84,10 @@ def manager(
     flow_id: str | None = None,
     tags: Sequence[str] = (),
 ) -> NewJob:
-    """A crawl manager as a step.
+    """Return a job that runs a crawl manager.
 
-    ``plan``: its class, or ``module:Class``. ``argv``: the words of its command line. ``name``, ``flow_id``: what it is
-    known by, where the class and the graph shall not say it. ``tags``: its own.
+    ``plan``: its class, or ``module:Class``. ``argv``: the words of its command line. ``name``: its name, by default
+    the name of its class. ``flow_id``: its flow, by default that of the graph. ``tags``: tags of the manager.
 
     >>> from crawler_lifecycle.graphs import manager
     >>> manager("shops.managers:Shops", argv=["--country", "de"], flow_id="2026-11").job
@@ -103,8 +103,12 @@ def manager(
 
 
 def function(called: Callable[..., Any], style: str, args: Mapping[str, Any] | None = None, **more: Any) -> NewJob:
-    """A function of a module: ``plain`` (called with ``args`` by name), ``cascade`` or ``item``. Raises
-    ``InvalidRequest`` for a lambda or a function within a function, ``NoValue`` for arguments that cannot travel."""
+    """Return a job that calls a function of a module.
+
+    ``style`` says how it is called. ``plain``: with ``args`` by name. ``cascade``: with the context. ``item``: with an
+    item and the context. Raises ``InvalidRequest`` for a lambda or a nested function, and ``NoValue`` for arguments
+    that cannot be written as JSON.
+    """
     job: dict[str, Any] = {"call": importable_name(called), "style": style, "label": called.__name__}
     _check_signature(called, style, args or {})
     if args:
@@ -118,16 +122,16 @@ def _check_signature(called: Callable[..., Any], style: str, args: Mapping[str, 
         inspect.signature(called).bind(*given, **(args if style == "plain" else {}))
     except TypeError as error:
         how = f"{called.__name__}({', '.join(given or [f'{name}=…' for name in args])})"
-        raise InvalidRequest(f"it is called as {how}: {error}; change its parameters, or what it is given") from None
-    except ValueError:  # some functions written in C tell nothing
+        raise InvalidRequest(f"it is called as {how}: {error}; change its parameters or its arguments") from None
+    except ValueError:  # some functions written in C have no signature
         return
 
 
 def worker(**options: Any) -> Callable[[C], C]:
-    """A decorator of a class with ``process(self, job)``: its ``new(args, **options)`` makes a job of it.
+    """Return a decorator for a class with a method ``process(self, job)``; ``new(args, **options)`` then makes a job.
 
-    ``options`` hold for each job unless that says otherwise: those of a step, ``scheduled_at``, ``schedule_in``
-    (seconds), ``meta``.
+    ``options`` are the defaults of each job: options of a step, ``scheduled_at``, ``schedule_in`` (seconds) and
+    ``meta``.
 
     >>> from crawler_lifecycle.graphs import Record, Workflow, worker
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -145,7 +149,7 @@ def worker(**options: Any) -> Callable[[C], C]:
 
     def decorated(cls: C) -> C:
         if not callable(getattr(cls, "process", None)):
-            raise InvalidRequest(f"{cls.__name__}: it has no method process(self, job); a worker needs one")
+            raise InvalidRequest(f"{cls.__name__}: the class has no method process(self, job); add one")
         made: Any = cls
         made.new, made.worker_options = classmethod(_new), options
         return cls
@@ -154,7 +158,7 @@ def worker(**options: Any) -> Callable[[C], C]:
 
 
 def _new(cls: Any, /, args: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
-    """A job of this worker; ``process`` finds the arguments in ``job.args``."""
+    """Return a job of this worker; ``process`` finds the arguments in ``job.args``."""
     chosen = {**cls.worker_options, **options}
     meta = chosen.pop("meta", None)
     job: dict[str, Any] = {"call": importable_name(cls), "style": "worker", "label": cls.__name__}
@@ -165,7 +169,7 @@ def _new(cls: Any, /, args: Mapping[str, Any] | None = None, **options: Any) -> 
 
 
 def job_of(thing: Any, args: Mapping[str, Any] | None = None, style: str = "plain") -> NewJob:
-    """The job that something means which stands where a job is wanted. Raises ``InvalidRequest``."""
+    """Return the job for a function, a worker class or a ``NewJob``. Raises ``InvalidRequest`` for anything else."""
     if isinstance(thing, NewJob):
         found = thing
     elif hasattr(thing, "worker_options"):
@@ -174,14 +178,14 @@ def job_of(thing: Any, args: Mapping[str, Any] | None = None, style: str = "plai
         return function(thing, style, args)
     else:
         cure = "give a function, a worker's .new(…), crawl(…), manager(…) or a Workflow"
-        raise InvalidRequest(f"job: {thing!r:.100} is nothing that a step can do; {cure}")
+        raise InvalidRequest(f"job: {thing!r:.100} cannot be the job of a step; {cure}")
     if args:
-        raise InvalidRequest("args: they go with a function; this job has its own")
+        raise InvalidRequest("args: only a function takes them; leave them out, this job has its own arguments")
     return found
 
 
 def step_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a ``StepSpec`` has them. Raises ``InvalidRequest`` for one that there is not."""
+    """Return options as fields of a ``StepSpec``. Raises ``InvalidRequest`` for an unknown option."""
     found: dict[str, Any] = {}
     for name, value in given.items():
         if name == "scheduled_at":
@@ -200,12 +204,12 @@ def step_options(given: Mapping[str, Any]) -> dict[str, Any]:
         elif name in JOB_OPTIONS:
             found[name] = value
         else:
-            raise refusal(name, value, f"no such option of a step; there are {', '.join(JOB_OPTIONS)}")
+            raise refusal(name, value, f"a step has no such option; use one of {', '.join(JOB_OPTIONS)}")
     return found
 
 
 def amount(name: str, value: Any) -> str:
-    """An exact amount of a resource as a spec has it."""
+    """Return an exact amount of a resource as text for a spec. Raises ``InvalidRequest`` for a ``float``."""
     if isinstance(value, float) or not isinstance(value, int | str | Fraction | Decimal):
         raise refusal(f"resources: {name}", value, 'give a whole number, a Fraction, or a text such as "1/3" or "0.5"')
     return str(Fraction(value)) if isinstance(value, Decimal) else str(value)
@@ -226,11 +230,11 @@ def _made(name: str, kind: type, given: Mapping[str, Any]) -> Any:
     try:
         return kind(**given)
     except TypeError:
-        raise refusal(name, given, f"it has {', '.join(one.name for one in fields(kind))}") from None
+        raise refusal(name, given, f"give only {', '.join(one.name for one in fields(kind))}") from None
 
 
 def _plain(value: Any) -> Any:
-    """A field of a request as JSON, with what was given only."""
+    """Return a field of a request as JSON, without values that equal their defaults."""
     if is_dataclass(value):
         default = {one.name: one.default for one in fields(value)}
         found = {name: _plain(getattr(value, name)) for name in default}

@@ -1,7 +1,7 @@
 """Graphs under the names of Oban Pro: ``oban`` and ``oban_pro`` become ``crawler_lifecycle.graphs.oban``.
 
-``Workflow`` has Oban's order of parameters and its defaults: a job is tried twenty times, and a retry leaves cancelled
-dependents alone. Everything else is ``crawler_lifecycle.graphs``.
+``Workflow`` has the parameter order and the defaults of Oban: a job is tried twenty times, and a retry does not restart
+cancelled dependents. Everything else is the same as in ``crawler_lifecycle.graphs``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Cancel", "Graph", "Job", "Record", "Snooze", "Workflow", "WorkflowSt
 
 
 class Workflow(_Workflow):
-    """A graph as Oban's users write it.
+    """A graph with the parameters and defaults of Oban.
 
     >>> from crawler_lifecycle.graphs.oban import Record, Workflow, enqueue_many, worker
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -60,24 +60,24 @@ class Workflow(_Workflow):
 
     @staticmethod
     def apply_graft(job: Job, sub_workflow: _Workflow) -> Graft:
-        """Return what ``enqueue_many`` attaches below the running job."""
+        """Return a graft, which ``enqueue_many`` attaches below the running job."""
         return Graft(job, sub_workflow)
 
 
 @dataclass(frozen=True, slots=True)
 class Graft:
-    """A graph that is to be attached."""
+    """A graph to attach below a running job."""
 
     job: Job
     sub: _Workflow
 
     def start(self) -> Any:
-        """Attach it."""
+        """Attach the graph and return it."""
         return _Workflow.apply_graft(self.job, self.sub)
 
 
 def enqueue_many(workflow: _Workflow | Graft) -> Any:
-    """Start a graph, wholly or not at all, and once for its id; or attach one. Answers the workflow."""
+    """Start or attach a graph, completely or not at all, and return it. An id is started only once."""
     if not isinstance(workflow, _Workflow | Graft):
-        raise refusal("workflow", workflow, "give a Workflow, or what apply_graft gave; a single job goes into one")
+        raise refusal("workflow", workflow, "give a Workflow or the result of apply_graft; put a job into a Workflow")
     return workflow.start()

@@ -1,5 +1,7 @@
-"""Questions and commands of a handle. The gateway answers, or the worker around a function, or a test's memory; and
-results as those see them who ask for several."""
+"""``Platform``: questions and commands of a handle, answered by a gateway, a worker or the memory of a test.
+
+``nested`` arranges the results of several steps.
+"""
 
 from __future__ import annotations
 
@@ -13,79 +15,101 @@ Document = dict[str, Any]
 
 
 class Platform(DataSource, Protocol):
-    """Answers about graphs, known by their ids. Steps are named by their paths; a graph's path stands for all jobs in
-    it, and ``None`` for all there are. Commands raise ``KeyError`` for a graph that nobody knows and ``InvalidRequest``
-    for what cannot be; every method raises ``PlatformUnavailable`` when nobody answers. Any thread may call it."""
+    """Answers questions about graphs and carries out commands.
+
+    ``key`` is the id of a graph. ``paths`` name steps; the path of a sub-graph means all jobs in it, and ``None`` means
+    all jobs. Commands raise ``KeyError`` for an unknown graph and ``InvalidRequest`` for an invalid request. Every
+    method raises ``PlatformUnavailable`` if there is no answer. Any thread may call any method.
+    """
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
-        """Start a graph; whether it is new. Raises ``DuplicateRequest`` when another one has this id."""
+        """Start a graph, and return whether it is new. Raises ``DuplicateRequest`` if another graph has this id."""
         ...
 
     def status(self, key: str) -> Document | None:
-        """``name``, ``state``, ``total``, ``counts``, ``started_at``, ``stopped_at``, ``subs`` (name -> the same)."""
+        """Return the status of a graph; ``None`` if it is unknown.
+
+        The fields are ``name``, ``state``, ``total``, ``counts``, ``started_at``, ``stopped_at`` and ``subs``: the name
+        of a sub-graph -> its status.
+        """
         ...
 
     def find(self, *, states: Collection[str], keys: Collection[str], limit: int) -> list[Document]:
-        """Graphs, newest first: ``id``, ``name``, ``state``, ``counts``, and the times ``created_at``, ``updated_at``,
-        ``started_at``, ``ended_at``. Nothing of ``states`` or ``keys``: all."""
+        """Return graphs, newest first; empty ``states`` or ``keys`` mean all.
+
+        The fields are ``id``, ``name``, ``state``, ``counts``, and the times ``created_at``, ``updated_at``,
+        ``started_at``, ``ended_at``.
+        """
         ...
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
-        """Steps as ``graphs.job.Job.of`` reads them, in their order; graphs are left out. Times are ISO 8601."""
+        """Return steps in their order, in the form that ``graphs.job.Job.of`` reads; sub-graphs are left out.
+
+        Times are ISO 8601.
+        """
         ...
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
-        """Path -> recorded result, of those that have one."""
+        """Return recorded results by path; steps without a result are left out."""
         ...
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
-        """Return what the cascades in the graph of this path (``""``: the whole) get; ``None`` when nothing was ever
-        set."""
+        """Return the context of cascades in the sub-graph with this path; ``""`` means the whole graph.
+
+        Return ``None`` if no context was set.
+        """
         ...
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
-        """Cancel; how many had not ended."""
+        """Cancel steps, and return how many of them had not ended."""
         ...
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
-        """Let steps begin anew; how many."""
+        """Start steps again, and return how many."""
         ...
 
     def append(self, key: str, spec: GraphSpec) -> int:
-        """Add steps to a graph, also to one that has ended; how many."""
+        """Add steps to a graph, even to an ended one, and return how many."""
         ...
 
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
-        """Attach steps to the step that grafts, which executes this attempt."""
+        """Attach steps below a graft that is executing this attempt."""
         ...
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
-        """Return whether this attempt of a step, which executes, is to end."""
+        """Return whether this attempt of an executing step must end."""
         ...
 
     def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:
-        """The crawl, or the crawls in the graph, of the first of these paths that there is: ``path``, ``run_id``
-        (``None``: none was begun), ``state``, ``outcome``."""
+        """Return the crawl, or the crawls of the sub-graph, at the first of these paths that exists.
+
+        The fields are ``path``, ``run_id`` (``None`` before a run was begun), ``state`` and ``outcome``.
+        """
         ...
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
-        """The status when the graph has ended. Raises ``KeyError``, and ``TimeoutError`` when it has not by then."""
+        """Wait until the graph has ended, and return its status.
+
+        Raises ``KeyError`` for an unknown graph, and ``TimeoutError`` after ``timeout_s`` seconds.
+        """
         ...
 
 
 class PlatformUnavailable(ConnectionError):
-    """Nobody answers: no gateway is known, it cannot be reached, or refuses the caller. The text says what to do."""
+    """Raised if no gateway is known, or it cannot be reached, or it refuses the caller. The text names the cure."""
 
 
 def with_above(path: str) -> list[str]:
-    """A path, and before it those of the graphs that it is in, the outermost first."""
+    """Return the paths of the sub-graphs around a path, the outermost first, and then the path itself."""
     parts = path.split("/")
     return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def nested(recorded: Mapping[str, Any], below: str) -> Any:
-    """Results by path as dicts within dicts, from this path on; the result itself when that is one step. Of a step that
-    has grafted, what is in it counts and not its own."""
+    """Return the results below a path as nested dictionaries; for a single step its result alone.
+
+    For a step that has attached a graph, the results in that graph replace the step's own result.
+    """
     holding = {path.rpartition("/")[0] for path in recorded}
     if below in recorded and below not in holding:
         return recorded[below]

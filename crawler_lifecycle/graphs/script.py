@@ -1,7 +1,8 @@
-"""``python -m crawler_lifecycle.graphs.script module:object [word …]``: a graph as JSON, on standard output.
+"""``python -m crawler_lifecycle.graphs.script module:object [word …]``: writes a graph as JSON to standard output.
 
-So does ``crawlctl graph start`` build a graph: in a process of its own, with the user's folder on the path. The object
-is a ``Workflow``, or what returns one when it is called with the words. What the module prints goes to standard error.
+``crawlctl graph start`` builds a graph with it, in a separate process and with the user's folder on the import path.
+The object is a ``Workflow``, or a callable that gets the words and returns a ``Workflow``. Output of the module goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ from .workflow import Workflow
 
 
 def document(workflow: Workflow) -> dict[str, Any]:
-    """The graph as ``POST /v1/graphs`` and ``crawlctl graph start --file`` take it. Raises ``InvalidRequest``."""
+    """Return the graph in the form of ``POST /v1/graphs`` and ``crawlctl graph start --file``.
+
+    Raises ``InvalidRequest``.
+    """
     spec = workflow.spec()
-    told = {"id": workflow.id, "name": workflow.name, "tags": workflow.tags, "context": dict(spec.context)}
-    found = {name: one for name, one in told.items() if one}
+    about = {"id": workflow.id, "name": workflow.name, "tags": workflow.tags, "context": dict(spec.context)}
+    found = {name: one for name, one in about.items() if one}
     return found | {"options": asdict(spec.options), "steps": [step_to_json(step) for step in spec.steps]}
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the graph; the exit code."""
+    """Print the graph and return the exit code."""
     if not words or ":" not in words[0]:
         print("usage: python -m crawler_lifecycle.graphs.script module:object [word …]", file=sys.stderr)
         return 2
@@ -42,9 +46,9 @@ def main(words: Sequence[str]) -> int:
             found = attrgetter(name)(importlib.import_module(module))
             workflow = found if isinstance(found, Workflow) else found(*words[1:])
             if not isinstance(workflow, Workflow):
-                raise InvalidRequest(f"it gave {type(workflow).__name__}; let it return a Workflow")
+                raise InvalidRequest(f"it returned {type(workflow).__name__}; let it return a Workflow")
             text = json.dumps(document(workflow))
-        except InvalidRequest as error:  # it says what is wrong, and the cure: no stack is needed
+        except InvalidRequest as error:  # the text names the problem and the cure, so no stack is printed
             print(f"{words[0]}: {error}", file=sys.stderr)
             return 1
     print(text)
@@ -52,5 +56,5 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    given, sys.argv[1:] = sys.argv[1:], []  # they are no options of what a module without a main guard makes
+    given, sys.argv[1:] = sys.argv[1:], []  # a module without a main guard must not read the words as its options
     sys.exit(main(given))

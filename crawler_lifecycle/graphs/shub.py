@@ -1,7 +1,7 @@
-"""shub-workflow's ``GraphManager``, ``Task`` and ``SpiderTask``: they become a ``Workflow``.
+"""shub-workflow's ``GraphManager``, ``Task`` and ``SpiderTask``, which make a ``Workflow``.
 
-A task is a crawl: of the crawler that has the spider's name, or of one of kind ``command`` that has the script's. What
-several name as their next waits for all of them. What a graph here cannot mean is refused where it is said.
+Each task becomes a crawl. The crawler has the name of the spider, or the name of the script and the kind ``command``.
+If several tasks have the same next task, it waits for all of them. Features that a graph does not have are refused.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from .jobs import NewJob, crawl
 from .workflow import AnyOrder, Workflow, new_id
 
-#: Exit codes of ``run``, as ``crawlctl`` has them.
+#: Exit codes of ``run``; they are the same in ``crawlctl``.
 _FAILED, _STOPPED = 5, 6
 
 
 class BaseTask:
-    """A node: what it runs is said by ``jobs``."""
+    """A node of the graph. Its method ``jobs`` returns its jobs."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class BaseTask:
         **unknown: Any,
     ) -> None:
         for name in (one for one, value in unknown.items() if value):
-            raise refusal(f"task {task_id!r}: {name}", unknown[name], _INSTEAD.get(name, "there is no such parameter"))
+            raise refusal(f"task {task_id!r}: {name}", unknown[name], _INSTEAD.get(name, "no parameter has this name"))
         if not task_id or task_id == "retry" or "." in task_id:
             raise refusal("task_id", task_id, 'give a text without a dot, and not "retry"')
         self.task_id, self.tags, self.units, self.retries = task_id, list(tags or ()), units, retries
@@ -45,19 +45,19 @@ class BaseTask:
         self.required_resources: list[Mapping[str, Any]] = []
 
     def add_next_task(self, task: BaseTask) -> None:
-        """It runs when this one has ended well."""
+        """Add a task that starts after this task has succeeded."""
         self.next_tasks.append(task)
 
     def add_wait_for(self, task: BaseTask) -> None:
-        """This one does not begin before the other has ended, however that was."""
+        """Let this task wait until another task has ended, with success or without."""
         self.waits_for.append(task)
 
     def add_required_resources(self, resources: Mapping[str, Any]) -> None:
-        """One alternative of what it needs; several together take it once."""
+        """Add an alternative of the resources that the task needs. All jobs of the task share the amounts."""
         self.required_resources.append(resources)
 
     def jobs(self, tags: Sequence[str]) -> list[NewJob]:
-        """Its runs."""
+        """Return the jobs of the task. Subclasses define it."""
         raise NotImplementedError
 
     def _crawl(self, name: str, args: Mapping[str, Any], tags: Sequence[str], **more: Any) -> NewJob:
@@ -67,20 +67,20 @@ class BaseTask:
 
 
 _INSTEAD = {
-    "on_finish": "let a function choose by the outcome: Workflow.add_graft, with ignore_discarded=True",
-    "wait_time": "give not_before to the step of a Workflow",
-    "retry_args": "leave it out: a retry resumes the run with its own arguments",
-    "project_id": "leave it out: there are no projects; name the crawler",
+    "on_finish": "leave it out; a function can choose by the outcome: Workflow.add_graft with ignore_discarded=True",
+    "wait_time": "leave it out; the step of a Workflow takes not_before",
+    "retry_args": "leave it out; a retry resumes the run with its own arguments",
+    "project_id": "leave it out; there are no projects, so name the crawler",
 }
 
 
 class Task(BaseTask):
-    """A script with options; each line of ``command`` is one of several runs side by side."""
+    """A task that runs a script with options. Each line of ``command`` is one run; all lines run in parallel."""
 
     def __init__(self, task_id: str, command: str, init_args: Iterable[Any] = (), **options: Any) -> None:
         super().__init__(task_id, **options)
         if "{{" in command or "{%" in command:
-            raise refusal(f"task {task_id!r}: command", command, "templates are not known; give the lines themselves")
+            raise refusal(f"task {task_id!r}: command", command, "templates are not supported; give the final lines")
         self.command, self.init_args = command, [str(word) for word in init_args]
 
     def jobs(self, tags: Sequence[str]) -> list[NewJob]:
@@ -104,7 +104,7 @@ class Task(BaseTask):
 
 
 class SpiderTask(BaseTask):
-    """A spider with its arguments."""
+    """A task that runs a spider with arguments."""
 
     _OPTIONS = ("tags", "units", "retries", *_INSTEAD)
 
@@ -119,7 +119,7 @@ class SpiderTask(BaseTask):
 
 
 class GraphManager:
-    """Derive from it: ``configure_workflow`` makes the tasks and answers the roots.
+    """Base class of users' graphs. A subclass defines ``configure_workflow``, which returns the root tasks.
 
     >>> from crawler_lifecycle.graphs.shub import GraphManager, SpiderTask
     >>> class Nightly(GraphManager):
@@ -145,20 +145,20 @@ class GraphManager:
         raise NotImplementedError
 
     def parser(self) -> argparse.ArgumentParser:
-        """The options of the command line."""
+        """Return the parser of the command line."""
         parser = argparse.ArgumentParser()
         parser.add_argument("--root-jobs", action="store_true", help="start with the tasks of configure_workflow")
         parser.add_argument("--starting-job", "-s", action="append", default=[], help="start with this task")
-        parser.add_argument("--only-starting-jobs", action="store_true", help="no next tasks, and no retries")
-        parser.add_argument("--skip-job", action="append", default=[], help="leave this task and what is after it out")
-        parser.add_argument("--comment", help="is not read")
+        parser.add_argument("--only-starting-jobs", action="store_true", help="run no next tasks and no retries")
+        parser.add_argument("--skip-job", action="append", default=[], help="skip this task and its next tasks")
+        parser.add_argument("--comment", help="this option has no effect")
         parser.add_argument("--flow-id")
         parser.add_argument("--children-tag", "-t", action="append", default=[])
         parser.add_argument("--max-running-jobs", type=int, default=self.default_max_jobs)
         return parser
 
     def workflow(self) -> Workflow:
-        """The graph. Raises ``SystemExit`` for a task that is not there, ``InvalidRequest`` for what cannot be."""
+        """Return the graph. Raises ``SystemExit`` for an unknown task, and ``InvalidRequest`` for an invalid graph."""
         if not self.name:
             raise InvalidRequest("name: a GraphManager needs one; set the attribute name of the class")
         chosen, before = self._reached()
@@ -179,24 +179,24 @@ class GraphManager:
             raise SystemExit(_STOPPED if state == "cancelled" else _FAILED)
 
     def _reached(self) -> tuple[dict[str, BaseTask], dict[str, list[str]]]:
-        """The tasks that run, by id, and the ids of those that each is the next of."""
+        """Return the tasks to run by id, and for each next task the ids of the tasks before it."""
         known, before = dict[str, BaseTask](), dict[str, list[str]]()
         roots = list(self.configure_workflow())
         everything = list(roots)
-        for task in everything:  # grows while it is read
+        for task in everything:  # the loop appends to the list
             there = known.setdefault(task.task_id, task)
             if there is not task:
-                raise InvalidRequest(f"task_id: two tasks have {task.task_id!r}; give one of them another")
+                raise InvalidRequest(f"task_id: two tasks have the id {task.task_id!r}; give one of them another id")
             for one in dict.fromkeys(task.next_tasks):
                 if task.task_id not in before.setdefault(one.task_id, []):
                     before[one.task_id].append(task.task_id)
                     everything.append(one)
         for name in (*self.args.starting_job, *self.args.skip_job):
             if name not in known:
-                self.parser().error(f"there is no task {name!r}; there are {', '.join(sorted(known))}")
+                self.parser().error(f"there is no task {name!r}; name one of {', '.join(sorted(known))}")
         begin = [known[name] for name in self.args.starting_job] or roots
         chosen = dict[str, BaseTask]()
-        for task in begin:  # likewise
+        for task in begin:  # the loop appends to the list
             if task.task_id not in chosen and task.task_id not in self.args.skip_job:
                 chosen[task.task_id] = task
                 begin += [] if self.args.only_starting_jobs else task.next_tasks
@@ -204,7 +204,7 @@ class GraphManager:
 
     @staticmethod
     def _after(found: Workflow, task: BaseTask) -> str:
-        """The name of a step that is done when the task has ended, however that was."""
+        """Add a step that completes when the task has ended, with success or without; return its name."""
         name = f"after {task.task_id}"
         found.add_many(name, [], task.task_id, ignore_cancelled=True, ignore_discarded=True, replace=True)
         return name

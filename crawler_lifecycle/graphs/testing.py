@@ -1,10 +1,10 @@
-"""Graphs in memory, for tests: the real rules, functions called right here, and a clock that jumps.
+"""Graphs in memory, for tests: they use the real rules, call functions in this process, and have a simulated clock.
 
     with in_memory(crawls={"shops": "failed"}):
         workflow = build().start()
         assert workflow.wait().state == "discarded"
 
-Crawls and managers are not started: they end at once as ``crawls`` says. ``wait`` is what lets a graph go on.
+Crawls and managers are not started: they end at once as ``crawls`` says. A graph executes only during ``wait``.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from .calling import Meant, NotCallable, execute
 from .job import Cancel, Job, Record, Snooze
 from .platform import Document, nested, with_above
 
-#: When every simulation begins.
+#: Start of the simulated clock.
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
-#: Good ends of a crawl; every other text is how it failed.
+#: The outcome of a successful crawl; every other outcome is a failure.
 _GOOD = "finished"
-#: Crawler or plan -> how its runs end: an outcome, a dict with ``outcome``, ``pages``, ``items``, ``errors``,
-#: ``archive``, or a list of these, one for each try; or a function of the step's job that answers one of them.
-#: ``items`` may be a list: the items that the crawl leaves; ``files`` are others: name -> bytes.
+#: Crawler or plan -> end of its runs; or a function that gets the step's job and returns the end.
+#: An end is an outcome, or a dictionary with ``outcome``, ``pages``, ``items``, ``errors``, ``archive``, ``files``.
+#: A list has one end for each try. ``items`` is a number or a list of items. ``files``: name -> bytes.
 Ends = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass
 class _Row:
-    """A step as it is told to people."""
+    """A step with the facts that people see."""
 
     step: Step
     spec: StepSpec
@@ -53,11 +53,11 @@ class _Row:
     snoozed: int = 0
     result: bytes | None = None
     graft: str | None = None
-    """Fingerprint of what this attempt has attached."""
+    """Fingerprint of the graph that this attempt has attached."""
 
     @property
     def gave(self) -> bool:
-        """Return whether those get something of it that depend on it."""
+        """Return whether dependent steps get a result from this step, even an empty one."""
         return self.result is not None or (self.state is StepState.COMPLETED and self.kind is not StepKind.GRAPH)
 
     @property
@@ -93,7 +93,7 @@ class _Graph:
         return self.rows[self.engine.numbers([path])[0]]
 
     def inside(self, paths: Sequence[str] | None) -> list[_Row]:
-        """These steps and all in them, graphs left out; a path that is not there is nothing."""
+        """Return the jobs at and below these paths; unknown paths are ignored, and ``None`` means all jobs."""
         above = None if paths is None else set(paths)
         jobs = [row for row in self.rows if row.kind is not StepKind.GRAPH]
         return [row for row in jobs if above is None or not above.isdisjoint(with_above(row.path))]
@@ -102,7 +102,7 @@ class _Graph:
         return self.engine.state.value
 
     def document(self) -> Document:
-        """The graph as one of many."""
+        """Return the graph as a row of a list."""
         status = status_document(self.name, self.rows)
         own = {"id": self.key, "created_at": self.at, "updated_at": status["stopped_at"] or self.at}
         times = {"started_at": status["started_at"], "ended_at": status["stopped_at"]}
@@ -110,17 +110,17 @@ class _Graph:
 
 
 class Memory(HeldFiles):
-    """``Platform`` in memory. ``crawls``: see ``Ends``; every other crawl ends as ``finished``."""
+    """``Platform`` in memory. ``crawls`` says how crawls and managers end (``Ends``), by default as ``finished``."""
 
     def __init__(self, crawls: Ends | None = None) -> None:
         super().__init__()
         self.now = BEGINNING
         self.calls: list[str] = []
-        """Paths of steps in the order in which they were executed."""
+        """Paths of steps in the order of their execution."""
         self._crawls: Ends = crawls or {}
         self._graphs: dict[str, _Graph] = {}
         self._begun = 0
-        """Runs so far."""
+        """Number of simulated runs so far."""
 
     # --- Platform --------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,9 @@ class Memory(HeldFiles):
         if known is None:
             self._graphs[key] = _Graph(key, spec, name, self.now)
         elif known.fingerprint != fingerprint(spec):
-            raise DuplicateRequest(f"id {key!r}: another graph has it; give this one an id of its own, or append to it")
+            raise DuplicateRequest(
+                f"id {key!r}: another graph has it; give this graph a new id, or append to the other graph"
+            )
         return known is None
 
     def status(self, key: str) -> Document | None:
@@ -176,11 +178,11 @@ class Memory(HeldFiles):
         graph = self._known(key)
         row = graph.row(path)
         if self.cancelled(key, path, attempt):
-            raise Fenced(f"step {path!r}: its attempt {attempt} does not execute; only the running step may graft")
+            raise Fenced(f"step {path!r}: attempt {attempt} is not executing; only the executing step may graft")
         if row.graft == fingerprint(spec):
             return
         if row.graft is not None:
-            raise DuplicateRequest(f"step {path!r}: it has attached another graph in this attempt; attach one")
+            raise DuplicateRequest(f"step {path!r}: it already attached another graph in this attempt; attach only one")
         graph.engine.add(spec.steps, row.step.number)
         row.spec = StepSpec(path, row.kind, {**row.job, "context": spec.context}, row.spec.deps, graft=True)
         row.graft = fingerprint(spec)
@@ -207,7 +209,7 @@ class Memory(HeldFiles):
             raise TimeoutError(f"graph {key!r} has not ended; these steps wait: {', '.join(waiting[:20])}")
         return status_document(graph.name, graph.rows)
 
-    # --- how it goes on --------------------------------------------------------------------------------------------
+    # --- execution -------------------------------------------------------------------------------------------------
 
     def _known(self, key: str) -> _Graph:
         if key not in self._graphs:
@@ -215,7 +217,10 @@ class Memory(HeldFiles):
         return self._graphs[key]
 
     def turn(self, key: str, until: datetime | None = None) -> bool:
-        """Execute the next call of a graph, or let the clock jump to it; whether anything happened."""
+        """Execute the next steps of a graph, or move the clock to their time; return whether anything happened.
+
+        The clock does not move beyond ``until``.
+        """
         graph = self._known(key)
         picked = graph.engine.pick(self.now, batches=1, begin=1)
         for batch in picked.batches:
@@ -299,10 +304,10 @@ class Memory(HeldFiles):
         graph.engine.ended([end])
 
     def _given(self, graph: _Graph, row: _Row) -> dict[str, Any]:
-        """The context of a cascade: what is around it, and what its dependencies gave, by name."""
+        """Return the context of a cascade: values of ``add_context``, and results of its dependencies by name."""
         level = row.path.rpartition("/")[0]
         context, deps = self.context(graph.key, level) or {}, row.spec.deps
-        if level and row.job.get("style") == "item":  # of a fan-out: what that depends on
+        if level and row.job.get("style") == "item":  # an item gets the results for the group that it belongs to
             level, deps = level.rpartition("/")[0], graph.row(level).spec.deps
         for dep in deps:
             path = f"{level}/{dep}" if level else dep
@@ -317,7 +322,7 @@ class Memory(HeldFiles):
 
 @contextmanager
 def in_memory(crawls: Ends | None = None) -> Iterator[Memory]:
-    """Have every handle ask a new ``Memory``."""
+    """Make every handle use a new ``Memory`` inside of the ``with`` block."""
     memory = Memory(crawls)
     former = use(memory)
     try:

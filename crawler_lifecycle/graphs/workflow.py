@@ -1,7 +1,7 @@
-"""``Workflow``: builds a graph, and is a handle on one that runs or has ended.
+"""``Workflow``: builds a graph, and is a handle on a graph that executes or has ended.
 
-Building is plain and chainable. Every question and command is awaited in async code, and is a plain call elsewhere
-(``asking.asked``).
+Methods that build return the workflow, so calls can be chained. Questions and commands must be awaited in async code;
+elsewhere they are plain calls (``asking.asked``).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .jobs import NewJob, amount, function, job_of, step_options
 from .platform import Document, nested
 
 Names = str | Iterable[str] | None
-#: Options of ``add_cascade`` with items that are the group's; all others are those of its steps.
+#: Options of ``add_cascade`` with items that belong to the group; all other options belong to its steps.
 _OF_THE_GROUP = ("dependencies", "max_parallel", "ignore_cancelled", "ignore_discarded", "replace")
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The progress of a graph, or of a graph within it.
+    """The progress of a graph or sub-graph.
 
     >>> from statistics import mean
     >>> from crawler_lifecycle.graphs import Workflow
@@ -47,13 +47,13 @@ class Status:
     id: str
     name: str | None
     state: str
-    """``executing``, ``completed``, ``cancelled``, ``discarded``; ``unknown``: there is no such graph."""
+    """``executing``, ``completed``, ``cancelled``, ``discarded``, or ``unknown`` if the graph does not exist."""
     total: int = 0
-    """Jobs, those of sub-graphs included."""
+    """Number of jobs, including jobs of sub-graphs."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """State -> jobs in it."""
+    """State -> number of jobs in that state."""
     duration: timedelta | None = None
-    """From the first start to the last end, once it has ended."""
+    """Time from the first start to the last end; ``None`` before the graph has ended."""
     started_at: datetime | None = None
     stopped_at: datetime | None = None
     subs: Mapping[str, Status] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Steps and dependencies as they were built.
+    """Steps and dependencies of a workflow, as they were built.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl
     >>> graph = Workflow().add("shop", crawl("shop.com")).add("feed", crawl("feed"), "shop").to_graph()
@@ -70,21 +70,21 @@ class Graph:
     """
 
     vertices: Mapping[str, str | Graph]
-    """Name -> what it does (worker, function, crawler); a sub-graph is a ``Graph``."""
+    """Name of a step -> its worker, function or crawler; for a sub-graph its ``Graph``."""
     edges: Sequence[tuple[str, str]]
-    """A dependency, and who depends on it."""
+    """Pairs: a dependency, and the step that depends on it."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """One step of one level. Its spec has only its own name for a path."""
+    """One step of one level. The path in its spec is only its name."""
 
     spec: StepSpec
     sub: Workflow | None = None
 
 
 class Workflow:
-    """A graph of steps: built here, started, and asked about.
+    """A graph of steps: its methods build it, start it, and ask about it.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -97,10 +97,11 @@ class Workflow:
     completed 7 items in EUR
     """
 
-    #: What a job gets that says nothing about it, and what ``retry_jobs`` does that is told nothing.
+    #: Default options of a function's step.
     _defaults: ClassVar[Mapping[str, Any]] = {}
+    #: Default of the option ``cascade`` of ``retry_jobs``.
     _cascade: ClassVar[bool] = True
-    #: Whether a dependency may be added after the step that names it, before the graph is sent.
+    #: True if a step may be added before its dependencies; they must exist when the graph is sent.
     _any_order: ClassVar[bool] = False
 
     def __init__(
@@ -118,11 +119,11 @@ class Workflow:
     ) -> None:
         """Begin a graph.
 
-        ``name``: for people. ``id``: which graph it is; sent again under the same id, the same graph is found.
-        ``check_deps``: each dependency must be there when it is named; else it may be appended later.
-        ``ignore_cancelled``, ``ignore_discarded``: such a dependency counts as completed, for all steps that say
-        nothing else. ``fail_fast``: nothing more starts once a step was discarded. ``max_parallel``: most steps that
-        may execute at once. ``pools``: how much there is of each resource. ``tags``: to find it by.
+        ``name``: a name for people. ``id``: identifies the graph; a second start with the same id starts nothing.
+        ``check_deps``: each dependency must exist when a step names it; with ``False`` it may be appended later.
+        ``ignore_cancelled``, ``ignore_discarded``: a cancelled or discarded dependency counts as completed; a step may
+        override this. ``fail_fast``: after a step is discarded, no other step starts. ``max_parallel``: most steps that
+        execute at once. ``pools``: the total amount of each resource. ``tags``: tags to find the graph by.
         """
         self.id = new_id() if id is None else id
         check_name(self.id, "id")
@@ -142,11 +143,11 @@ class Workflow:
     ) -> Self:
         """Add a step. Raises ``InvalidRequest``, ``NoValue``.
 
-        ``name``: unique in its level. ``job``: a function, a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
-        ``Workflow``. ``deps`` (or ``dependencies``): names of the steps that it waits for. ``args``: those of the
-        function, by name. ``options``: ``replace=True`` puts it in place of the step that has this name;
-        ``ignore_cancelled``, ``ignore_discarded``; and those of a job (``timeout_s``, ``max_attempts``, ``backoff_s``,
-        ``priority``, ``not_before``, ``queue``, ``resources``).
+        ``name``: unique on its level. ``job``: a function, a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
+        ``Workflow``. ``deps`` (or ``dependencies``): names of the steps that it waits for. ``args``: arguments of a
+        function, by name. ``options``: ``replace=True`` replaces the step with this name. Other options are
+        ``ignore_cancelled``, ``ignore_discarded``, and the options of a job (``timeout_s``, ``max_attempts``,
+        ``backoff_s``, ``priority``, ``not_before``, ``queue``, ``resources``).
         """
         if isinstance(job, Workflow):
             return self.add_workflow(name, job, deps, **options)
@@ -160,7 +161,7 @@ class Workflow:
         return self
 
     def add_workflow(self, name: str, sub: Workflow, deps: Names = None, **options: Any) -> Self:
-        """Add a graph as one step: it waits for ``deps``, and whoever depends on it waits for all that is in it."""
+        """Add a graph as one step. It waits for ``deps``; steps that depend on it wait for all of its steps."""
         with _at(name):
             if not isinstance(sub, Workflow):
                 raise refusal("sub", sub, "give a Workflow")
@@ -169,14 +170,20 @@ class Workflow:
         return self._put(name, job, deps, options, sub)
 
     def add_many(self, name: str, jobs: Iterable[Any] | Mapping[str, Any], deps: Names = None, **options: Any) -> Self:
-        """Add jobs as a graph of their own: those of a list are named by their place, those of a dict by their keys.
-        ``max_parallel``: most of them that may execute at once."""
+        """Add jobs as a sub-graph.
+
+        Jobs of a list are named by their index, jobs of a dictionary by their keys. ``max_parallel``: most of these
+        jobs that execute at once.
+        """
         named = jobs.items() if isinstance(jobs, Mapping) else enumerate(jobs)
         return self._group(name, [(str(key), job) for key, job in named], deps, options)
 
     def add_cascade(self, name: str, what: Any, deps: Names = None, **options: Any) -> Self:
-        """Add a function that is called with the context and the results of its dependencies by name; or ``(items,
-        function)``, which is called with each item of a list or dict, and the same. What it returns is recorded."""
+        """Add a function that gets a context: values of ``add_context``, and results of its dependencies by name.
+
+        ``what`` may also be ``(items, function)``: the function is called once for each item of a list or dictionary,
+        with the item and the context. Return values are recorded.
+        """
         with _at(name):
             if not isinstance(what, tuple):
                 return self._add(name, function(what, "cascade"), deps, options)
@@ -191,14 +198,17 @@ class Workflow:
         return self._group(name, each, deps, own)
 
     def add_graft(self, name: str, job: Any, deps: Names = None, **options: Any) -> Self:
-        """Add a step that may attach a graph below itself while it runs: a worker, or a function, which is called as a
-        cascade. It returns the graph or calls ``apply_graft``; whoever depends on the step waits for both."""
+        """Add a graft: a step that may attach a graph below itself while it executes.
+
+        ``job`` is a worker, or a function that gets the context of a cascade. It returns the graph or calls
+        ``apply_graft``. Steps that depend on the graft also wait for the attached graph.
+        """
         with _at(name):
             grafter = job_of(job, style="cascade")
         return self._add(name, grafter, deps, options, graft=True)
 
     def add_context(self, value: Mapping[str, Any]) -> Self:
-        """Lay values over the context that every cascade gets, also in the graphs within this one."""
+        """Add values to the context of every cascade, also in sub-graphs; they replace values with the same names."""
         try:
             self._context = {**(self._context or {}), **to_json(dict(value), "context")}
         except NoValue as error:
@@ -240,9 +250,9 @@ class Workflow:
         with _at(name):
             replace, named = options.pop("replace", False), _names(deps, options.pop("dependencies", None))
             if name in self._steps and not replace:
-                raise InvalidRequest("there is such a step; choose another name, or say replace=True")
+                raise InvalidRequest("a step with this name exists; choose another name, or give replace=True")
             if name in named:
-                raise InvalidRequest("it depends on itself; leave that dependency out")
+                raise InvalidRequest("it depends on itself; remove this dependency")
             unknown = next((one for one in named if one not in self._steps), None)
             if unknown is not None and self._options.check_deps and not self._any_order:
                 cure = "add it first, or build with Workflow(check_deps=False) and append it later"
@@ -256,16 +266,19 @@ class Workflow:
             self._steps[name] = _Step(StepSpec(name, job.kind, job.job, named, **own, **step_options(options)), sub)
         return self
 
-    # --- what was built --------------------------------------------------------------------------------------------
+    # --- the graph that was built ----------------------------------------------------------------------------------
 
     def spec(self) -> GraphSpec:
-        """The whole graph as it is sent. Raises ``InvalidRequest``, naming step, value and cure."""
+        """Return the whole graph as it is sent. Raises ``InvalidRequest`` that names step, value and cure."""
         found = GraphSpec(list(self._flat("", 1)), self._options, self._context or {})
         check(found)
         return found
 
     def part(self, where: str) -> GraphSpec:
-        """The same for a graph that becomes a part of another one. Raises ``InvalidRequest``, saying where."""
+        """Return the spec of a graph that becomes a part of another graph.
+
+        Raises ``InvalidRequest``; its text begins with ``where``.
+        """
         try:
             self._check_part()
             return self.spec()
@@ -274,12 +287,12 @@ class Workflow:
 
     def _check_part(self) -> None:
         if self._options.fail_fast or self._options.pools:
-            raise InvalidRequest("fail_fast and pools hold for a whole graph; give them to the outermost")
+            raise InvalidRequest("fail_fast and pools are for a whole graph; give them to the outermost Workflow")
 
     def _flat(self, above: str, depth: int) -> Iterator[StepSpec]:
         if depth > DEPTH_MAX:
             raise InvalidRequest(
-                f"step {shown(above[:-1])}: graphs may be {DEPTH_MAX} levels deep; does it hold itself?"
+                f"step {shown(above[:-1])}: graphs may be {DEPTH_MAX} levels deep; does the graph contain itself?"
             )
         for name, step in self._steps.items():
             spec, sub = step.spec, step.sub
@@ -296,44 +309,46 @@ class Workflow:
         return True
 
     def to_graph(self) -> Graph:
-        """Names and dependencies as they were built here; a graph within is a ``Graph``."""
+        """Return the names and dependencies that were built here; a sub-graph is a ``Graph``."""
         vertices = {name: s.sub.to_graph() if s.sub else render.label(s.spec) for name, s in self._steps.items()}
         return Graph(vertices, [(dep, name) for name, s in self._steps.items() for dep in s.spec.deps])
 
     def to_dot(self) -> str:
-        """Return what was built here for Graphviz."""
+        """Return the graph that was built here in the DOT language of Graphviz."""
         return render.to_dot(self.spec().steps, name=self.name)
 
     def to_mermaid(self) -> str:
-        """Return what was built here as a Mermaid flowchart."""
+        """Return the graph that was built here as a Mermaid flowchart."""
         return render.to_mermaid(self.spec().steps)
 
     # --- asking ----------------------------------------------------------------------------------------------------
 
     @classmethod
     def for_job(cls, job: Job) -> Self:
-        """The graph that a job is in: of one in a sub-graph, that sub-graph."""
+        """Return a handle on the graph of a job; for a job in a sub-graph, on that sub-graph."""
         found = cls(id=job.graph)
         found._level = job.path.rpartition("/")[0]
         return found
 
     def sub(self, name: str) -> Self:
-        """The handle on a graph within this one."""
+        """Return a handle on a sub-graph of this graph."""
         found = type(self)(id=self.id)
         found._level = self._path(name)
         return found
 
     @asked
     def start(self) -> Workflow:
-        """Start this graph, once for its id. Answers the workflow. Raises ``DuplicateRequest`` for another graph under
-        an id that is taken."""
+        """Start this graph and return the workflow. If the same graph has already started, nothing changes.
+
+        Raises ``DuplicateRequest`` if another graph has this id.
+        """
         spec = self.spec()
         current().send(self.id, spec, name=self.name, tags=self.tags)
         return self
 
     @asked
     def status(self) -> Status:
-        """Its progress; of a graph that nobody knows the state is ``unknown``."""
+        """Return the progress. For an unknown graph the state is ``unknown``."""
         found = current().status(self.id)
         for name in self._level.split("/") if self._level else ():
             found = (found or {}).get("subs", {}).get(name)
@@ -341,82 +356,100 @@ class Workflow:
 
     @asked
     def get_job(self, name: str) -> Job | None:
-        """``Job`` of this name, or ``None``."""
+        """Return the ``Job`` with this name; ``None`` if there is none."""
         return self._job(self._path(name))
 
     @asked
     def all_jobs(self, *, names: Names = None, deps_of: Job | str | None = None) -> list[Job]:
-        """List of ``Job``, in the order in which they were added, those of sub-graphs included. The name of a sub-graph
-        stands for all jobs in it."""
+        """Return jobs in the order in which they were added, including jobs of sub-graphs.
+
+        ``names``: return only these; the name of a sub-graph means all jobs in it. ``deps_of``: return only
+        dependencies of this job.
+        """
         return self._jobs(self._chosen(names, deps_of))
 
     @asked
     def get_recorded(self, name: str) -> Any:
-        """Return what this step recorded, of a sub-graph a dict, of a crawl how it ended; ``None`` if nothing."""
+        """Return the recorded result of this step; ``None`` if it has none.
+
+        For a crawl this is a dictionary about the end of its run, for a sub-graph a dictionary of results by name.
+        """
         path = self._path(name)
         return nested(current().recorded(self.id, [path]), path)
 
     @asked
     def all_recorded(self, *, names: Names = None, deps_of: Job | str | None = None) -> dict[str, Any]:
-        """Dict of what was recorded by name; sub-graphs are dicts in it."""
+        """Return a dictionary of recorded results by name; results of sub-graphs are nested dictionaries."""
         paths = self._chosen(names, deps_of)
         return {} if paths == [] else nested(current().recorded(self.id, paths), self._level) or {}
 
     @asked
     def get_context(self) -> dict[str, Any] | None:
-        """Dict of what ``add_context`` was given, here and in the graphs around; ``None`` when it was never called."""
+        """Return the values of ``add_context`` in this graph and the graphs around it; ``None`` if there are none."""
         return current().context(self.id, self._level)
 
     @asked
     def wait(self, timeout: float | None = None) -> Status:
-        """``Status`` of the whole graph once it has ended, however that was. Raises ``KeyError`` for one that nobody
-        knows and ``TimeoutError`` after ``timeout`` seconds."""
+        """Wait until the whole graph has ended, and return its ``Status``.
+
+        Raises ``KeyError`` for an unknown graph, and ``TimeoutError`` after ``timeout`` seconds.
+        """
         return _status(self.id, current().wait(self.id, timeout))
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
     @asked
     def cancel_jobs(self, *, names: Names = None, reason: str | None = None) -> int:
-        """Cancel jobs, and what depends on them: how many had not ended. One that executes is cancelled at once and
-        asked to end."""
+        """Cancel jobs and the jobs that depend on them; return how many had not ended.
+
+        An executing job is cancelled at once, and its code is asked to end.
+        """
         paths = self._chosen(names)
         return current().cancel(self.id, paths, reason) if paths != [] else 0
 
     @asked
     def retry_jobs(self, *, names: Names = None, cascade: bool | None = None, fresh: bool = False) -> int:
-        """Let discarded, cancelled and waiting jobs begin anew (completed ones only by name): how many. ``cascade``:
-        with dependents that were cancelled because of them. ``fresh``: a crawl gets a new run and is not resumed."""
+        """Start discarded, cancelled and waiting jobs again, and completed jobs if they are named; return how many.
+
+        ``cascade``: also start jobs again that were cancelled because of these. ``fresh``: a crawl gets a new run; by
+        default its run is resumed.
+        """
         with_dependents = self._cascade if cascade is None else cascade
         paths = self._chosen(names)
         return current().retry(self.id, paths, cascade=with_dependents, fresh=fresh) if paths != [] else 0
 
     @asked
     def append(self, more: Workflow) -> int:
-        """Add the steps of ``more`` to this graph, which runs or has ended: how many. What they depend on may be here;
-        build ``more`` with ``check_deps=False`` then."""
+        """Add the steps of ``more`` to this graph, even after its end; return how many.
+
+        The steps may depend on steps of this graph; then build ``more`` with ``check_deps=False``.
+        """
         spec = more.part("append")
         if spec.context:
-            raise InvalidRequest("append: steps that are appended get the context that is there; leave add_context out")
+            raise InvalidRequest("append: new steps get the context of the graph; leave add_context out")
         return current().append(self.id, spec)
 
     @staticmethod
     @asked
     def apply_graft(job: Job, sub: Workflow) -> Workflow:
-        """Attach a graph below the running job that grafts, once an attempt; again the same changes nothing. Answers
-        ``sub``. Raises ``InvalidRequest``, ``DuplicateRequest`` for a second graph, ``Fenced`` for another job."""
+        """Attach a graph below the executing graft ``job``, and return ``sub``.
+
+        An attempt may attach only one graph; attaching the same graph again changes nothing. Raises ``InvalidRequest``,
+        ``DuplicateRequest`` for a second graph, and ``Fenced`` if the job is not executing.
+        """
         if sub.id == job.graph:
-            raise refusal("sub", sub.id, "give a new Workflow: this is the graph that the job is in")
+            raise refusal("sub", sub.id, "give a new Workflow: the job belongs to this graph")
         spec = sub.part(f"graft of step {shown(job.path)}")
         current().graft(job.graph, job.path, job.attempt, spec)
         return sub
 
-    # --- behind them -----------------------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------------------------
 
     def _path(self, name: str) -> str:
         return f"{self._level}/{name}" if self._level else name
 
     def _chosen(self, names: Names = None, deps_of: Job | str | None = None) -> list[str] | None:
-        """The paths that are meant; ``None``: all of the whole graph."""
+        """Return the paths of the chosen jobs; ``None`` means all jobs of the whole graph."""
         if deps_of is None:
             if names is None:
                 return [self._level] if self._level else None
@@ -438,20 +471,20 @@ class Workflow:
 
 
 class AnyOrder(Workflow):
-    """A graph whose dependencies need only be there when it is sent."""
+    """A graph that allows a step before its dependencies; they must exist when the graph is sent."""
 
     _any_order = True
 
 
 def new_id() -> str:
-    """An id that nobody has, in the order of time (as UUIDv7)."""
+    """Return a new unique id. Later ids are greater (UUIDv7)."""
     number = (time.time_ns() // 1_000_000 << 80) | (uuid.uuid4().int & ((1 << 80) - 1))
     return str(uuid.UUID(int=number & ~(0xF << 76) | 0x7 << 76))
 
 
 @contextmanager
 def _at(name: str) -> Iterator[None]:
-    """Name this step in every refusal."""
+    """Put the name of the step into every ``InvalidRequest`` that is raised inside."""
     check_name(name, "step")
     try:
         yield

@@ -1,6 +1,6 @@
-"""Crawl managers under the names of shub-workflow: what users import and derive from.
+"""Crawl managers under the names of shub-workflow: classes that users import and derive from.
 
-It needs nothing beside the standard library and ``domain``, so a class can be tried anywhere (``managers.testing``).
+The package needs only the standard library and ``domain``, so a class can be tested anywhere (``managers.testing``).
 """
 
 from .base import BaseLoopScript, BaseScript

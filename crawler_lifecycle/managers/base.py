@@ -1,8 +1,8 @@
-"""Scripts: options, name and flow id, tags, and jobs that they schedule.
+"""Scripts: their options, name, flow id and tags, and the jobs that they schedule.
 
-The names are those of shub-workflow; docs/managers.md says what differs. An object is made in one of two ways: by a
-``Driver`` (it has a platform then, and its options come from there), or by a script of its own, which only reads its
-options and then starts the manager through the gateway (``run``).
+The names are those of shub-workflow; docs/managers.md lists the differences. There are two ways to create an object. A
+``Driver`` creates it with a platform, which also provides the options. A user's script creates it without a platform:
+then it reads its options from the command line and starts the manager through the gateway (``run``).
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from .stats import Stats
 from .types import JobKey, JobMeta
 
 _LOG = logging.getLogger(__name__)
-#: Tags that the class may append to all jobs.
+#: Most tags that a class may append with ``append_flow_tag``.
 FLOW_TAGS_MAX = 20
 
 
 class BaseScript:
     """A script with options, a name and a flow id."""
 
-    #: Name of the script; an option ``NAME=`` of its own tags goes before it.
+    #: Name of the script, unless the manager has a tag ``NAME=``.
     name: str = ""
-    #: Whether the script needs a flow id; one is made where none is given.
+    #: True if the script needs a flow id: without a given one it creates one.
     flow_id_required = False
-    #: Tags that all jobs get beside ``--children-tag``.
+    #: Tags for all jobs, in addition to ``--children-tag``.
     children_tags: Sequence[str] | None = None
-    #: Project of the jobs where ``--project-id`` says none.
+    #: Default of ``--project-id``.
     default_project_id: str | int | None = None
     #: Named command lines: ``{name: {"description": "…", "command_line": ["--units", "{units}"]}}``.
     PROGRAMS: ClassVar[dict[str, dict[str, Any]]] = {}
@@ -62,13 +62,13 @@ class BaseScript:
     args: Namespace
     argparser: OptionParser
     project_id: str | None
-    """Number or alias of the project of its jobs (``--project-id``); ``None``: of none."""
+    """Number or alias of the jobs' project (``--project-id``); ``None``: no project."""
 
     def __init__(self) -> None:
         self._platform_or_none = BUILDING.get()
         start = self._platform_or_none.start() if self._platform_or_none is not None else Start(0, "", "")
         self._start = start
-        #: What survives every restart: JSON of at most 64 KiB.
+        #: State that survives every restart: JSON of at most 64 KiB.
         self.state: dict[str, Any] = deepcopy(start.state)
         self.stats = Stats(start.stats)
         self.close_reason: str | None = start.close_reason
@@ -76,23 +76,23 @@ class BaseScript:
         self._flow_tags: list[str] = list(start.flow_tags)
         self.args = self.parse_args()
         self.set_flow_id_name(self.args)
-        #: What ``__init__`` and ``on_start`` do waits here for the first cycle: nothing is picked before.
+        #: Keeps the work of ``__init__`` and ``on_start`` until the first cycle; no job starts before.
         self._cycle = Cycle.of(Facts(start.manager_id, start.attempt, 0.0, start.next_seq, paused=True), None)
 
     @property
     def description(self) -> str:
-        """The purpose of the script, for its help."""
+        """The purpose of the script, for its help text."""
         return cleandoc(type(self).__doc__ or "")
 
     # --- options -----------------------------------------------------------------------------------------------------
 
     def add_argparser_options(self) -> None:
-        """Override to add options to ``self.argparser``; call ``super().add_argparser_options()`` first."""
+        """Add options to ``self.argparser``. An override must call ``super().add_argparser_options()`` first."""
         add = self.argparser.add_argument
-        add("--program", "-g", help="Use the named command line; options beside it go before it.")
+        add("--program", "-g", help="Use the named command line. Options that you give too override its options.")
         add("--program-variables", "-v", help="Variables of the named command line: name:value,name:value.")
         add("--project-id", default=self.default_project_id, help="Number or alias of the project of the jobs.")
-        add("--flow-id", help="Flow id; the same name and flow id again resume.")
+        add("--flow-id", help="Flow id. The same name and flow id resume a manager.")
         add(
             *("--children-tag", "-t"),
             action="append",
@@ -101,7 +101,7 @@ class BaseScript:
         )
 
     def parse_args(self) -> Namespace:
-        """Read the options; what is wrong with them ends a script with its usage."""
+        """Read the options. A wrong option ends a user's script; in a worker it raises ``ClassError``."""
         hosted = self._platform_or_none is not None
         self.argparser = option_parser(self, hosted)
         args = parse(self.argparser, self._start.argv if hosted else None, self.PROGRAMS)
@@ -114,13 +114,15 @@ class BaseScript:
         return args
 
     def set_flow_id_name(self, args: Namespace) -> None:
-        """Set flow id and name: the record of a manager that has started goes before options and attributes (S-05,
-        S-06)."""
+        """Set flow id and name (S-05, S-06).
+
+        The record of a started manager is used first, options and class attributes second.
+        """
         self.flow_id = self._start.flow_id or args.flow_id
         if args.program and args.flow_id not in (None, self.flow_id):
-            cure = f"whoever starts it names it beside the program: crawlctl manager start --flow {args.flow_id}"
+            cure = f"give the flow at the start: crawlctl manager start --flow {args.flow_id}"
             self.argparser.error(
-                f"--program {args.program} says --flow-id {args.flow_id}, this is {self.flow_id}; {cure}"
+                f"--program {args.program} says --flow-id {args.flow_id}, but the manager has {self.flow_id}; {cure}"
             )
         if not self.flow_id and self.flow_id_required:
             self.flow_id = self.generate_flow_id()
@@ -131,33 +133,33 @@ class BaseScript:
 
     @staticmethod
     def generate_flow_id() -> str:
-        """The flow id of a script that needs one and was given none."""
+        """Return a new flow id, for a script that needs one and was given none."""
         return str(uuid4())
 
     @property
     def _platform(self) -> Platform:
         if self._platform_or_none is None:
-            raise RuntimeError("this is a script of its own: jobs are there only after run(), or in managers.testing")
+            raise RuntimeError("no worker executes this object, so it has no jobs: call run(), or use managers.testing")
         return self._platform_or_none
 
-    # --- what a script does ------------------------------------------------------------------------------------------
+    # --- actions of a script -----------------------------------------------------------------------------------------
 
     def run(self) -> Any:
-        """Start the manager through the gateway, show it to its end, and exit with the code of ``crawlctl wait``."""
+        """Start the manager through the gateway, show it until its end, and exit with the code of ``crawlctl wait``."""
         start_from_here(type(self), self.name, self.flow_id)
 
     def append_flow_tag(self, tag: str) -> None:
-        """Give this tag to the manager itself and to all jobs from now on (S-08)."""
+        """Add a tag to the manager and to all jobs that start from now on (S-08)."""
         check_tag("flow tag", tag)
         if tag in self._flow_tags:
             return
         if len(self._flow_tags) >= FLOW_TAGS_MAX:
-            raise refusal("flow tag", tag, f"there are {FLOW_TAGS_MAX} already")
+            raise refusal("flow tag", tag, f"there are already {FLOW_TAGS_MAX}; use fewer tags")
         self._flow_tags.append(tag)
         self._cycle.flow_tags.append(tag)
 
     def get_job_tags(self, jobkey: JobKey | None = None) -> list[str]:
-        """Tags of a job, or the manager's own."""
+        """Return the tags of a job; without a key, the tags of the manager."""
         if jobkey is not None:
             return list(self.get_job_metadata(jobkey).get("tags") or [])
         own = [f"FLOW_ID={self.flow_id}"] if self.flow_id else []
@@ -165,17 +167,17 @@ class BaseScript:
         return list(dict.fromkeys([*own, *self._start.tags, *self._flow_tags]))
 
     def get_job_metadata(self, jobkey: JobKey) -> dict[str, Any]:
-        """Everything on record about a job. Raises ``LookupError`` for a key that no job has."""
+        """Return the whole record of a job. Raises ``LookupError`` if no job has this key."""
         found = self._platform.job(jobkey)
         if found is None and jobkey in self._cycle.coming:
             return {"key": jobkey, "state": "pending", "close_reason": None, "tags": self._cycle.coming[jobkey]}
         if found is None:
-            raise LookupError(f"job key {jobkey!r:.150}: no job has it")
+            raise LookupError(f"job key {jobkey!r:.150}: no job has this key")
         return found
 
     @staticmethod
     def get_metadata_key(metadata: JobMeta, key: str) -> Any:
-        """Return what the metadata of a job has under this key; ``None``: nothing."""
+        """Return the value of this key in the metadata of a job; ``None`` if there is none."""
         return metadata.get(key)
 
     def is_running(self, jobkey: JobKey) -> bool:
@@ -183,16 +185,16 @@ class BaseScript:
         return self.get_job_metadata(jobkey).get("state") in ("pending", "running")
 
     def is_finished(self, jobkey: JobKey) -> str | None:
-        """The outcome of a job that has ended; ``None`` before."""
+        """Return the outcome of an ended job; ``None`` for any other job."""
         found = self.get_job_metadata(jobkey)
         return found.get("close_reason") if found.get("state") == "finished" else None
 
     def get_close_reason(self) -> str | None:
-        """The close reason as it is set now; a manager without one ends as ``finished``."""
+        """Return the close reason that is set now. A manager without a close reason ends as ``finished``."""
         return self.close_reason
 
     def set_close_reason(self, close_reason: str | None) -> None:
-        """Set the reason that the manager ends with. It may be set again."""
+        """Set the close reason: the outcome of the manager. It can be set again."""
         if close_reason is not None and not (isinstance(close_reason, str) and 0 < len(close_reason) <= REASON_MAX):
             raise refusal("close reason", close_reason, f"give a text of 1 to {REASON_MAX} characters")
         self.close_reason = close_reason
@@ -210,29 +212,32 @@ class BaseScript:
         job_settings: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> JobKey | None:
-        """Schedule a job of this spider; its key.
+        """Schedule a job of this spider and return its key; ``None`` if the same job was scheduled before a restart.
 
-        ``tags``: its own, beside those of the manager. ``units``: as which it is sized (docs/managers.md).
-        ``project_id``: number or alias. ``spider_args`` and ``arguments``: arguments of the spider; the former go
-        first. ``job_settings``: its settings. Raises ``InvalidRequest``.
+        ``tags``: tags of the job in addition to those of the manager. ``units``: size of the job (docs/managers.md).
+        ``project_id``: number or alias. ``spider_args`` and ``arguments``: arguments of the spider; ``spider_args``
+        overrides ``arguments``. ``job_settings``: settings of the job. Raises ``InvalidRequest``.
         """
         override = {**arguments, "tags": list(tags or []), "units": units, "project_id": project_id}
         override |= {"spider_args": spider_args, "job_settings": job_settings}
         return self._schedule(merged(override, spider, self._defaults()))
 
     def _defaults(self) -> JobDefaults:
-        """Return what the options say about every job."""
+        """Return the default values of every job, from the options."""
         return JobDefaults(project_id=self.project_id, tags=self._given_tags())
 
     def _given_tags(self) -> list[str]:
         return list(dict.fromkeys([*self.args.children_tag, *self._flow_tags]))
 
     def _job_tags(self, job: Job, seq: int, retry: int) -> list[str]:
-        """All tags of a job that starts with this number."""
+        """Return all tags of a job that starts with this number."""
         return child_tags(job.tags, self._given_tags(), self.flow_id, self.name)
 
     def _schedule(self, job: Job) -> JobKey | None:
-        """The job whose turn it is takes its slot; without one this is a new job, which queues when no slot is free."""
+        """Start the waiting job that may start now (``TURN``), or schedule a new job and return its key.
+
+        A new job waits if no slot is free. Return ``None`` for a job that is known already.
+        """
         window, turn = self._cycle.window, TURN.get()
         if turn is not None and turn.key is not None:
             turn = None
@@ -250,8 +255,10 @@ class BaseScript:
         return key
 
     def _direct(self, job: Job) -> Waiting | None:
-        """A job that was scheduled directly and has no waiting row. What ``on_start`` schedules may come again after a
-        restart, so there its arguments make it the same; anywhere else each call is a job.
+        """Return a new waiting job; ``None`` if the same job is known.
+
+        ``on_start`` may schedule the same jobs again after a restart, so there a job with known arguments is left out.
+        Anywhere else each call makes a new job.
         """
         window = self._cycle.window
         unique = not self._cycle.begun
@@ -265,7 +272,7 @@ class BaseScript:
         return waiting
 
     def _known(self, job: Job) -> bool:
-        """Return whether some job of the manager has these arguments."""
+        """Return whether a job of the manager has the same spider and arguments."""
         identity = job.identity
         if any(added.unique and added.job.identity == identity for added in self._cycle.window.added):
             return True
@@ -278,7 +285,7 @@ class BaseScript:
         return Rules(self._cap())
 
     def _start_waiting(self) -> None:
-        """Give free slots to jobs that wait."""
+        """Start waiting jobs in free slots."""
         rules = self._rules()
         while self._cycle.took_s < CYCLE_S and (waiting := self._cycle.window.reserve(rules)) is not None:
             turn = Turn(waiting)
@@ -290,7 +297,7 @@ class BaseScript:
                 self._settle(turn)
 
     def _call_schedule(self, waiting: Waiting) -> Any:
-        """Schedule a job whose turn it is."""
+        """Schedule a waiting job that may start now."""
         return self._schedule(waiting.job)
 
     def _settle(self, turn: Turn) -> None:
@@ -299,14 +306,17 @@ class BaseScript:
 
 
 def option_parser(script: BaseScript, hosted: bool) -> OptionParser:
-    """The parser of a class's options, without what ``__init__`` does; hosted, its errors are ``ClassError``."""
+    """Return the parser of a script's options. ``__init__`` need not have run.
+
+    ``hosted``: errors of the parser raise ``ClassError``.
+    """
     parser = script.argparser = OptionParser(script.description, hosted, type(script).__name__)
     script.add_argparser_options()
     return parser
 
 
 class BaseLoopScript(BaseScript):
-    """A script that works in cycles.
+    """A script that repeats cycles.
 
     >>> from crawler_lifecycle.managers import BaseLoopScript
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -319,11 +329,11 @@ class BaseLoopScript(BaseScript):
     [('shop.com', {'country': 'de'}, 'shops')]
     """
 
-    #: Seconds between two cycles at the latest; 0: one cycle and no more.
+    #: Most seconds between two cycles; 0: only one cycle.
     loop_mode: int = 0
-    #: What errors in hooks do to its end that stay errors after three tries: it FAILS (``fail``), or ``complete``.
+    #: Status of a manager at its end if hooks failed three times: ``fail`` means FAILED, ``complete`` means COMPLETED.
     on_hook_error = "fail"
-    #: Seconds after which no further cycle begins; 0: no limit. Jobs that live then go on by themselves.
+    #: Seconds after which no new cycle begins; 0: no limit. Live jobs continue without the manager.
     max_running_time: int = 0
 
     def add_argparser_options(self) -> None:
@@ -341,7 +351,7 @@ class BaseLoopScript(BaseScript):
             type=int,
             metavar="SECONDS",
             default=self.max_running_time,
-            help="Begin no cycle after so many seconds; 0: no limit. Default: %(default)s",
+            help="Seconds after which no new cycle begins; 0: no limit. Default: %(default)s",
         )
 
     def parse_args(self) -> Namespace:
@@ -353,17 +363,17 @@ class BaseLoopScript(BaseScript):
         return args
 
     def on_start(self) -> None:
-        """Runs once in each process that holds the object, before its first cycle."""
+        """Prepare the first cycle. It is called once in each new process. Users may override it."""
 
     def on_close(self) -> None:
-        """Runs after the last cycle."""
+        """Finish the work after the last cycle. Users may override it."""
 
     def base_loop_tasks(self) -> bool:
-        """Runs at the beginning of each cycle; an answer of ``False`` ends the script."""
+        """Begin a cycle. Users may override it; ``False`` ends the script."""
         return True
 
     def _leave_ends(self) -> None:
-        """Jobs that have ended hold no slot: for a class that asks for them itself, and has no hooks."""
+        """Free the slots of ended jobs, for a class without hooks."""
         cycle, failed = self._cycle, getattr(self, "failed_outcomes", ())
         for ended in cycle.ends.values():
             cycle.window.ended(ended)
@@ -371,5 +381,5 @@ class BaseLoopScript(BaseScript):
         cycle.ends.clear()
 
     def workflow_loop(self) -> Any:
-        """One cycle. ``True``: another one is to come; ``False``: the script ends."""
+        """Execute one cycle, and return ``True`` for another cycle or ``False`` to end the script."""
         raise NotImplementedError(f"{type(self).__name__} has no workflow_loop; write one, or derive from a manager")

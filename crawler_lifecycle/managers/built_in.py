@@ -1,4 +1,4 @@
-"""The manager without a class: it runs one crawler once for each job that comes from outside."""
+"""The built-in manager: it runs one crawler once for each job that is sent to it. Users write no class for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .types import FullJobParams
 
 
 class RunEach(GeneratorCrawlManager):
-    """Runs a crawler once for each line of a file, or for each item that is sent; it ends when no more will come."""
+    """Runs a crawler for each item that is sent, such as a line of a file. It ends after the last item."""
 
     name = "each"
     loop_mode = 60
@@ -19,7 +19,7 @@ class RunEach(GeneratorCrawlManager):
     def add_argparser_options(self) -> None:
         super().add_argparser_options()
         add = self.argparser.add_argument
-        add("--retries", type=_whole, default=0, help="Tries of a job after its first bad end. Default: %(default)s")
+        add("--retries", type=_whole, default=0, help="Most retries of a failed job. Default: %(default)s")
         add("--retry-delay", type=float, default=0.0, metavar="SECONDS", help="Seconds before the first retry.")
         add(
             "--max-per-key",
@@ -36,11 +36,11 @@ class RunEach(GeneratorCrawlManager):
         return args
 
     def set_parameters_gen(self) -> Iterable[Mapping[str, Any]]:
-        """All jobs come from outside."""
+        """Return nothing: all jobs are sent from outside."""
         return ()
 
     def cap_key(self, params: FullJobParams) -> str | None:
-        """The value of the argument that ``--max-per-key`` names."""
+        """Return name and value of the argument that ``--max-per-key`` names."""
         if self.args.max_per_key is None:
             return None
         name, self.max_per_key = self.args.max_per_key
@@ -48,10 +48,10 @@ class RunEach(GeneratorCrawlManager):
         return None if value is None else f"{name}={value}"
 
     def workflow_loop(self) -> bool:
-        """As of a generator, but without a job it waits until nobody may send one."""
+        """Work like a generator manager, but without jobs wait until the list of jobs is closed."""
         if super().workflow_loop() or self._cycle.facts.sealed:
             return not self._cycle.window.over
-        self._cycle.waiting = "it waits for jobs, or for the word that no more will come"
+        self._cycle.waiting = "it waits for jobs, or until somebody says that no more jobs come"
         return True
 
 

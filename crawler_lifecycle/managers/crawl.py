@@ -1,4 +1,4 @@
-"""Crawl managers: one job, or the same job again and again."""
+"""Crawl managers that run one job once, or the same job repeatedly."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .stats import SpiderStatsAggregatorMixin
 from .types import JobKey, JobParams, Outcome, SpiderName
 
 _LOG = logging.getLogger(__name__)
-#: What runs for an end, where a class has its own.
+#: Methods that are called for the end of a job; a user's class may override them.
 _HOOKS = ("finished_metadata_hook", "bad_outcome_hook", "finished_ok_hook", "get_retry_override")
 
 
 class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
-    """Runs one job of a spider. In loop mode it stays until the job has ended, and ends with its outcome.
+    """Runs one job of a spider. In loop mode it waits for the job's end and takes over its outcome.
 
     >>> from crawler_lifecycle.managers import CrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -48,20 +48,20 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     ([{'country': 'de'}], 'banned', {'bad/banned': 1})
     """
 
-    #: The spider, or the crawler of that name; without one it is the first argument of the command line.
+    #: The name of the spider or crawler. Without it the command line has an argument ``spider``.
     spider: SpiderName | None = None
-    #: Whether ``check_running_jobs`` begins with the job that started last.
+    #: True: ``check_running_jobs`` begins with the job that started last.
     running_jobs_reverse_check = False
-    #: While the hooks of an end run: which end that is, the same whenever they run for it. A service that hooks call
-    #: takes it as an idempotency key. ``None`` at all other times.
+    #: A key of the job's end while its hooks run, else ``None``. It is the same in each try of the hooks, so a service
+    #: that hooks call can use it as an idempotency key.
     hook_key: str | None = None
-    #: Whether the outcome of the first job that fails becomes the close reason.
+    #: True: the outcome of the first failed job becomes the close reason.
     _inherits_outcomes = True
-    #: Whether its loop reads the outcomes of ends: they are on record together with what it makes of them.
+    #: True: the loop uses the outcomes of ended jobs, so ends and the loop's decisions must be recorded together.
     _reads_outcomes = True
-    #: Live jobs for whose ``running_job_hook`` the last cycle had no time: they come first.
+    #: Live jobs whose ``running_job_hook`` the last cycle had no time to call; the next cycle calls only these.
     _passed: Collection[JobKey] = ()
-    #: Ended jobs whose files were not there when their hooks asked.
+    #: Ended jobs whose files had not arrived when their hooks read them.
     _fileless: frozenset[JobKey] = frozenset()
 
     # --- options -----------------------------------------------------------------------------------------------------
@@ -70,10 +70,10 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         super().add_argparser_options()
         add = self.argparser.add_argument
         if self.spider is None:
-            add("spider", help="The spider, or the crawler of that name.")
+            add("spider", help="The name of the spider or crawler.")
         add("--spider-args", default="{}", help="Arguments of the spider: a JSON object.")
         add("--job-settings", default="{}", help="Settings of the jobs: a JSON object.")
-        add("--units", type=int, help="Units of each job that says none itself.")
+        add("--units", type=int, help="Units of each job that has no units of its own.")
 
     def parse_args(self) -> Namespace:
         args = super().parse_args()
@@ -83,7 +83,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         try:
             merged({}, "any", self._defaults())
         except InvalidRequest as error:
-            self.argparser.error(f"of every job: {error}")
+            self.argparser.error(f"defaults of all jobs: {error}")
         return args
 
     def _defaults(self) -> JobDefaults:
@@ -97,7 +97,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         )
 
     def get_job_settings(self, override: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The settings of ``--job-settings``, with these over them."""
+        """Return the settings of ``--job-settings``, overridden by these."""
         return {**json_object(self.argparser, "--job-settings", self.args.job_settings), **(override or {})}
 
     # --- scheduling --------------------------------------------------------------------------------------------------
@@ -105,17 +105,20 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     def schedule_spider_with_jobargs(
         self, job_args_override: JobParams | None = None, spider: SpiderName | None = None
     ) -> Any:
-        """Schedule one job (S-31); its key. It begins when the cycle is over, or queues when no slot is free.
+        """Schedule one job and return its key (S-31). It starts after the cycle, or waits if no slot is free.
 
-        ``job_args_override``: what goes over the options of the manager: ``spider_args``, ``job_settings``, ``tags``,
-        ``units``, ``project_id``. ``spider``: another spider than the manager's. Raises ``InvalidRequest``.
+        ``job_args_override``: values that override the manager's options: ``spider_args``, ``job_settings``, ``tags``,
+        ``units``, ``project_id``. ``spider``: the spider, by default the manager's. Raises ``InvalidRequest``.
         """
         override = override_of(job_args_override)
         settings = self.get_job_settings(override.get("job_settings"))
         return self._schedule(merged({**override, "job_settings": settings}, spider, self._defaults()))
 
     def _call_schedule(self, waiting: Waiting) -> Any:
-        """Schedule a job by the method that a user may have overridden; one that was scheduled before, as it is."""
+        """Schedule a job by ``schedule_spider_with_jobargs``, which a user may override.
+
+        A job that already has a number and is no retry is scheduled without that method.
+        """
         if waiting.seq is not None and not waiting.retry:
             return self._schedule(waiting.job)
         self._platform.entering("schedule_spider_with_jobargs", waiting.item_id)
@@ -128,8 +131,11 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def check_running_jobs(self) -> dict[JobKey, Outcome]:
-        """Run the hooks of jobs that have ended, and ``running_job_hook`` for those that live, by their start (S-34);
-        the outcomes of the ended ones. What there is no time for waits for the next cycle."""
+        """Call the hooks of ended jobs and ``running_job_hook`` of live jobs; return the outcomes of ended jobs.
+
+        Jobs are handled in the order of their start (S-34). If the time of the cycle is used up, the other jobs wait
+        for the next cycle.
+        """
         outcomes: dict[JobKey, Outcome] = {}
         cycle, passed, hooks = self._cycle, set[JobKey](), any(map(self._overrides, _HOOKS))
         alone = hooks and (self._reads_outcomes or self._overrides("workflow_loop"))
@@ -138,7 +144,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         if self._overrides("running_job_hook"):
             jobs += self._live_jobs()
         jobs.sort(key=_by_start, reverse=self.running_jobs_reverse_check)
-        # Those that fail, or wait for files, hold up no others.
+        # Jobs whose hooks failed or wait for files come last, so that they do not delay others.
         jobs.sort(key=lambda one: (one.live.key in self._fileless, one.tries) if isinstance(one, Ended) else (False, 0))
         for one in jobs:
             if isinstance(one, Live):
@@ -173,13 +179,13 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             self._cycle.note(f"running_job_hook of {named_job(live.job)}: {where(error)}")
 
     def _handle(self, ended: Ended) -> bool:
-        """Run the hooks of one end (S-33), once for each attempt of its run; whether it is handled now."""
+        """Call the hooks of one end (S-33), once for each attempt of its run; return whether they succeeded."""
         cycle, live = self._cycle, ended.live
         bad = ended.bad or ended.outcome in self.failed_outcomes
         cycle.handled[live.key] = cycle.ends.pop(live.key)
         if ended.given_up:
             cycle.window.ended(ended)
-            cycle.note(f"the hooks of {named_job(live.job)} failed too often; its end counts without them")
+            cycle.note(f"the hooks of {named_job(live.job)} failed too often; its end is recorded without them")
             if bad and self._inherits_outcomes and self.get_close_reason() is None:
                 self.set_close_reason(ended.outcome)
         else:
@@ -193,14 +199,17 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
                 cycle.failed.append(HookFailed(live.item_id, ended.attempt, said, later))
                 self._fileless |= {live.key} if later else set()
                 cycle.note(said)
-                _LOG.exception("a hook of %s raised", live.key)
+                _LOG.exception("a hook of job %s failed", live.key)
                 return False
         self._fileless -= {live.key}
         cycle.hooked.append(Hooked(live.item_id, ended.attempt, bad))
         return True
 
     def _run_hooks(self, ended: Ended, bad: bool) -> None:
-        """Metadata first, then exactly one of bad and ok, which sees its job gone."""
+        """Call ``finished_metadata_hook``, then either ``bad_outcome_hook`` or ``finished_ok_hook``.
+
+        The second hook is called after the job has left its slot.
+        """
         live = ended.live
         metadata: Callable[..., Any] = self.finished_metadata_hook
         outcome: Callable[..., Any] = self.bad_outcome_hook if bad else self.finished_ok_hook
@@ -216,25 +225,28 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             self.hook_key = None
 
     def running_job_hook(self, jobkey: JobKey) -> None:
-        """Override: a job that still lives, in each cycle."""
+        """Handle a live job; called in each cycle. Users may override it."""
 
     def finished_metadata_hook(self, jobkey: JobKey, metadata: dict[str, Any]) -> None:
-        """Override: any job that has ended, before its outcome hook."""
+        """Handle any ended job; called before its outcome hook. Users may override it."""
 
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
-        """Override: a job that failed. The manager ends with the outcome of the first one (S-04)."""
+        """Handle a failed job. By default the first failed job's outcome becomes the close reason (S-04).
+
+        Users may override it.
+        """
         if self.get_close_reason() is None:
             self.set_close_reason(outcome)
 
     def finished_ok_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
-        """Override: a job that ended well."""
+        """Handle a successful job. Users may override it."""
 
     def workflow_loop(self) -> Any:
-        """Run the hooks; an end ends the manager (S-32). Without a job, schedule it."""
+        """Call the hooks, and schedule the job if there is none. The end of the job ends the manager (S-32)."""
         if self.check_running_jobs():
             return False
         window = self._cycle.window
@@ -244,7 +256,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 
 
 class PeriodicCrawlManager(CrawlManager):
-    """Runs the same job again and again: after each end, but at most once every ``loop_mode`` seconds.
+    """Runs the same job repeatedly: again after each end, but at most once in ``loop_mode`` seconds.
 
     >>> from crawler_lifecycle.managers import PeriodicCrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -259,10 +271,10 @@ class PeriodicCrawlManager(CrawlManager):
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
-        """Override: a job that failed. It is scheduled again like any other."""
+        """Handle a failed job. By default nothing happens: the job is scheduled again anyway. Users may override it."""
 
     def workflow_loop(self) -> Any:
-        """Run the hooks, and schedule the job when none lives and it is time (S-40)."""
+        """Call the hooks, and schedule the job if no job is live and ``loop_mode`` seconds have passed (S-40)."""
         self.check_running_jobs()
         window, facts = self._cycle.window, self._cycle.facts
         if not window.live and not window.waiting:
@@ -280,13 +292,13 @@ def _by_start(one: Ended | Live) -> tuple[float, int, int]:
 
 
 def _params_for_hook(job: Job) -> JobParams:
-    """A job as hooks get it: a copy that shares nothing."""
+    """Return a full copy of a job's parameters for hooks."""
     params = params_of(job)
     del params["spider"]
     return cast(JobParams, params)
 
 
 def named_job(job: Job) -> str:
-    """A job as errors name it."""
+    """Return a short name of a job for error messages."""
     shown = ", ".join(f"{name}={value[:40]}" for name, value in list(job.spider_args.items())[:3])
     return f"{job.spider}({shown})"

@@ -1,4 +1,4 @@
-"""Decisions of a class between two commits: the window, and everything that its hooks did."""
+"""The decisions of a manager's class between two commits: its window, and the results of its hooks."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from crawler_lifecycle.domain.managers.window import Window
 from .platform import Platform
 
 _ERROR_MAX, _ERRORS_SHOWN = 1000, 3
-#: Seconds of a cycle in which hooks of ends begin: what they did is on record soon, and free slots are taken.
+#: Seconds of a cycle in which new hooks of ends may begin. The limit lets their results be recorded soon, and lets the
+#: cycle fill free slots.
 HOOKS_S = 5.0
 
 
 @dataclass(slots=True)
 class Turn:
-    """A waiting job whose turn it is: the first ``schedule_spider_with_jobargs`` takes it."""
+    """A waiting job that may start now; the first call of ``schedule_spider_with_jobargs`` uses it."""
 
     waiting: Waiting
     key: str | None = None
-    """Its job key, once it was scheduled."""
+    """The job key; ``None`` until the job is scheduled."""
 
 
-#: Whose turn it is; each task of the event loop has its own.
+#: The job that may start now; each task of an event loop has its own.
 TURN: ContextVar[Turn | None] = ContextVar("turn", default=None)
-#: The platform of the object that is being made; ``None`` in a script of its own.
+#: The platform for an object that is being created; ``None`` if a user's script creates the object.
 BUILDING: ContextVar[Platform | None] = ContextVar("building", default=None)
 
 
 @contextmanager
 def building(platform: Platform) -> Iterator[None]:
-    """Objects that are made inside belong to this platform."""
+    """Give this platform to all objects that are created inside of the ``with`` block."""
     token = BUILDING.set(platform)
     try:
         yield
@@ -44,7 +45,7 @@ def building(platform: Platform) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Cycle:
-    """One cycle under way; before the first one it collects what ``__init__`` and ``on_start`` do."""
+    """The current cycle. The first object collects the work of ``__init__`` and ``on_start``, before any cycle."""
 
     facts: Facts
     window: Window
@@ -53,34 +54,34 @@ class Cycle:
     flow_tags: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     ends: dict[str, Ended] = field(default_factory=dict)
-    """Ends that ``check_running_jobs`` has not handled, by their job key."""
+    """Ends that ``check_running_jobs`` has not handled yet, by job key."""
     handled: dict[str, Ended] = field(default_factory=dict)
     coming: dict[str, list[str]] = field(default_factory=dict)
-    """Jobs that were scheduled here and have no run yet: their tags by their key."""
+    """Tags of jobs that this cycle scheduled and that have no run yet, by job key."""
     begun: bool = False
-    """False for what comes before the first cycle."""
+    """False for the object before the first cycle."""
     again_s: float | None = None
-    """Seconds after which the class itself wants the next cycle."""
+    """Seconds until the next cycle, if the class requests a time."""
     waiting: str | None = None
-    """One sentence of the class itself: what it waits for."""
+    """One sentence of the class that says why it waits."""
     clock: Callable[[], float] = lambda: 0.0
     began: float = 0.0
     report: Callable[[], None] = lambda: None
-    """Reports to the platform what was decided so far."""
+    """Reports the decisions so far to the platform."""
 
     @property
     def took_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the cycle began."""
         return self.clock() - self.began
 
     @classmethod
     def of(cls, facts: Facts, platform: Platform | None) -> Cycle:
-        """The beginning of a cycle; without a platform nothing waits."""
+        """Return a new cycle. Without a platform it has no waiting jobs."""
         window = Window(facts, platform.waiting_jobs if platform is not None else lambda state, after, limit: [])
         return cls(facts, window, ends={ended.live.key: ended for ended in facts.ended}, begun=platform is not None)
 
     def carry(self, before: Cycle, platform: Platform) -> None:
-        """Take over what was done before the first cycle; the source may have been read meanwhile."""
+        """Take over the work from before the first cycle, without jobs that were read from the source meanwhile."""
         identities = {added.job.identity for added in before.window.added if added.unique}
         self.window.carry(before.window, platform.known_identities(identities) if identities else ())
         self.flow_tags += before.flow_tags
@@ -88,7 +89,7 @@ class Cycle:
         self.coming |= before.coming
 
     def note(self, error: str) -> None:
-        """Note what the class did wrong; the cycle goes on."""
+        """Record an error of the class; the cycle continues."""
         if error not in self.errors:
             self.errors.append(error)
 

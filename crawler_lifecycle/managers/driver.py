@@ -1,4 +1,4 @@
-"""Holds one object of a user's class, and calls it: the same for a worker's process and for ``simulate``."""
+"""Creates an object of a user's class and calls its methods, both in a worker's process and in ``simulate``."""
 
 from __future__ import annotations
 
@@ -27,40 +27,43 @@ from .types import ClassError
 if TYPE_CHECKING:
     from asyncio import Runner
 
-#: Seconds after which a page ends where it is: hooks wait for it. In the only cycle of a manager without loop_mode no
-#: hook waits, and what is not read then is never read.
+#: Most seconds for reading one page of the source. ``PAGE_S`` is short because hooks wait for the page. ``ONLY_PAGE_S``
+#: is for a manager without loop_mode: it has one cycle, no hook waits, and items that are not read then are lost.
 PAGE_S, ONLY_PAGE_S = 1.0, 30.0
-#: Characters of why a manager waits: a stopped source may say more.
+#: Most characters of the sentence that says why a manager waits; the error of a source may be longer.
 _WAITING_MAX = 1000
-#: What a manager ends with when its own class made it fail.
+#: The outcome of a manager whose own class made it fail.
 FAILED = "failed"
 
 
 class Driver:
-    """One object, from its making to its end. Its methods raise ``ClassError`` for what the class does wrong."""
+    """One object of a user's class, from its creation to its end. Methods raise ``ClassError`` if the class fails."""
 
     def __init__(self, cls: type[BaseScript], platform: Platform, clock: Callable[[], float] = time.monotonic) -> None:
         if not issubclass(cls, BaseLoopScript):
-            raise ClassError(f"{cls.__name__}: it has no cycles; derive it from a manager, or from BaseLoopScript")
+            raise ClassError(f"{cls.__name__}: the class has no cycles; derive it from a manager or BaseLoopScript")
         _check_class(cls)
         self._platform, self._clock = platform, clock
         self._loop: Runner | None = None
         with building(platform):
             self.script = self._user("__init__", cls)
         if not hasattr(self.script, "_cycle"):
-            raise ClassError(f"{cls.__name__}.__init__ does not call super().__init__(); let it")
+            raise ClassError(f"{cls.__name__}.__init__ does not call super().__init__(); add the call")
         self._source: Iterator[Any] | None = None
         self._read = 0
-        """Yields that were taken from ``_source``."""
+        """Number of yields that were read from ``_source``."""
         self._kept = json.dumps(self.script.state, sort_keys=True)
-        """The state as it was last decided."""
+        """The state in the latest decision."""
         self._last: Decision | None = None
-        """Decision of the last cycle, once there was one."""
+        """Decision of the last cycle; ``None`` before that cycle has ended."""
         self._leaving = False
-        """True when the class wants no further cycle, and only unhandled ends are left."""
+        """True if the class wants no further cycle: only the ends of jobs are still handled."""
 
     def begin(self) -> None:
-        """``on_start``, then, after another process, the resume hooks. The next decision has what they did."""
+        """Call ``on_start``, and the resume hooks if another process had the manager before.
+
+        The next decision contains their results.
+        """
         script = self.script
         self._platform.entering("on_start")
         self._user("on_start", script.on_start)
@@ -72,14 +75,16 @@ class Driver:
     @property
     def failed_outcomes(self) -> list[str]:
         """Outcomes that are failures for this object. Raises ``ClassError``."""
-        told = getattr(self.script, "failed_outcomes", [])
-        if not isinstance(told, list | tuple | set | frozenset) or not all(isinstance(one, str) for one in told):
-            raise ClassError(f"failed_outcomes: {told!r:.80} is not allowed; give a list of texts")
-        return sorted(told)
+        given = getattr(self.script, "failed_outcomes", [])
+        if not isinstance(given, list | tuple | set | frozenset) or not all(isinstance(one, str) for one in given):
+            raise ClassError(f"failed_outcomes: {given!r:.80} is not allowed; give a list of texts")
+        return sorted(given)
 
     def page(self, after: int) -> Page:
-        """The yields after this position: at most 500, 256 KiB, and ``PAGE_S`` of them. Asked for a position before the
-        last one, it begins the generator anew."""
+        """Read the yields after this position: at most 500 items, about 256 KiB, and ``PAGE_S`` or ``ONLY_PAGE_S``.
+
+        If the generator is already beyond this position, it is started again.
+        """
         script = self.script
         if not isinstance(script, GeneratorCrawlManager):
             return Page(position=after, exhausted=True)
@@ -106,12 +111,12 @@ class Driver:
                 items.append(item)
                 size += _size(item)
         except (Exception, SystemExit) as error:
-            told = f"position {self._read + 1}: set_parameters_gen raised {where(error)}"
-            return Page(items, max(self._read, after), error=f"{told}; mend it and start the manager again")
+            said = f"position {self._read + 1}: set_parameters_gen failed: {where(error)}"
+            return Page(items, max(self._read, after), error=f"{said}; correct it and start the manager again")
         return Page(items, max(self._read, after))
 
     def cycle(self, facts: Facts) -> Decision:
-        """One cycle. The decision is to be committed as a whole before the next one is asked for."""
+        """Execute one cycle and return its decision. The caller commits the whole decision before the next cycle."""
         script = self.script
         before, script._cycle = script._cycle, Cycle.of(facts, self._platform)
         cycle = script._cycle
@@ -131,10 +136,10 @@ class Driver:
         if self._leaving or self._user("base_loop_tasks", script.base_loop_tasks):
             again = not self._leaving and bool(self._user("workflow_loop", script.workflow_loop))
             if has_hooks and cycle.ends and not (cycle.hooked or cycle.failed):
-                # A loop of its own need not check: ends would keep their slots.
+                # A user's workflow_loop may not call it, and then ended jobs would keep their slots.
                 self._user("check_running_jobs", script.check_running_jobs)
             if again and not isinstance(script, GeneratorCrawlManager):
-                script._start_waiting()  # what found no free slot when it was scheduled
+                script._start_waiting()  # jobs that found no free slot when they were scheduled
         try:
             check_state(script.state)
         except InvalidRequest as error:
@@ -149,8 +154,11 @@ class Driver:
         return self._ended(facts.source_error)
 
     def close(self, reason: str | None = None) -> Decision:
-        """``on_close``. After the last cycle it belongs to that: the answer is the decision of both. After a stop the
-        close reason is ``reason``, unless the class set one."""
+        """Call ``on_close`` and return the final decision.
+
+        After the last cycle the decision contains that cycle too. After a stop the close reason is ``reason``, unless
+        the class has set one.
+        """
         script, last = self.script, self._last
         if last is None:
             facts = script._cycle.facts
@@ -174,12 +182,15 @@ class Driver:
     # --- the user's code -----------------------------------------------------------------------------------------
 
     def _user(self, method: str, call: Callable[..., Any], *args: Any) -> Any:
-        """Return what the method answers, awaited when it is a coroutine."""
+        """Call a method of the class and return its result; a coroutine is awaited.
+
+        Raises ``ClassError`` for any error of the method.
+        """
         try:
             answer = call(*args)
             if inspect.iscoroutine(answer):
                 if self._loop is None:
-                    from asyncio import Runner  # a quarter of an idle process's memory, and few classes need it
+                    from asyncio import Runner  # it takes a quarter of an idle process's memory; few classes need it
 
                     self._loop = Runner()
                 answer = self._loop.run(answer, context=copy_context())
@@ -194,7 +205,7 @@ class Driver:
         return self._last
 
     def _done(self) -> Decision:
-        """Return what was decided so far."""
+        """Return the decisions so far."""
         script, cycle = self.script, self.script._cycle
         state = json.dumps(script.state, sort_keys=True)
         return Decision(
@@ -214,7 +225,7 @@ class Driver:
         self._user("close_reason", script.set_close_reason, script.close_reason)
         wishes = (script.args.loop_mode, cycle.again_s, window.again_s(cap), 0.0 if cycle.ends else None)
         again_s = min(wish for wish in wishes if wish is not None)
-        nothing = f"its class has nothing to start now, and is asked again in {again_s:g} s at the latest"
+        nothing = f"its class has nothing to start now; the next cycle begins within {again_s:g} s"
         done, self._kept = self._done(), json.dumps(script.state, sort_keys=True)
         return replace(
             done,
@@ -227,7 +238,7 @@ class Driver:
 
 
 def parser_of(cls: type[BaseScript]) -> OptionParser:
-    """The parser of a class's command line, without making an object. Raises ``ClassError``."""
+    """Return the parser of a class's command line without creating an object. Raises ``ClassError``."""
     try:
         return option_parser(cls.__new__(cls), hosted=True)
     except ClassError:
@@ -237,10 +248,11 @@ def parser_of(cls: type[BaseScript]) -> OptionParser:
 
 
 def identity_of(cls: type[BaseScript], argv: list[str], tags: list[str]) -> tuple[str, str | None]:
-    """Name and flow id of a manager that is to start with these options and tags of its own: a tag goes before the
-    option, and the class's name before the positional one (S-05, S-06). Without a flow id one is to be made.
+    """Return name and flow id of a manager with these options and tags.
 
-    Raises ``ClassError`` when the options do not parse, or there is no name.
+    The name comes from a tag ``NAME=``, else from the class, else from the argument. The flow id comes from a tag
+    ``FLOW_ID=``, else from the option; ``None`` means that the caller must create one (S-05, S-06). Raises
+    ``ClassError`` if the options are wrong or there is no name.
     """
     own = dict(reversed([tag.split("=", 1) for tag in tags if "=" in tag]))
     parser = parser_of(cls)
@@ -266,7 +278,7 @@ def _check_class(cls: type[BaseScript]) -> None:
 def _source_of(script: GeneratorCrawlManager) -> Iterator[Any]:
     source = no_coroutine("set_parameters_gen", script.set_parameters_gen())
     if isinstance(source, str | bytes | Mapping) or not hasattr(source, "__iter__"):
-        raise ClassError(f"set_parameters_gen gave a {type(source).__name__}; write 'yield' in it, with a dictionary")
+        raise ClassError(f"it returned a {type(source).__name__}; let it yield dictionaries")
     return iter(source)
 
 
@@ -274,13 +286,13 @@ def _item(position: int, given: object, defaults: JobDefaults) -> SourceItem:
     try:
         params = params_of_yield(given)
         return SourceItem(position, merged(params, params.pop("spider", None), defaults))
-    except Exception as error:  # also what cannot be copied, or nests too deeply
+    except Exception as error:  # for example a value that cannot be copied or is nested too deeply
         said = str(error) if isinstance(error, InvalidRequest) else where(error)
         return SourceItem(position, None, f"position {position}: {said}")
 
 
 def _size(item: SourceItem) -> int:
-    """About the bytes of an item's JSON."""
+    """Return the approximate size of an item's JSON in bytes."""
     if item.job is None:
         return 200
     job = item.job

@@ -1,4 +1,4 @@
-"""Crawl managers with a stream of jobs, from a generator."""
+"""Crawl managers that get a stream of jobs from a generator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class GeneratorCrawlManager(CrawlManager):
-    """Runs a job for each item of a generator, so many at once as ``max_running_jobs`` says.
+    """Runs a job for each item of a generator, at most ``max_running_jobs`` at once.
 
     >>> from crawler_lifecycle.managers import GeneratorCrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -40,9 +40,9 @@ class GeneratorCrawlManager(CrawlManager):
     """
 
     _inherits_outcomes = _reads_outcomes = False
-    #: Tries of a job after its first bad end.
+    #: Most retries of a failed job.
     MAX_RETRIES = 0
-    #: Seconds before the first retry; each further one waits ``retry_delay_factor`` times as long, up to the maximum.
+    #: Seconds before the first retry. Each further retry waits ``retry_delay_factor`` times as long, up to the maximum.
     retry_delay: float = 0
     retry_delay_factor: float = 2
     retry_delay_max: float = 3600
@@ -50,35 +50,38 @@ class GeneratorCrawlManager(CrawlManager):
     max_jobs_per_spider: int | None = None
     #: Most live jobs of each ``cap_key``: one number for all keys, or numbers by key. ``None``: no limit.
     max_per_key: int | Mapping[str, int] | None = None
-    #: What a yield that cannot be a job does: ``stop`` the manager, or ``skip`` the item, which is counted and listed.
+    #: Reaction to an invalid yield: ``stop`` the source, or ``skip`` the item, which is then counted and listed.
     on_item_error = "stop"
-    #: What new source code of the class does to a manager that goes on: ``replay`` the generator, ``continue`` behind
-    #: its position (so does every new process then), or ``fail``.
+    #: Reaction to new source code of the class while the manager is live: ``replay`` the generator, ``continue`` after
+    #: its last position, or ``fail``. With ``continue`` every new process continues there.
     on_code_change = "replay"
 
     def __init__(self) -> None:
         self._acquired: set[str] = set()
-        """Identities of jobs of other flows that count as its own."""
+        """Identities of jobs of other flows; the manager does not run these jobs again."""
         super().__init__()
 
     # --- the source --------------------------------------------------------------------------------------------------
 
     def set_parameters_gen(self) -> Iterable[Mapping[str, Any]]:
-        """Yield a dictionary of spider arguments for each job; ``spider``, ``units``, ``tags``, ``job_settings`` and
-        ``project_id`` in it are no arguments. It must yield the same again after a restart."""
+        """Yield a dictionary for each job. Users must override it. It must yield the same items after a restart.
+
+        The dictionary has the spider's arguments. The keys ``spider``, ``units``, ``tags``, ``job_settings`` and
+        ``project_id`` are parameters of the job instead.
+        """
         raise NotImplementedError(
             f"{type(self).__name__} has no set_parameters_gen; write one that yields dictionaries"
         )
 
     @classmethod
     def create_dupe_filter(cls) -> Any:
-        """Without effect: identities are kept with the jobs, exactly."""
+        """Return ``None``. The method has no effect: the identities of jobs are stored with the jobs."""
         return None
 
     def add_job(self, spider: SpiderName, job_args_override: JobParams | None = None) -> None:
-        """Queue a job before what the generator yields. It is left out when a job with these arguments is known.
+        """Queue a job; it starts before jobs of the generator. A job with known arguments is left out.
 
-        Tags that have a ``JOBSEQ=`` make it the next try of that job (S-57).
+        A tag ``JOBSEQ=`` makes it the next try of that job (S-57).
         """
         override = override_of(job_args_override)
         number = jobseq_of(tag for tag in override.get("tags") or [] if isinstance(tag, str))
@@ -99,7 +102,7 @@ class GeneratorCrawlManager(CrawlManager):
         return job.identity in self._acquired or super()._known(job)
 
     def resume_workflow(self) -> None:
-        """As of any manager; with ``acquire_all_jobs`` jobs of other flows are not run again (S-63)."""
+        """Call the resume hooks. With ``acquire_all_jobs``, note other flows' jobs: they do not run again (S-63)."""
         super().resume_workflow()
         if self.acquire_all_jobs:
             states = ["running", "pending"] + ([] if self.dont_acquire_finished_jobs else ["finished"])
@@ -110,22 +113,22 @@ class GeneratorCrawlManager(CrawlManager):
         """Queue a job, as ``add_job`` does."""
         self.add_job(params["spider"], params)
 
-    # --- who may start -----------------------------------------------------------------------------------------------
+    # --- jobs that may start -----------------------------------------------------------------------------------------
 
     def can_schedule_job_with_params(self, params: FullJobParams) -> bool:
-        """Override: ``False`` keeps the job for a later cycle."""
+        """Return whether the job may start now; otherwise it waits for a later cycle. Users may override it."""
         return True
 
     def cap_key(self, params: FullJobParams) -> str | None:
-        """Override: the key under which the job counts for ``max_per_key``; ``None``: under none."""
+        """Return the job's key for ``max_per_key``; ``None``: no limit for the job. Users may override it."""
         return None
 
     def get_max_jobs_per_spider(self, spider: SpiderName) -> int | None:
-        """Most live jobs of this spider; override for a cap of its own."""
+        """Return the most live jobs of this spider; ``None``: no limit. Users may override it."""
         return self.max_jobs_per_spider
 
     def spider_running_count(self, spider: SpiderName) -> int:
-        """Live jobs of this spider, those picked in this cycle included."""
+        """Return the number of live jobs of this spider, including jobs that this cycle starts."""
         return self._cycle.window.live_by_spider[spider]
 
     def get_running_spiders(self) -> set[SpiderName]:
@@ -138,7 +141,7 @@ class GeneratorCrawlManager(CrawlManager):
         return set(self._cycle.window.delayed_by_spider)
 
     def get_delayed_jobs(self) -> list[FullJobParams]:
-        """Copies of the jobs that were delayed when the cycle began."""
+        """Return copies of the jobs that were delayed when the cycle began."""
         jobs: list[FullJobParams] = []
         after = 0
         while page := self._platform.waiting_jobs(JobState.DELAYED, after):
@@ -160,13 +163,13 @@ class GeneratorCrawlManager(CrawlManager):
         name = "can_schedule_job_with_params"
         answer = self._ask(name, job)
         if answer is None:
-            raise self._later(name, f"{name} of {named_job(job)} answered None; answer True or False")
+            raise self._later(name, f"{name} of {named_job(job)} returned None; return True or False")
         return bool(answer)
 
     def _key_of(self, job: Job) -> str | None:
         answer = self._ask("cap_key", job)
         if answer is not None and not isinstance(answer, str | int):
-            raise self._later("cap_key", f"cap_key of {named_job(job)} answered {answer!r:.60}; answer a text or None")
+            raise self._later("cap_key", f"cap_key of {named_job(job)} returned {answer!r:.60}; return a text or None")
         return None if answer is None else str(answer)[:200]
 
     def _key_cap(self, key: str) -> float | None:
@@ -175,7 +178,7 @@ class GeneratorCrawlManager(CrawlManager):
 
     def _ask(self, method: str, job: Job) -> Any:
         if self._cycle.took_s >= CYCLE_S:
-            raise Later(f"its class took {CYCLE_S:g} s in one cycle, so it is asked in the next")
+            raise Later(f"its class took {CYCLE_S:g} s in this cycle; the next cycle asks again")
         try:
             return no_coroutine(method, getattr(self, method)(params_of(job)))
         except (Exception, SystemExit) as error:
@@ -190,7 +193,10 @@ class GeneratorCrawlManager(CrawlManager):
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
-        """Override: a job that failed. Here it is tried again, up to ``MAX_RETRIES`` times (S-58)."""
+        """Handle a failed job. By default it is tried again, up to ``MAX_RETRIES`` times (S-58).
+
+        Users may override it.
+        """
         ended = self._cycle.handled.get(jobkey)
         tagged = jobseq_of(job_args_override.get("tags") or [])
         seq, retry = (ended.live.seq, ended.live.retry) if ended is not None else tagged or (None, 0)
@@ -207,26 +213,26 @@ class GeneratorCrawlManager(CrawlManager):
         delay = retry_delay(self.retry_delay, self.retry_delay_factor, self.retry_delay_max, retry)
         not_before = self._cycle.facts.now + delay if delay > 0 else None
         if self._add(job, seq=seq, retry=retry, retry_of=jobkey, not_before=not_before):
-            _LOG.info("%s ended as %s: try %d of %d follows", jobkey, outcome, retry, self.MAX_RETRIES)
+            _LOG.info("%s ended as %s: retry %d of %d follows", jobkey, outcome, retry, self.MAX_RETRIES)
 
     def get_retry_override(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> JobParams:
-        """Override: what changes for the next try; ``StopRetry`` ends the tries of this job (S-59)."""
+        """Return changed parameters for the next try; ``StopRetry`` ends the retries (S-59). Users may override it."""
         return JobParams()
 
     def _job_tags(self, job: Job, seq: int, retry: int) -> list[str]:
         return sorted([*super()._job_tags(job, seq, retry), jobseq_tag(seq, retry)])
 
     def workflow_loop(self) -> Any:
-        """Run the hooks, and give each free slot to the next job; over when nothing is left (S-52, S-61)."""
+        """Call the hooks and start jobs in free slots. Without any job left, the manager ends (S-52, S-61)."""
         self.check_running_jobs()
         self._start_waiting()
         return not self._cycle.window.over
 
 
 class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
-    """Schedules the jobs of a cycle at the same time; ``run`` is a coroutine (S-64).
+    """Schedules the jobs of a cycle concurrently; ``run`` is a coroutine (S-64).
 
     >>> from crawler_lifecycle.managers import AsyncSchedulerCrawlManagerMixin
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -239,7 +245,7 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
     """
 
     async def run(self) -> Any:
-        """For ``asyncio.run(X().run())``."""
+        """Start the manager as ``BaseScript.run`` does; for ``asyncio.run(X().run())``."""
         import asyncio
 
         return await asyncio.to_thread(super().run)
@@ -255,7 +261,7 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
         return not self._cycle.window.over
 
     async def _start_waiting_at_once(self) -> None:
-        """Reserve every free slot, and schedule all of these jobs together."""
+        """Reserve all free slots, and schedule the jobs for them concurrently."""
         import asyncio
 
         rules, turns = self._rules(), []

@@ -1,4 +1,4 @@
-"""Managers: scripts that own jobs, know them by flow id and name, and find them again when they are resumed."""
+"""Managers: scripts that own jobs. They find their jobs by flow id and name, also after a restart."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .platform import OwnedQuery
 from .types import JobDict, JobKey
 
 _LOG = logging.getLogger(__name__)
-#: Modules whose methods are what a user's class overrides.
+#: Modules of our classes; a method from another module is a user's override.
 _CLASSES = tuple(f"{__package__}.{name}" for name in ("base", "manager", "crawl", "generator"))
 _STATES = ("pending", "running", "finished")
 
 
 class WorkFlowManager(BaseLoopScript):
-    """A script that owns jobs: it knows them by flow id and name, and finds them again when it is resumed.
+    """A script that owns jobs. It finds its jobs by flow id and name, also after a restart.
 
     >>> from crawler_lifecycle.managers import WorkFlowManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -40,20 +40,20 @@ class WorkFlowManager(BaseLoopScript):
     {'ends': ['finished', 'banned']}
     """
 
-    #: Most live jobs, where ``--max-running-jobs`` says nothing.
+    #: Default of ``--max-running-jobs``: most live jobs.
     default_max_jobs: float = 1000
     flow_id_required = True
-    #: Whether jobs of every flow count as its own: each start is a resume then, and those that live hold slots.
+    #: True: jobs of other flows also count as its own. Then each start is a resume, and their live jobs occupy slots.
     acquire_all_jobs = False
-    #: Whether a resume leaves out jobs that have ended.
+    #: True: a resume ignores jobs that have ended.
     dont_acquire_finished_jobs = False
-    #: Outcomes that are failures; each object has a list ``failed_outcomes`` of its own to change.
+    #: Outcomes that are failures. Each object copies them to ``failed_outcomes``, a list that it may change.
     base_failed_outcomes: Sequence[str] = FAILED_OUTCOMES
 
     def __init__(self) -> None:
         self.failed_outcomes: list[str] = list(self.base_failed_outcomes)
         self._acquired_live: dict[JobKey, str] = {}
-        """Jobs of other flows that lived at its start, and their spiders."""
+        """Spiders of other flows' jobs that were live at the start, by job key."""
         self.is_resumed = False
         super().__init__()
         self.is_resumed = self._start.resumed or self.acquire_all_jobs
@@ -83,7 +83,7 @@ class WorkFlowManager(BaseLoopScript):
 
     @property
     def max_running_jobs(self) -> float:
-        """Most live jobs; read in every cycle, so override it for a cap that changes."""
+        """Most live jobs. It is read in every cycle: override it for a cap that changes."""
         cap: float = self.args.max_running_jobs
         return cap
 
@@ -91,27 +91,27 @@ class WorkFlowManager(BaseLoopScript):
         cap = self.max_running_jobs
         if isinstance(cap, bool) or not isinstance(cap, int | float) or cap != cap:
             raise refusal("max_running_jobs", cap, "give a number from 0")
-        return max(cap, 0)  # what a subtraction may answer
+        return max(cap, 0)  # a subtraction in a user's property may be negative
 
     # --- the jobs of this manager ------------------------------------------------------------------------------------
 
     def get_owned_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
-        """Jobs of this manager: its flow and its name.
+        """Return jobs of this manager's flow and name.
 
-        ``project_id``: those of one project. ``state``, which is required: a list of pending, running, finished.
-        ``spider``: those of this spider. ``lacks_tag``: those without any of these tags. ``count``: so many at most.
-        ``meta`` may be given, and every job has it all.
+        ``state`` is required: a list of pending, running, finished. ``project_id``: only jobs of this project.
+        ``spider``: only jobs of this spider. ``lacks_tag``: only jobs with none of these tags. ``count``: at most so
+        many jobs. ``meta`` is accepted and ignored: every job has all metadata.
         """
         if not self.flow_id or not self.name:
-            raise ValueError("get_owned_jobs: the script has no flow id or no name")
+            raise ValueError("get_owned_jobs: the script has no flow id or no name; set both")
         if "has_tag" in kwargs:
-            raise ValueError("get_owned_jobs: has_tag is not allowed; jobs are found by their flow and their manager")
+            raise ValueError("get_owned_jobs: has_tag is not allowed; leave it out, jobs are found by flow and name")
         states = kwargs.pop("state", None)
         if isinstance(states, str) or not states or any(state not in _STATES for state in states):
             raise refusal("state", states, f"give a list of {', '.join(_STATES)}")
         unknown = set(kwargs) - {"meta", "spider", "lacks_tag", "count"}
         if unknown:
-            raise refusal("filter", ", ".join(sorted(unknown)), "filters are state, spider, lacks_tag and count")
+            raise refusal("filter", ", ".join(sorted(unknown)), "use state, spider, lacks_tag and count")
         project = None if project_id is None else str(project_id)
         query = OwnedQuery(list(states), self.acquire_all_jobs, kwargs.get("spider"), project)
         return self._owned(query, set(kwargs.get("lacks_tag") or []), kwargs.get("count"))
@@ -131,12 +131,12 @@ class WorkFlowManager(BaseLoopScript):
             query = replace(query, after=page.after)
 
     def get_running_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
-        """Jobs of this manager that are pending or running, by their start."""
+        """Return pending and running jobs of this manager, in the order of their start."""
         kwargs.pop("state", None)
         return self.get_owned_jobs(project_id, state=["pending", "running"], **kwargs)
 
     def get_finished_owned_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
-        """Jobs of this manager that have ended, the latest end first."""
+        """Return ended jobs of this manager, the latest end first."""
         kwargs.pop("state", None)
         return self.get_owned_jobs(project_id, state=["finished"], **kwargs)
 
@@ -147,18 +147,18 @@ class WorkFlowManager(BaseLoopScript):
         timeout: float = float("inf"),
         heartbeat: float | None = None,
     ) -> bool:
-        """Wait until these jobs have ended, and say whether they have.
+        """Wait until these jobs have ended, and return whether they have.
 
-        ``job_keys``: one key, or several. ``interval``: seconds of sleep before each question. ``timeout``: seconds
-        after which it gives up. ``heartbeat``: how often it logs that it waits, in seconds.
+        ``job_keys``: one key, or several. ``interval``: seconds of sleep before each check. ``timeout``: most seconds
+        to wait. ``heartbeat``: seconds between log lines about the wait.
 
-        A call of a manager may not take long: what takes longer belongs into later cycles (``is_running``). Raises
-        ``TimeoutError`` when it would take longer than the call may.
+        Each call of a manager has a time limit. For a longer wait, use ``is_running`` in later cycles. Raises
+        ``TimeoutError`` if the wait would exceed the time limit.
         """
         running = [job_keys] if isinstance(job_keys, str) else list(job_keys)
         for key in running:
             if key in self._cycle.coming:
-                raise ValueError(f"wait_for: {key} begins when this cycle is over; ask is_running in a later one")
+                raise ValueError(f"wait_for: {key} starts only after this cycle; use is_running in a later cycle")
         beat = max(interval, heartbeat or 0)
         waited, next_beat = 0.0, beat
         while running and waited < timeout:
@@ -167,20 +167,20 @@ class WorkFlowManager(BaseLoopScript):
             running = [key for key in running if self.is_running(key)]
             if running and waited >= next_beat:
                 next_beat += beat
-                _LOG.info("%s still running", ", ".join(running[:10]))
+                _LOG.info("wait_for: still running: %s", ", ".join(running[:10]))
         if running:
-            _LOG.warning("wait_for: %s still running after %g s", ", ".join(running[:10]), waited)
+            _LOG.warning("wait_for: still running after %g s: %s", waited, ", ".join(running[:10]))
         return not running
 
-    # --- what jobs brought -------------------------------------------------------------------------------------------
+    # --- items and files of jobs -------------------------------------------------------------------------------------
 
     def items(self, job: JobKey | JobDict, *, partial: bool = False, **which: Unpack[Which]) -> Items:
-        """The items of a job of this manager, one after the other.
+        """Return the items of a job of this manager.
 
-        ``task``: only of the task with this index. ``offset``, ``limit``: so many are passed over, so many come then.
-        ``fields``: only these of each item. A job that lives or failed is refused unless ``partial`` is true: then its
-        items count as far as they came. Raises ``InvalidRequest``, and ``NotYetDelivered`` when its files are still on
-        their way after 30 s; a hook that raises that runs again later.
+        ``task``: only items of the task with this index. ``offset``, ``limit``: skip so many items, and return at most
+        so many. ``fields``: return only these fields of each item. ``partial``: also read a job that is live or failed,
+        as far as it has items. Raises ``InvalidRequest``. Raises ``NotYetDelivered`` if the job's files have not
+        arrived after 30 s; a hook that raises this error is called again later.
 
         >>> from crawler_lifecycle.managers import CrawlManager
         >>> from crawler_lifecycle.managers.testing import simulate
@@ -194,11 +194,11 @@ class WorkFlowManager(BaseLoopScript):
         return Items(self._platform, [self._run_of(job, partial=partial)], **which)
 
     def files(self, job: JobKey | JobDict, *, partial: bool = False) -> Sequence[RunFile]:
-        """The supporting files of a job of this manager; ``partial`` as for ``items``."""
+        """Return the supporting files of a job of this manager; ``partial`` as in ``items``."""
         return self._platform.run_files(self._run_of(job, partial=partial))
 
     def open(self, job: JobKey | JobDict, name: str, *, partial: bool = False) -> BinaryIO:
-        """One of these files, to be read. Raises ``InvalidRequest`` where there is none of this name."""
+        """Open one of these files for reading. Raises ``InvalidRequest`` if no file has this name."""
         return open_file(self._platform, [self._run_of(job, partial=partial)], name)
 
     def _run_of(self, job: JobKey | JobDict, *, partial: bool) -> int:
@@ -208,13 +208,16 @@ class WorkFlowManager(BaseLoopScript):
             raise refusal("job", job if isinstance(job, str) else key, "give the key of a job that has begun")
         ended, outcome = found["state"] == "finished", found["close_reason"]
         if not partial and (not ended or outcome in self.failed_outcomes):
-            raise refusal("job", key, f"it is {outcome if ended else found['state']}; partial=True reads what there is")
+            raise refusal("job", key, f"it is {outcome if ended else found['state']}; use partial=True to read it")
         return int(found["run_id"])
 
     # --- resumption --------------------------------------------------------------------------------------------------
 
     def resume_workflow(self) -> None:
-        """Runs when another process held this manager before: jobs that live, then those that have ended (S-25)."""
+        """Call the resume hooks: first for live jobs, then for ended jobs (S-25).
+
+        It runs if another process had this manager before.
+        """
         if self._overrides("resume_running_job_hook"):
             for job in self.get_owned_jobs(state=["running", "pending"]):
                 self._platform.entering("resume_running_job_hook")
@@ -231,7 +234,7 @@ class WorkFlowManager(BaseLoopScript):
         return (job for job in self.get_owned_jobs(state=states) if f"FLOW_ID={self.flow_id}" not in job["tags"])
 
     def _hold_acquired(self) -> None:
-        """Jobs of other flows that count as its own hold slots until they end."""
+        """Let acquired jobs of other flows occupy slots until they end."""
         for key, spider in list(self._acquired_live.items()):
             job = self._platform.job(key)
             if job is None or job.get("state") == "finished":
@@ -240,19 +243,19 @@ class WorkFlowManager(BaseLoopScript):
                 self._cycle.window.hold_for(spider)
 
     def _overrides(self, hook: str) -> bool:
-        """Return whether a user's class has its own: without one nothing needs to be read for it."""
+        """Return whether a user's class overrides this hook. Otherwise no jobs need to be read for it."""
         own = getattr(type(self), hook, None)
         return own is not None and getattr(own, "__module__", None) not in _CLASSES
 
     def resume_running_job_hook(self, job: JobDict) -> None:
-        """Override: a job that lives, after a restart. What the manager itself must know of it is on record."""
+        """Handle a live job after a restart. Users may override it; the manager itself already knows the job."""
 
     def resume_finished_job_hook(self, job: JobDict) -> None:
-        """Override: a job that has ended, after a restart."""
+        """Handle an ended job after a restart. Users may override it."""
 
 
 class CachedFinishedJobsMixin(WorkFlowManager):
-    """Reads the ends of jobs once in each cycle, and answers ``is_finished`` from there (S-27).
+    """Reads the ends of jobs once in each cycle; ``is_finished`` uses this copy (S-27).
 
     >>> from crawler_lifecycle.managers import CachedFinishedJobsMixin
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -277,7 +280,7 @@ class CachedFinishedJobsMixin(WorkFlowManager):
         return self._finished.get(jobkey, (None, None))[0]
 
     def _read_ends(self) -> None:
-        """From the latest end back to one that is known."""
+        """Read ends from the latest one back to the first known one."""
         for job in self.get_owned_jobs(state=["finished"]):
             end = job.get("close_reason"), job.get("finished_time")
             if self._finished.get(job["key"]) == end:

@@ -1,4 +1,4 @@
-"""Command lines of managers: argparse, named command lines (``--program``), and what such a line starts."""
+"""Command lines of managers: parsing, named command lines (``--program``), and the start of a manager."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .types import ClassError
 
 
 class OptionParser(ArgumentParser):
-    """Says what is wrong with options as a script does, or, where there is no terminal, as ``ClassError``."""
+    """Parses options. In a worker (``hosted``) a wrong option raises ``ClassError`` instead of ending the process."""
 
     def __init__(self, description: str | None, hosted: bool, prog: str) -> None:
         super().__init__(prog=prog, description=description)
@@ -28,7 +28,7 @@ class OptionParser(ArgumentParser):
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         if self._hosted:
-            raise ClassError(f"options: {message or 'they ask for help and nothing else'}")
+            raise ClassError(f"options: {message or 'they only ask for help; leave out -h and --help'}")
         super().exit(status, message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -37,7 +37,7 @@ class OptionParser(ArgumentParser):
 
 
 def parse(parser: OptionParser, argv: Sequence[str] | None, programs: Mapping[str, Mapping[str, Any]]) -> Namespace:
-    """Read a command line; what it says itself goes before what its program says (S-10)."""
+    """Parse a command line. Its own options override those of its program (S-10)."""
     given = list(sys.argv[1:] if argv is None else argv)
     first = OptionParser(None, True, parser.prog)
     first.allow_abbrev = False
@@ -51,7 +51,7 @@ def parse(parser: OptionParser, argv: Sequence[str] | None, programs: Mapping[st
         return parser.parse_args(given)
     if chosen.program not in programs:
         known = "; ".join(f"{name}: {one.get('description', '')}" for name, one in programs.items()) or "none"
-        parser.error(f"--program {chosen.program} is not defined; programs: {known}")
+        parser.error(f"--program {chosen.program} is not defined; use one of these programs: {known}")
     values = _variables(parser, chosen.program_variables)
     line = programs[chosen.program]["command_line"]
     try:
@@ -64,7 +64,7 @@ def parse(parser: OptionParser, argv: Sequence[str] | None, programs: Mapping[st
 
 
 def json_object(parser: ArgumentParser, option: str, text: str) -> dict[str, Any]:
-    """The object that an option's text is; anything else is an error of usage."""
+    """Return the JSON object in an option's text; any other text is an error of the parser."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -85,13 +85,13 @@ def _variables(parser: ArgumentParser, text: str) -> dict[str, str]:
 
 
 def start_from_here(cls: type, name: str, flow_id: str | None) -> None:
-    """Start the manager with the options of this command line and show it to its end.
+    """Start the manager with the options of this command line, and show it until its end.
 
-    It runs on a plans worker, which must have the module. ``crawlctl`` calls the gateway, in a process of its own: so
-    address, token and exit codes are those of ``crawlctl manager start --watch``, and whoever imports the classes loads
-    none of it. Ctrl-C ends the showing, not the manager. Raises ``SystemExit`` unless it completed.
+    The manager executes on a plans worker, which must have the module. A separate process executes ``crawlctl manager
+    start --watch``: address, token and exit codes are the same, and this process does not load ``crawlctl``. Ctrl-C
+    ends the display, but not the manager. Raises ``SystemExit`` unless the manager completed.
     """
-    import subprocess  # a manager in a worker can do without
+    import subprocess  # a manager in a worker does not need it
 
     check_program("run() is called")
     named = ["--name", name] if name else []
@@ -101,7 +101,7 @@ def start_from_here(cls: type, name: str, flow_id: str | None) -> None:
     child = subprocess.Popen(start)
     code = None
     while code is None:
-        with suppress(KeyboardInterrupt):  # it got the same signal, and ends by itself
+        with suppress(KeyboardInterrupt):  # the child gets the same signal and ends by itself
             code = child.wait()
-    if code:  # of a process that a signal ended as a shell tells it
+    if code:  # after a signal the code is negative; a shell reports 128 plus the signal
         raise SystemExit(code if code > 0 else 128 - code)

@@ -1,16 +1,16 @@
-"""The service behind the classes of users: they talk to this Protocol and to nothing else.
+"""``Platform``: the only service that users' classes of managers call.
 
-Two things implement it: the process that hosts a class for a worker (``plans/host.py``), and the memory of
-``managers.testing``. Both hold the class by a ``Driver`` (``managers/driver.py``):
+It has two implementations: a host process of a worker (``plans/host.py``), and the memory of ``managers.testing``.
+Both call the class through a ``Driver`` (``managers/driver.py``):
 
-``Driver(cls, platform)``  makes the object: options are read, ``__init__`` runs
-``.begin()``               ``on_start``, then the resume hooks when ``Start.resumed``; the next decision has their work
-``.page(after)``           the yields after this position; asked for an earlier one, it begins the generator anew
-``.cycle(facts)``          one ``workflow_loop``; the answer is to be committed as a whole
-``.close(reason)``         ``on_close``: with the last cycle, whose decision it completes, or after a stop
+``Driver(cls, platform)``  creates the object: reads the options, runs ``__init__``
+``.begin()``               calls ``on_start``, and the resume hooks if ``Start.resumed``
+``.page(after)``           returns the yields after this position; for an earlier position it restarts the generator
+``.cycle(facts)``          executes one cycle; the caller commits the whole decision
+``.close(reason)``         calls ``on_close``, after the last cycle or after a stop; completes the last decision
 
-What a class does wrong leaves each of these as ``ClassError``. Whoever could not commit a decision gives the process up
-and makes the object anew: the object takes for done what it decided.
+Each of them raises ``ClassError`` for an error of the class. If a caller cannot commit a decision, it must end the
+process and create a new object, because the old object assumes that its decisions were committed.
 """
 
 from __future__ import annotations
@@ -25,69 +25,77 @@ from crawler_lifecycle.domain.run_data import DataSource
 
 @dataclass(frozen=True, slots=True)
 class OwnedQuery:
-    """A question for jobs of the manager."""
+    """A query for jobs of the manager."""
 
     states: list[str]
     """``pending``, ``running``, ``finished``."""
     all_flows: bool = False
-    """True for jobs of managers of this name in every flow."""
+    """True: also jobs of managers with the same name in other flows."""
     spider: str | None = None
     project_id: str | None = None
     after: str | None = None
-    """``OwnedPage.after`` of the page before."""
+    """``OwnedPage.after`` of the previous page."""
     limit: int = 500
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedPage:
-    """Jobs of the manager as ``JobDict`` has them. Finished ones: the latest end first; others: by their start."""
+    """Jobs in the form of ``JobDict``: finished jobs with the latest end first, other jobs by their start."""
 
     jobs: list[dict[str, Any]] = field(default_factory=list)
     after: str | None = None
-    """``None``: there are no more."""
+    """``None`` if there are no more jobs."""
 
 
 class Platform(DataSource, Protocol):
-    """Answers of the service. Each method may be called while a call of the driver is under way, from its thread."""
+    """Services for a user's class. The class calls these methods only during a call of the driver, in its thread."""
 
     def start(self) -> Start:
-        """Return what the process began with; always the same."""
+        """Return the facts with which the process began; they never change."""
         ...
 
     def now(self) -> float:
-        """Epoch seconds."""
+        """Return the time in epoch seconds."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait. Raises ``TimeoutError`` at once when the call under way may not take that long."""
+        """Wait. Raises ``TimeoutError`` at once if the wait would exceed the time limit of the current call."""
         ...
 
     def entering(self, what: str, item_id: int | None = None) -> None:
-        """The class's code is about to run: the name of the method, and the job that it is about. Whoever must kill
-        the process can say where it was, and counts that as a failed try of the hooks of this end."""
+        """Report that a method of the class is about to run, with its name and its job.
+
+        If the worker must kill the process later, it can say where the process was. It then counts a failed try of the
+        hooks of this job's end.
+        """
         ...
 
     def did(self, done: Decision) -> None:
-        """Return what the cycle under way has decided so far: hooks of some ends have run. Whoever must kill the
-        process in a later one puts that on record."""
+        """Report the decisions of the current cycle so far, after hooks of some ends have run.
+
+        If the worker must kill the process during a later hook, it records these decisions.
+        """
         ...
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
-        """Jobs in this waiting state, as they were when the cycle began; oldest row first."""
+        """Return jobs in this waiting state at the beginning of the cycle; the oldest row is first."""
         ...
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
-        """Jobs that hold a slot, without those of ``Facts.ended``; oldest row first."""
+        """Return jobs that occupy a slot, without those in ``Facts.ended``; the oldest row is first."""
         ...
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
-        """Return those of these identities that some job of the manager has."""
+        """Return the identities that belong to a job of the manager."""
         ...
 
     def job(self, key: str) -> dict[str, Any] | None:
-        """One job by the id of its run or of its request, as ``JobDict`` has it; any run, not only the manager's."""
+        """Return the job with this run id or request id, in the form of ``JobDict``.
+
+        Jobs outside of the manager are found too. Return ``None`` if there is none.
+        """
         ...
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
-        """Jobs of the manager in these states, of all its attempts and in all projects."""
+        """Return jobs of the manager that match the query, from all its attempts."""
         ...

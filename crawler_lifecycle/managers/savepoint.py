@@ -1,4 +1,4 @@
-"""Undoing what a hook did through its manager, and telling what it raised."""
+"""Undoes the decisions of a hook that failed, and describes its error."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TEXT_MAX = 400
 
 
 def where(error: BaseException) -> str:
-    """Return what was raised, and the last line of the user's own code that led there."""
+    """Return the text of an error, with file and line of the last call in the user's own code."""
     try:
         said = str(error)
-    except Exception:  # users write exceptions too
-        said = "its text cannot be made"
+    except Exception:  # ``__str__`` of a user's exception may fail
+        said = "its text cannot be read"
     known = isinstance(error, ClassError | InvalidRequest)
     text = (said if known else f"{type(error).__name__}: {said}")[:_TEXT_MAX]
     ours = os.path.dirname(os.path.abspath(__file__))
@@ -37,32 +37,32 @@ def where(error: BaseException) -> str:
 
 
 def check_state(state: Any) -> None:
-    """Raise ``InvalidRequest`` unless this can be kept as a manager's durable state."""
+    """Raise ``InvalidRequest`` unless this value can be stored as a manager's state."""
     if not isinstance(state, dict):
-        raise InvalidRequest(f"self.state: a {type(state).__name__} is not allowed; keep a dictionary")
+        raise InvalidRequest(f"self.state: a {type(state).__name__} is not allowed; use a dictionary")
     try:
         size = len(json.dumps(state, allow_nan=False).encode())
         same = all(isinstance(name, str) for name in state)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"self.state: {error}; keep texts, numbers, lists and dictionaries of these") from None
+        raise InvalidRequest(f"self.state: {error}; use only texts, numbers, lists and dictionaries") from None
     if not same:
-        raise InvalidRequest("self.state: its names must be texts")
+        raise InvalidRequest("self.state: a name is not allowed; all names must be texts")
     if size > STATE_BYTES:
         raise InvalidRequest(f"self.state: {size} bytes of JSON are too much; keep at most {STATE_BYTES}")
 
 
 def no_coroutine(method: str, answer: Any) -> Any:
-    """The answer of a user's method that is called as an ordinary one."""
+    """Return the result of a user's method. Raises ``ClassError`` if it is a coroutine."""
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
-        raise ClassError(f"{method} is a coroutine, and nobody awaits it; make it an ordinary method (def)")
+        raise ClassError(f"{method} is a coroutine, which is not awaited; make it an ordinary method (def)")
     return answer
 
 
 @contextmanager
 def undone_on_error(script: BaseScript) -> Iterator[None]:
-    """Leave the decisions of the script as they were before when something is raised inside."""
+    """Restore the earlier decisions of the script if an error is raised inside of the ``with`` block."""
     cycle = script._cycle
     window, state, stats = cycle.window.saved(), deepcopy(script.state), script.stats.get_stats()
     close_reason, flow_tags = script.close_reason, list(script._flow_tags)

@@ -1,4 +1,4 @@
-"""Statistics of a manager, and those of its jobs added up in them."""
+"""Statistics of a manager, including sums of the statistics of its jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import STAT_NAME_MAX, STATS_MAX
 
-#: Statistics of spiders that every manager adds up, by the beginning of their names.
+#: Prefixes of the spider statistics that every such manager adds up.
 BASE_TARGET_SPIDER_STATS = (
     "downloader/response_status_count/",
     "downloader/response_count",
@@ -24,7 +24,7 @@ BASE_TARGET_SPIDER_STATS = (
 
 
 class Stats:
-    """Numbers by name, as Scrapy's collector has them. They are kept with the manager."""
+    """Numbers by name, with the methods of Scrapy's stats collector. They are stored with the manager."""
 
     def __init__(self, values: Mapping[str, float] | None = None) -> None:
         self._values: dict[str, float] = dict(values or {})
@@ -33,21 +33,21 @@ class Stats:
         return self._values.get(key, default)
 
     def get_stats(self) -> dict[str, float]:
-        """A copy of all."""
+        """Return a copy of all numbers."""
         return dict(self._values)
 
     def restore(self, values: Mapping[str, float]) -> None:
-        """Go back to what ``get_stats`` answered."""
+        """Restore the numbers that ``get_stats`` returned before."""
         self._values = dict(values)
 
     def set_value(self, key: str, value: float) -> None:
-        """Raises ``InvalidRequest`` for what is no number, and for too many names."""
+        """Set a number. Raises ``InvalidRequest`` for another type, a bad name, and too many names."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise refusal(f"stats.{key}", value, "give a number")
         if not isinstance(key, str) or not 0 < len(key) <= STAT_NAME_MAX:
             raise refusal("stats", key, f"give a name of 1 to {STAT_NAME_MAX} characters")
         if key not in self._values and len(self._values) >= STATS_MAX:
-            raise refusal("stats", key, f"there are {STATS_MAX} names already")
+            raise refusal("stats", key, f"there are already {STATS_MAX} names; use fewer names")
         self._values[key] = value
 
     def inc_value(self, key: str, count: float = 1, start: float = 0) -> None:
@@ -61,7 +61,7 @@ class Stats:
 
 
 class SpiderStatsAggregatorMixin:
-    """Adds the statistics of ended jobs to those of the manager (S-15), each once.
+    """Adds the statistics of each ended job once to the statistics of the manager (S-15).
 
     >>> from crawler_lifecycle.managers import CrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -71,14 +71,14 @@ class SpiderStatsAggregatorMixin:
     {'price/missing/total': 2, 'item_scraped_count/total': 7}
     """
 
-    #: Beginnings of names, as regular expressions, that are added up beside ``BASE_TARGET_SPIDER_STATS``.
+    #: More prefixes of statistics to add up, as regular expressions.
     target_spider_stats: tuple[str, ...] = ()
-    #: Whether totals are enough: ``<name>/total``, and not also ``<name>/<spider>``.
+    #: True: only ``<name>/total`` is added up. False: ``<name>/<spider>`` too.
     stats_only_total = True
     stats: Stats
 
     def aggregate_spider_stats(self, jobdict: Mapping[str, Any], stats_added_prefix: str = "") -> None:
-        """Add the ``scrapystats`` of one job, as far as there is room: a crawler may say anything."""
+        """Add the ``scrapystats`` of one job. Statistics that ``Stats`` refuses are ignored."""
         prefixes = (*self.target_spider_stats, *BASE_TARGET_SPIDER_STATS)
         for name, value in (jobdict.get("scrapystats") or {}).items():
             if isinstance(value, int | float) and any(re.match(prefix, name) for prefix in prefixes):

@@ -1,7 +1,7 @@
-"""A manager in memory, for tests: ``simulate(MyManager, outcomes=…)``.
+"""A simulated manager for tests: ``simulate(MyManager, outcomes=…)``.
 
-The class is driven as by the service, by the same rules, with a clock that jumps from one event to the next. Nothing is
-started; the same call gives the same record again.
+The class is called by the same code and rules as in a worker. The clock moves from one event to the next, and no run is
+started. The same call always returns the same record.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ _HOLDING = (JobState.STARTING, JobState.STARTED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled(Job):
-    """A job as it was started."""
+    """A job at its start."""
 
     key: str
     seq: int
     retry: int
     at: float
-    """Seconds since the beginning."""
+    """Seconds since the simulation began."""
 
 
 @dataclass(slots=True)
 class Record:
-    """The events of a simulation, in their order."""
+    """The events of a simulation, in the order of time."""
 
     scheduled: list[Scheduled] = field(default_factory=list)
     skipped: list[tuple[int, str]] = field(default_factory=list)
-    """Positions of yields that became no job, and why."""
+    """Positions of yields that became no job, with the reason."""
     hooks: list[tuple[str, int | None]] = field(default_factory=list)
-    """Methods of the class that were called, and the number of the job that each was about."""
+    """Called methods of the class, each with the number of its job."""
     waits: list[str] = field(default_factory=list)
-    """Sentences that say why nothing more was picked: each once, as it came."""
+    """Different sentences that said why no more jobs were started."""
     errors: list[str] = field(default_factory=list)
     """Errors of the class."""
     close_reason: str | None = None
@@ -77,9 +77,9 @@ class Record:
     cycles: int = 0
     most_live: int = 0
     left: int = 0
-    """Jobs that still ran at its end."""
+    """Number of jobs that were still live at the end."""
     seconds: float = 0.0
-    """Seconds from its beginning to its end."""
+    """Simulated seconds since the beginning."""
     over: bool = False
 
     @property
@@ -108,14 +108,14 @@ class _Row:
     items: Sequence[Any] | None = None
 
 
-#: An outcome for all jobs, outcomes in the order of scheduling, by number, or a function of the job.
+#: One outcome for all jobs, a list in the order of their starts, job number -> outcome, or a function of the job.
 Outcomes = str | Sequence[str] | Mapping[int, str] | Callable[[Scheduled], str]
-#: Items that jobs leave, by spider, or a function of the job.
+#: Items of jobs: spider -> items, or a function of the job.
 Left = Mapping[str, Sequence[Any]] | Callable[[Scheduled], Sequence[Any]]
 
 
 class Simulation(HeldFiles):
-    """One manager: its rows, its clock, and the process that holds its class."""
+    """One simulated manager: its rows, its clock, and the driver of its class."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Simulation(HeldFiles):
     ) -> None:
         super().__init__()
         self.others, self.items = others, items
-        """Jobs of managers of this name in other flows, as ``JobDict`` has them."""
+        """``others``: jobs of managers of this name in other flows, in the form of ``JobDict``."""
         self.cls, self.outcomes, self.seconds, self.job_stats = cls, outcomes, seconds, dict(stats or {})
         name, flow_id = identity_of(cls, list(argv), list(tags))
         flow_id = flow_id or ("simulated" if cls.flow_id_required else "")
@@ -146,17 +146,17 @@ class Simulation(HeldFiles):
         self.position = 0
         self.last_pick: float | None = None
         self.hook_errors = 0
-        """Ends whose hooks failed too often, in this attempt."""
+        """Number of ends whose hooks failed too often in this attempt."""
         self.driver: Driver | None = None
         self.buffer = DELAYED_MAX
-        """Jobs of the source that are read ahead; a page more may come."""
+        """Jobs of the source to read ahead. The last page may exceed this number."""
         self.read_clock: Callable[[], float] = lambda: 0.0
-        """By which a page ends that takes long; this one stands still."""
+        """The driver's clock, for its time limits. The default clock never moves."""
 
-    # --- what a test may do ------------------------------------------------------------------------------------------
+    # --- methods for tests -------------------------------------------------------------------------------------------
 
     def run(self, cycles: int = 10_000, until: Callable[[Record], bool] = lambda record: False) -> Record:
-        """Go on to the end, so many cycles at most, or until the record is as it should be."""
+        """Execute cycles until the end, until ``until`` is true, or at most so many. Return the record."""
         for _ in range(cycles):
             if self.record.over or until(self.record):
                 break
@@ -164,7 +164,10 @@ class Simulation(HeldFiles):
         return self.record
 
     def restart(self) -> None:
-        """The process died: the object is made anew, and the generator begins anew or goes on (``on_code_change``)."""
+        """Simulate the death of the process: the next cycle creates a new object.
+
+        The generator begins again, or continues after its position if ``on_code_change`` is ``continue``.
+        """
         self.driver = None
         self.row = replace(self.row, resumed=True)
         self.exhausted, self.source_error = False, None
@@ -172,14 +175,14 @@ class Simulation(HeldFiles):
             self.position = 0
 
     def resume(self) -> None:
-        """Start the manager again after its end: its next attempt."""
+        """Start the next attempt of the manager after its end."""
         self.restart()
         self.row = replace(self.row, attempt=self.row.attempt + 1, close_reason=None, started_at=self.clock)
         self.hook_errors = 0
         self.record.over, self.record.close_reason, self.record.failed = False, None, False
 
     def add_jobs(self, jobs: Iterable[Job], *, seal: bool = False) -> int:
-        """Jobs from outside; how many are new."""
+        """Add jobs from outside and return how many are new. ``seal``: no more jobs will come."""
         new = [job for job in jobs if self._insert(JobState.QUEUED, job) is not None]
         self.sealed = self.sealed or seal
         return len(new)
@@ -187,7 +190,7 @@ class Simulation(HeldFiles):
     # --- one turn ----------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """One cycle, and the time until the next."""
+        """Execute one cycle, and move the clock to the next event."""
         if self.driver is None:
             self.driver = Driver(self.cls, self, clock=self.read_clock)
             self.driver.begin()
@@ -212,7 +215,7 @@ class Simulation(HeldFiles):
         return self.facts()
 
     def add_page(self, page: Page) -> None:
-        """Append yields of the source. Raises ``InvalidRequest`` when positions are left out."""
+        """Add the yields of a page of the source. Raises ``InvalidRequest`` if positions are missing."""
         for item in yields_behind(page, self.position):
             if item.job is None:
                 self.record.skipped.append((item.position, item.error or ""))
@@ -222,10 +225,10 @@ class Simulation(HeldFiles):
         self.position, self.exhausted, self.source_error = page.position, page.exhausted, page.error
 
     def facts(self) -> Facts:
-        """Return what a cycle begins with."""
+        """Return the facts for the next cycle."""
         ended = [row for row in self.rows if row.state is JobState.STARTED and row.ends_at <= self.clock]
         ended.sort(key=lambda row: (row.started_at or 0.0, row.item_id))
-        told, gone = ended[:CYCLE_ENDS], {row.item_id for row in ended[:CYCLE_ENDS]}
+        listed, gone = ended[:CYCLE_ENDS], {row.item_id for row in ended[:CYCLE_ENDS]}
         live = [row for row in self.rows if row.state in _HOLDING and row.item_id not in gone]
         delayed = [row for row in self.rows if row.state is JobState.DELAYED]
         return Facts(
@@ -233,7 +236,7 @@ class Simulation(HeldFiles):
             attempt=self.row.attempt,
             now=self.clock,
             next_seq=self.row.next_seq,
-            ended=[self._ended(row) for row in told],
+            ended=[self._ended(row) for row in listed],
             live=len(live),
             live_by_spider=dict(Counter(row.job.spider for row in live)),
             live_by_key=dict(Counter(row.cap_key for row in live if row.cap_key is not None)),
@@ -255,7 +258,11 @@ class Simulation(HeldFiles):
         return Ended(self.live(row), 1, row.bad, outcome, not never_retried(outcome, ()), self.job_dict(row), row.tries)
 
     def commit(self, decision: Decision) -> None:
-        """Apply a whole decision. Raises ``InvalidRequest`` for what cannot be, ``Overtaken`` for what is late."""
+        """Apply a whole decision.
+
+        Raises ``InvalidRequest`` for an impossible decision, and ``Overtaken`` if a job's state has changed since the
+        facts were read.
+        """
         picked = self._rows([pick.item_id for pick in decision.picked if pick.item_id > 0], *_WAITING)
         hooked = self._rows([one.item_id for one in decision.hooked], JobState.STARTED)
         delayed = self._rows(decision.delayed, JobState.BUFFERED)
@@ -313,7 +320,7 @@ class Simulation(HeldFiles):
         return outcomes[n] if n < len(outcomes) else FINISHED
 
     def _pass(self, again_s: float | None) -> None:
-        """The next end of a job, or the time that the class asked for."""
+        """Move the clock to the next end of a job or to the next cycle, whichever is first."""
         ends = [row.ends_at for row in self.rows if row.state is JobState.STARTED]
         nexts = [max(self.clock, at) for at in ends] + ([] if again_s is None else [self.clock + again_s])
         self.clock = min(nexts, default=self.clock)
@@ -330,12 +337,12 @@ class Simulation(HeldFiles):
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def _rows(self, item_ids: Sequence[int], *states: JobState) -> dict[int, _Row]:
-        """These rows, by their ids, each named once and in one of these states."""
+        """Return these rows by id. Each must be named once and be in one of these states."""
         found = {item_id: self.rows[item_id - 1] for item_id in item_ids if 0 < item_id <= len(self.rows)}
         if len(found) != len(item_ids):
-            raise InvalidRequest("item_id: there is no such job, or it is named twice")
+            raise InvalidRequest("item_id: a job does not exist or is named twice; name each job once")
         if any(row.state not in states for row in found.values()):
-            raise Overtaken("A job is in another state since the facts were read; the next cycle decides anew")
+            raise Overtaken("A job's state has changed since the facts were read; the next cycle decides again")
         return found
 
     def _insert(self, state: JobState, job: Job, *, unique: bool = True, **more: Any) -> _Row | None:
@@ -359,7 +366,7 @@ class Simulation(HeldFiles):
         return Live(row.item_id, key, row.job, row.seq, row.retry, row.cap_key, row.started_at)
 
     def job_dict(self, row: _Row) -> dict[str, Any]:
-        """A job as hooks and listings have it."""
+        """Return a job in the form of ``JobDict``, for hooks and lists."""
         over = row.state is JobState.ENDED or (row.state is JobState.STARTED and row.ends_at <= self.clock)
         state = "finished" if over else "running" if row.state in _HOLDING else "pending"
         key = None if row.seq is None else run_request_id(self.row.manager_id, row.seq, row.retry)
@@ -390,7 +397,7 @@ class Simulation(HeldFiles):
         self.record.hooks.append((what, None if row is None else row.seq))
 
     def did(self, done: Decision) -> None:
-        """Nothing is killed here."""
+        """Do nothing: a simulation kills no process."""
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         found = [row for row in self.rows if row.state is state and row.item_id > after_id][:limit]
@@ -432,13 +439,12 @@ def simulate(
     cycles: int = 10_000,
     items: Left = {},  # noqa: B006
 ) -> Record:
-    """Drive a class in memory to its end, or for so many cycles.
+    """Simulate a manager until its end, or for ``cycles`` cycles, and return the record.
 
-    ``argv``: the words of its command line. ``outcomes``: how jobs end: one word for all, a list in the order of
-    scheduling, words by number, or a function of the job. ``seconds``: how long each runs. ``stats``: the
-    ``scrapystats`` of each. ``tags``: the manager's own. ``cycles``: after so many it stops. ``items``:
-    those that jobs leave, by spider or by a function of the job. Raises ``ClassError`` for what the class does wrong
-    outside of its hooks.
+    ``argv``: the words of its command line. ``outcomes``: one outcome for all jobs, a list in the order of their
+    starts, job number -> outcome, or a function of the job. ``seconds``: duration of each job, or a function of the
+    job. ``stats``: the ``scrapystats`` of each job. ``tags``: tags of the manager. ``items``: spider -> items of its
+    jobs, or a function of the job. Raises ``ClassError`` for errors of the class outside of its hooks.
 
     >>> from crawler_lifecycle.managers import PeriodicCrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate

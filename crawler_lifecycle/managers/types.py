@@ -1,21 +1,21 @@
-"""The words of managers' classes: parameters of jobs, jobs as they are listed, and their exceptions."""
+"""Types for managers' classes: parameters of jobs, listed jobs, and exceptions."""
 
 from __future__ import annotations
 
 from typing import Any, TypedDict
 
-#: The id of a run as text; before the run exists the id of its request.
+#: The id of a run as text; before the run exists, the id of its request.
 JobKey = str
 SpiderName = str
 Outcome = str
-#: What is on record of a job, by name (docs/managers.md).
+#: The record of a job: field -> value (docs/managers.md).
 JobMeta = dict[str, Any]
-#: What ``set_parameters_gen`` yields: arguments of the spider, and the keys of ``FullJobParams`` where there are any.
+#: A yield of ``set_parameters_gen``: arguments of the spider, and optionally keys of ``FullJobParams``.
 ScheduleArgs = dict[str, Any]
 
 
 class JobParams(TypedDict, total=False):
-    """Parameters of a job beside its spider."""
+    """Parameters of a job without its spider."""
 
     units: int
     tags: list[str]
@@ -25,13 +25,13 @@ class JobParams(TypedDict, total=False):
 
 
 class FullJobParams(JobParams, total=False):
-    """The same, with the spider."""
+    """Parameters of a job with its spider."""
 
     spider: SpiderName
 
 
 class JobDict(TypedDict, total=False):
-    """A job as it is listed and as resume hooks get it. Times are milliseconds since the epoch."""
+    """A job in lists and in resume hooks. Times are milliseconds since the epoch."""
 
     key: JobKey
     spider: SpiderName
@@ -55,7 +55,7 @@ class JobDict(TypedDict, total=False):
 
 
 class StopRetry(Exception):
-    """Raised by ``get_retry_override``: this job is not tried again.
+    """Raised by ``get_retry_override`` to end the retries of a job.
 
     >>> from crawler_lifecycle.managers import GeneratorCrawlManager, StopRetry
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -73,4 +73,4 @@ class StopRetry(Exception):
 
 
 class ClassError(Exception):
-    """An error of a user's class; the text says where, what, and the cure."""
+    """Raised for an error of a user's class; the text names the position, the problem and the cure."""

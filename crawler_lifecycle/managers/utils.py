@@ -1,4 +1,4 @@
-"""Small things that scripts of managers use."""
+"""Small helpers for users' manager scripts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def get_kumo_loglevel(default: int = logging.INFO) -> int:
-    """The level of the variable ``LOG_LEVEL``, as a number or a name; else ``default``."""
+    """Return the log level in the variable ``LOG_LEVEL``, a number or a name; else ``default``."""
     text = os.environ.get("LOG_LEVEL", "").strip().upper()
     if text.isdigit():
         return int(text)

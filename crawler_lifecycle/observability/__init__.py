@@ -1,1 +1,1 @@
-"""Logs, metrics and traces of our processes, with every secret left out."""
+"""Logs and metrics of our processes, without secrets."""

@@ -1,4 +1,4 @@
-"""Writes log lines without ever waiting for a reader that does not read."""
+"""Writes log lines and never waits for a reader that does not read."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
-#: The most characters of all lines that wait for their reader.
+#: Most characters of all lines in the queue.
 WAITING_MAX = 8 * 1024 * 1024
-#: Written in one go; a pipe holds 64 KiB.
+#: Characters after which a batch of lines is written; a pipe can contain 64 KiB.
 _BATCH = 32 * 1024
 
 
 class LineWriter:
-    """Writes to a stream from a thread of its own.
+    """Writes lines to a stream in a separate thread.
 
-    A full pipe or a stopped terminal would otherwise hold up the event loop, and with it heartbeats and stops. Lines
-    beyond the capacity are dropped and counted; ``told`` makes the line that reports their number, as soon as there is
-    capacity again.
+    Otherwise a full pipe or a stopped terminal would block the event loop, and with it heartbeats and stops. If the
+    queue is full, lines are dropped and counted. Once the queue has capacity again, it gets a line about their number,
+    which ``report`` makes.
     """
 
-    def __init__(self, stream: TextIO, told: Callable[[int], str], *, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, stream: TextIO, report: Callable[[int], str], *, waiting_max: int = WAITING_MAX) -> None:
         self._stream = stream
-        self._told = told
+        self._report = report
         self._max = waiting_max
         self._waiting: deque[str] = deque()
         self._size = 0
@@ -34,13 +34,13 @@ class LineWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, line: str) -> None:
-        """Put a line, with its line break, into the queue; never waits."""
+        """Put a line, with its line break, into the queue. The call never waits."""
         with self._change:
             if self._size + len(line) > self._max:
                 self._dropped += 1
                 return
             if self._dropped:
-                self._put(self._told(self._dropped))
+                self._put(self._report(self._dropped))
                 self._dropped = 0
             self._put(line)
             if self._thread is None:
@@ -53,11 +53,11 @@ class LineWriter:
         self._size += len(line)
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything is written, for a limited time. Returns whether it is."""
+        """Wait until all lines are written, at most so many seconds, and return whether they are."""
         with self._change:
             done = self._change.wait_for(lambda: not self._waiting and not self._writing, seconds)
             if done and self._dropped:
-                self._put(self._told(self._dropped))
+                self._put(self._report(self._dropped))
                 self._dropped = 0
                 self._change.notify_all()
                 done = self._change.wait_for(lambda: not self._waiting and not self._writing, seconds)
@@ -81,9 +81,12 @@ class LineWriter:
                     self._dropped += len(batch)
 
     def _out(self, text: str) -> bool:
-        """Write it all; ``False`` when the stream accepts nothing any more (closed, its reader gone, the disk full)."""
+        """Write the whole text; return ``False`` if the stream accepts no more data.
+
+        The stream may be closed, its reader may have ended, or the disk may be full.
+        """
         try:
-            # Bypasses the stream's own buffer, whose lock would be held by a write that does not end.
+            # The descriptor is used without the stream's buffer: a write that never ends would keep the buffer's lock.
             number = self._stream.fileno()
         except (OSError, ValueError):
             number = -1

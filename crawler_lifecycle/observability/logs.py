@@ -1,7 +1,7 @@
-"""Logging: one JSON object a line in services, coloured text on a terminal.
+"""Logging: one JSON object on each line in services, coloured text on a terminal.
 
-All lines, ours and those of libraries, pass one handler. It adds the fields of the run to every line, removes secrets,
-escapes control characters and limits the length.
+One handler formats all lines, both ours and those of libraries. It adds the fields of the run, removes secrets, escapes
+control characters and limits the length.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from .line_writer import LineWriter
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
 
-#: Longest message, longest other field, longest traceback: in characters.
+#: Most characters of a message, of another field, and of a traceback.
 EVENT_MAX, FIELD_MAX, EXCEPTION_MAX = 8 * 1024, 2 * 1024, 24 * 1024
-#: Seconds for which an ending process waits until its last lines are read.
+#: Most seconds that an ending process waits until its last lines are written.
 FLUSH_S = 2.0
-#: Fields that come first in a line, in this order; the others follow.
+#: The first fields of a line, in this order; other fields follow.
 FIRST = (
     *("timestamp", "level", "event", "service", "pid"),
     *("run_id", "manager_id", "attempt", "task_id", "activity", "try"),
 )
-#: Libraries whose less important lines are left out.
+#: Libraries of which only warnings and errors are logged.
 CHATTY = (
     *("httpx", "httpcore", "uvicorn.access", "uvicorn.error"),
     *("alembic", "botocore", "boto3", "urllib3", "s3transfer"),
 )
 
-#: The fields of the workflow whose code runs now. Its interceptor fills them as soon as they are known.
+#: Log fields of the workflow whose code is executing. The workflow's interceptor sets them.
 of_workflow: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextVar(
     "of_workflow", default=MappingProxyType({})
 )
@@ -55,7 +55,7 @@ Event = structlog.typing.EventDict
 
 
 def _temporal(_: Any, __: str, event: Event) -> Event:
-    """The SDK's own lines name activity and workflow in dictionaries of theirs; ours are flat."""
+    """Turn the SDK's nested fields about activity and workflow into flat fields like ours."""
     about = event.pop("temporal_activity", None)
     if isinstance(about, Mapping):
         names = {"activity_type": "activity", "attempt": "try"}
@@ -66,19 +66,19 @@ def _temporal(_: Any, __: str, event: Event) -> Event:
         names = {"run_id": "workflow_run_id", "workflow_type": "workflow"}
         for theirs in ("workflow_id", "run_id", "workflow_type", "task_queue"):
             event.setdefault(names.get(theirs, theirs), about.get(theirs))
-    event.pop("temporal_log", None)  # of the SDK's core; its fields are in the message already
+    event.pop("temporal_log", None)  # from the SDK's core; the message already contains its fields
     return event
 
 
 def _workflow(_: Any, __: str, event: Event) -> Event:
-    """Lines of workflow code: the fields that its interceptor knows."""
+    """Add the fields of the executing workflow."""
     for name, value in of_workflow.get().items():
         event.setdefault(name, value)
     return event
 
 
 def _expected(_: Any, __: str, event: Event) -> Event:
-    """An error that we raise on purpose is logged in one line; a traceback would not help."""
+    """Log a ``LifecycleError`` in one line: we raise it on purpose, so a traceback would not help."""
     info = event.get("exc_info")
     error = info[1] if isinstance(info, tuple) else info
     if isinstance(error, LifecycleError):
@@ -88,7 +88,7 @@ def _expected(_: Any, __: str, event: Event) -> Event:
 
 
 def _safe(_: Any, __: str, event: Event) -> Event:
-    """No secret, no character that steers a terminal or ends the line, bounded lengths, a fixed order."""
+    """Remove secrets, escape characters that control a terminal or end the line, limit lengths, and order fields."""
     redactor = redaction.current()
     found: Event = {}
     for name in (*FIRST, *(name for name in event if name not in FIRST)):
@@ -110,13 +110,13 @@ def _escaped(value: object, *, lines: bool = False) -> object:
 
 
 class _Handler(logging.Handler):
-    """Formats in the thread of the caller, whose context it needs, and never waits for the reader."""
+    """Formats lines in the caller's thread, because it needs the caller's context; never waits for the reader."""
 
     def __init__(self, stream: TextIO, *, pretty: bool = False) -> None:
         super().__init__()
         self.setFormatter(_formatter(pretty=pretty))
         self._lines = LineWriter(
-            stream, lambda count: _line(f"{count} lines were dropped, nobody read them", "warning")
+            stream, lambda count: _line(f"{count} log lines were dropped because nobody read them", "warning")
         )
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -126,8 +126,9 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A record that cannot be formatted is reported in one line; the default prints its arguments, secrets
-        included.
+        """Report a record that cannot be formatted in one line.
+
+        The default method would print the record's arguments, including secrets.
         """
         where = f"{record.pathname}:{record.lineno}"
         error = type(sys.exc_info()[1]).__name__
@@ -146,9 +147,9 @@ def _line(event: str, level: str, **more: str) -> str:
 
 
 def configure(service: str, settings: Settings | None = None) -> None:
-    """Send every log record of this process, the libraries' included, to standard error in one format.
+    """Send all log records of this process, including those of libraries, to standard error in one format.
 
-    ``settings`` decide level and format, and their secrets are never shown from now on.
+    ``settings`` give the level and the format. From now on their secrets are masked.
     """
     redaction.learn(redaction.secrets_of_environment(os.environ))
     level, form = "INFO", "auto"
@@ -167,13 +168,13 @@ def configure(service: str, settings: Settings | None = None) -> None:
     structlog.contextvars.clear_contextvars()
     _process.update(service=service, pid=os.getpid())
     if settings is not None:
-        from crawler_lifecycle.settings import unread_variables  # whoever has settings has loaded it
+        from crawler_lifecycle.settings import unread_variables  # loaded already, because there are settings
 
         for name, cure in unread_variables(os.environ):
             logging.getLogger(__name__).warning("%s is set, but no setting reads it; %s", name, cure)
 
 
-#: Fields of every line of this process; unlike context variables, all threads have them.
+#: Fields of every line of this process. All threads share them, unlike context variables.
 _process: dict[str, object] = {}
 
 
@@ -206,7 +207,7 @@ def _formatter(*, pretty: bool) -> structlog.stdlib.ProcessorFormatter:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """The last line of a process or thread, in the same format as all others."""
+    """Log an error that ends a process or thread, in the same format as all other lines."""
     if error is None or issubclass(kind, KeyboardInterrupt | SystemExit):
         sys.__excepthook__(kind, error or kind(), trace)
         return
@@ -214,7 +215,7 @@ def _uncaught(kind: type[BaseException], error: BaseException | None, trace: Tra
 
 
 def secrets_of(settings: BaseModel) -> set[str]:
-    """The secret values of a tree of settings: everything declared secret, and credentials inside of URLs."""
+    """Return the secrets of a tree of settings: fields that are declared secret, and credentials in URLs."""
     found: set[str] = set()
     for name in type(settings).model_fields:
         value = getattr(settings, name)

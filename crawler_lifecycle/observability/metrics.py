@@ -1,7 +1,7 @@
-"""Figures of our HTTP services for Prometheus, each in a registry of its own: two services in one process share none.
+"""Prometheus metrics of our HTTP services. Each service has its own registry, so two in one process share no metrics.
 
-A worker's figures come from the SDK (``activities/meters.py``); each process has exactly one endpoint. Labels are
-closed sets: operations of ours, never paths.
+The metrics of a worker come from the SDK (``activities/meters.py``). Each process has exactly one endpoint. Labels have
+a fixed set of values: names of operations, never paths.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle.domain.errors import LifecycleError
 
-#: Seconds of an answer.
+#: Buckets for the duration of a response, in seconds.
 ANSWER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-#: The answer to a question: the value of each of its gauges; of one with a label the value of each word, 0 by default.
+#: The values of gauges, in their order. A gauge with a label gets a mapping: value of the label -> number. A missing
+#: number is 0.
 Values = Iterable[float | Mapping[str, float]]
 
 
 @functools.cache
 def release() -> str:
-    """The version of this installation."""
+    """Return the version of this installation."""
     try:
         return version("crawler-lifecycle")
     except PackageNotFoundError:
@@ -39,22 +40,22 @@ def release() -> str:
 
 
 def build() -> dict[str, str]:
-    """Version and build of this installation, for the metrics ``…_build_info``."""
+    """Return version and build of this installation, for the metrics ``…_build_info``."""
     return {"version": release(), "build": os.environ.get("TEMPORAL_WORKER_BUILD_ID", "")}
 
 
 class Asked(NamedTuple):
-    """A gauge that a question brings up to date."""
+    """A gauge that a question updates (``Figures.ask``)."""
 
     name: str
     text: str
     label: str | None = None
     words: Sequence[str] = ()
-    """The values of the label."""
+    """All values of the label."""
 
 
 class Figures:
-    """The figures that each service has, and those that a question brings up to date."""
+    """Metrics that every service has, and gauges that questions update."""
 
     def __init__(self, service: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -63,11 +64,11 @@ class Figures:
         info = Gauge(f"{self.prefix}_build_info", "Always 1; version and build", tuple(build()), registry=self.registry)
         info.labels(**build()).set(1)
         self._requests = Counter(
-            f"{self.prefix}_requests", "Requests that were answered", ("operation", "status"), registry=self.registry
+            f"{self.prefix}_requests", "Answered requests", ("operation", "status"), registry=self.registry
         )
         self._answer = Histogram(
             f"{self.prefix}_answer_seconds",
-            "From the head of a request to the head of its answer",
+            "Seconds from the head of a request to the head of its response",
             ("operation",),
             registry=self.registry,
             buckets=ANSWER_BUCKETS,
@@ -75,7 +76,7 @@ class Figures:
         self._questions: list[Callable[[], None]] = []
 
     def ask(self, question: Callable[[], Values], *asked: Asked) -> None:
-        """Add gauges that ``question`` answers, which may block. An error makes them unknown (NaN), and not zero."""
+        """Add gauges whose values ``question`` returns. It may block. After an error their values are NaN, not zero."""
         gauges = [(Gauge(a.name, a.text, [a.label] if a.label else (), registry=self.registry), a) for a in asked]
 
         def show(values: Values) -> None:
@@ -95,18 +96,18 @@ class Figures:
         self._questions.append(renew)
 
     def renew(self) -> None:
-        """Ask every question again. Blocks."""
+        """Call every question again and update its gauges. Blocks."""
         for renew in self._questions:
             renew()
 
     def answer(self) -> Response:
-        """Everything in Prometheus' text format."""
+        """Return all metrics in the text format of Prometheus."""
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def requests(self, app: ASGIApp) -> ASGIApp:
-        """ASGI middleware that counts requests by operation and status, and times their answers.
+        """Return ASGI middleware that counts requests by operation and status, and measures the time to the response.
 
-        A request that reached no operation (unknown path, refused before) counts under ``none``.
+        A request that reached no operation counts under ``none``: its path is unknown, or it was refused before.
         """
 
         async def measured(scope: Scope, receive: Receive, send: Send) -> None:

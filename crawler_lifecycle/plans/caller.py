@@ -1,4 +1,4 @@
-"""Calls functions of graphs, in a host process: takes arguments, returns the results to record."""
+"""Calls functions of graphs in a host process, and returns the results to record."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable, nes
 from . import loading
 from .wire import Pipes, read_frames, write_frames
 
-#: Characters of a reason.
+#: Most characters of a reason.
 REASON_MAX = 1000
 
 
 class Caller:
-    """Calls one function after the other. ``given`` and ``result`` are files that the worker has opened."""
+    """Calls functions, one at a time. ``given`` and ``result`` are descriptors of files that the worker has opened."""
 
     def __init__(self, pipes: Pipes, given: int, result: int) -> None:
         self._worker, self._folder = _Worker(pipes, given, result), os.getcwd()
 
     def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the execution of a step led to."""
+        """Execute a step's function and return the reply for the worker."""
         me = os.getpid()
-        os.chdir(self._folder)  # whatever folder the function before changed to
+        os.chdir(self._folder)  # an earlier function may have changed the folder
         job = Job.of(message["graph"], message["job"])
         own = _OwnGraph(self._worker, job.graph)
         use(own)
@@ -46,12 +46,12 @@ class Caller:
                 return self._kept(found, message, own)
         except NotCallable as error:
             return {"kind": "failed", "error": str(error), "for_good": True}
-        except BaseException as error:  # sys.exit and its like are no reason to leave
+        except BaseException as error:  # sys.exit() must not end this process
             return {"kind": "failed", "error": loading.reported(error), "for_good": False}
-        os._exit(0)  # the user's code forked, and this is the copy
+        os._exit(0)  # the user's code forked, and this process is the copy
 
     def _context(self, size: int) -> dict[str, Any]:
-        """The contexts merged, outer ones first, and then the results of dependencies by name."""
+        """Return the merged contexts (inner values override outer ones), and the results of dependencies by name."""
         context: dict[str, Any] = {}
         results: dict[str, Any] = {}
         for head, value in self._worker.frames(size):
@@ -62,13 +62,13 @@ class Caller:
         return context | (nested(results, "") or {})
 
     def _kept(self, found: Meant, message: Mapping[str, Any], own: _OwnGraph) -> dict[str, Any]:
-        """The reply, with the value in the file when one is to be recorded. Raises ``NoValue``."""
+        """Return the reply, and write a value to record into the file. Raises ``NoValue``."""
         if isinstance(found, Cancel):
             return {"kind": "cancel", "reason": str(found.reason)[:REASON_MAX]}
         if isinstance(found, Snooze):
             return {"kind": "snooze", "seconds": found.seconds}
         if isinstance(found, Record):
-            data = values.encode(found.value, "what it returned", min(found.limit, message["limit"]))
+            data = values.encode(found.value, "the return value", min(found.limit, message["limit"]))
             return {"kind": "value", "bytes": self._worker.put([({}, [data])])}
         if found is not None:
             path = message["job"]["path"]
@@ -85,19 +85,19 @@ def _read(head: Document, data: bytes) -> Any:
 
 
 class _Worker:
-    """The worker, from any thread: asks questions, and passes values too large for a message in the two files."""
+    """Asks the worker questions, from any thread. Large values are passed in the two files."""
 
     def __init__(self, pipes: Pipes, given: int, result: int) -> None:
         self.ask, self._given, self._result = pipes.ask, given, result
         self._one = threading.RLock()
 
     def ask_much(self, name: str, **arguments: Any) -> list[tuple[Document, Any]]:
-        """The values that it answers."""
+        """Ask a question, and return the values of the answer from the file."""
         with self._one:
             return self.frames(self.ask(name, **arguments))
 
     def tell_much(self, name: str, parts: Iterable[bytes], **arguments: Any) -> Any:
-        """Ask, and give bytes of any size."""
+        """Ask a question with parts of any size, which are passed in the file."""
         with self._one:
             return self.ask(name, bytes=self.put(({}, [part]) for part in parts), **arguments)
 
@@ -110,7 +110,7 @@ class _Worker:
 
 
 class _OwnGraph(AskedFiles):
-    """``Platform`` of a function that is executed: for its own graph and no other."""
+    """``Platform`` for a function that is executing. It answers only questions about the function's own graph."""
 
     def __init__(self, worker: _Worker, key: str) -> None:
         super().__init__(worker.ask)
@@ -169,4 +169,4 @@ class _OwnGraph(AskedFiles):
 
 
 def _elsewhere(what: str) -> PlatformUnavailable:
-    return PlatformUnavailable(f"a function of a graph cannot {what}; it may ask about its own graph and change that")
+    return PlatformUnavailable(f"a function of a graph cannot {what}; it can only read and change its own graph")

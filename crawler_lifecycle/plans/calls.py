@@ -1,4 +1,4 @@
-"""Replies of a host process, checked: form, sizes and texts. An unchecked reply is never trusted."""
+"""Checks of a host process's replies: their form, sizes and texts. No reply is used before its check."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from .wire import TEXT_MAX
 T = TypeVar("T")
 
 NAME_MAX = 200
-#: Entries of a list at most; 10,000 where nothing is said.
+#: Most entries of a list, by field; for other fields 10,000.
 ENTRIES_MAX = {"items": PAGE_ITEMS, "failed_outcomes": 1000}
-#: The largest number and the longest text of a field; where nothing is said ``ID_MAX`` and ``TEXT_MAX``.
+#: Largest number or longest text, by field; for other fields ``ID_MAX`` and ``TEXT_MAX``.
 MOST = {
     "attempt": INT_MAX,
     "cap_key": NAME_MAX,
@@ -53,7 +53,7 @@ MOST = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A manager that a module has."""
+    """A manager's class in a module."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -67,7 +67,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class FoundModule:
-    """A module that was read."""
+    """The content of a module."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -78,7 +78,7 @@ class FoundModule:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A class that was loaded."""
+    """A loaded class."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -92,16 +92,16 @@ _adapter = functools.cache(TypeAdapter)
 
 
 def found(reply: object) -> FoundModule:
-    """Return the content of a module. Like all functions here it raises ``InvalidRequest`` for an impossible reply."""
+    """Return the content of a module. Raises ``InvalidRequest`` for an invalid reply, like all functions here."""
     module = _checked(FoundModule, reply)
     for plan in module.plans:
         if len(json.dumps(plan.options)) > JOB_BYTES:
-            raise InvalidRequest(f"options of {plan.plan}: more than {JOB_BYTES} bytes")
+            raise InvalidRequest(f"options of {plan.plan}: more than {JOB_BYTES} bytes; define fewer or shorter ones")
     return module
 
 
 def loaded(reply: object) -> Loaded:
-    """Return the loaded class."""
+    """Return the facts about the loaded class."""
     one = _checked(Loaded, reply)
     for name, known in CHOICES.items():
         if (value := getattr(one, name)) not in known:
@@ -110,18 +110,18 @@ def loaded(reply: object) -> Loaded:
 
 
 def outcomes(reply: object) -> frozenset[str]:
-    """The failed outcomes of an object."""
+    """Return the failed outcomes of an object."""
     return frozenset(_checked(list[str], reply, "failed_outcomes"))
 
 
 def page(reply: object, after: int) -> Page:
-    """The next yields after this position."""
+    """Return the yields after this position."""
     one = _checked(Page, reply)
     if len(yields_behind(one, after)) != len(one.items) or one.position < after:
-        raise InvalidRequest(f"a page after position {after} that begins or ends before it")
+        raise InvalidRequest(f"the page after position {after} contains earlier positions")
     for item in one.items:
         if (item.job is None) == (item.error is None):
-            raise InvalidRequest(f"position {item.position}: a yield is a job or has an error")
+            raise InvalidRequest(f"position {item.position}: a yield must have either a job or an error")
     return replace(one, items=[_item(item) for item in one.items])
 
 
@@ -138,23 +138,23 @@ def decision(reply: object) -> Decision:
     """Return the decision of a cycle."""
     one = _checked(Decision, reply)
     if len(one.hooked) + len(one.failed) > CYCLE_ENDS:
-        raise InvalidRequest(f"more ends than the {CYCLE_ENDS} that a cycle gets")
+        raise InvalidRequest(f"more ends than the {CYCLE_ENDS} that a cycle can have")
     for job in [entry.job for entry in one.added] + [entry.job for entry in one.picked]:
         check_job(job)
     if one.state is not None and _size("state", one.state) > STATE_BYTES:
         raise InvalidRequest(f"state: more than {STATE_BYTES} bytes of JSON; keep less in self.state")
     if len(one.stats) > STATS_MAX:
-        raise InvalidRequest(f"stats: {len(one.stats)} of them; {STATS_MAX} are the most")
+        raise InvalidRequest(f"stats: {len(one.stats)} are too many; give at most {STATS_MAX}")
     for name in one.stats:
         _check_text("the name of a statistic", name, STAT_NAME_MAX)
     check_tags("flow_tags", one.flow_tags)
     if one.again_s is not None and not one.again_s >= 0:
-        raise InvalidRequest(f"again_s: {one.again_s} is not allowed; give seconds from now on")
+        raise InvalidRequest(f"again_s: {one.again_s} is not allowed; give 0 or more seconds")
     return one
 
 
 def check_job(job: Job) -> None:
-    """Raise ``InvalidRequest`` unless this can be a job of some crawler."""
+    """Raise ``InvalidRequest`` unless these values are allowed in a job."""
     check_text("spider", job.spider, SPIDER_MAX, needed=True)
     check_tags("tags", job.tags)
     _check_bounds(job.project_id, "project_id")
@@ -176,10 +176,10 @@ def _checked(kind: type[T], reply: object, name: str = "") -> T:
 
 
 def _check_bounds(value: object, name: str) -> None:
-    """Raise ``InvalidRequest`` unless every database takes what is in it. A job is judged by itself."""
+    """Raise ``InvalidRequest`` unless every database accepts all values in it. ``check_job`` checks jobs."""
     if isinstance(value, list):
         if len(value) > (most := ENTRIES_MAX.get(name, 10_000)):
-            raise InvalidRequest(f"{name}: {len(value)} of them; {most} are the most")
+            raise InvalidRequest(f"{name}: {len(value)} are too many; give at most {most}")
         for one in value:
             _check_bounds(one, name)
     elif is_dataclass(value) and not isinstance(value, Job):
@@ -188,14 +188,14 @@ def _check_bounds(value: object, name: str) -> None:
     elif isinstance(value, str):
         _check_text(name, value, MOST.get(name, TEXT_MAX))
     elif isinstance(value, int) and abs(value) > (most := MOST.get(name, ID_MAX)):
-        raise InvalidRequest(f"{name}: {value} is not allowed; {most} is the most")
+        raise InvalidRequest(f"{name}: {value} is not allowed; give at most {most}")
 
 
 def _check_text(name: str, value: str, most: int) -> None:
     if len(value) > most:
-        raise InvalidRequest(f"{name}: {value[:60]!r} … has {len(value)} characters; {most} are the most")
+        raise InvalidRequest(f"{name}: {value[:60]!r} … has {len(value)} characters; give at most {most}")
     if not _is_text(value):
-        raise InvalidRequest(f"{name}: {value[:60]!r} has characters that are no text (NUL, or half of a pair)")
+        raise InvalidRequest(f"{name}: {value[:60]!r} has invalid characters; remove NUL and lone surrogates")
 
 
 def _size(name: str, value: Mapping[str, Any]) -> int:
@@ -204,10 +204,10 @@ def _size(name: str, value: Mapping[str, Any]) -> int:
     except ValueError as error:
         raise InvalidRequest(f"{name}: {error}") from None
     if "\\u0000" in text or not _is_text(text):
-        raise InvalidRequest(f"{name}: it has characters that are no text (NUL, or half of a pair)")
+        raise InvalidRequest(f"{name}: it has invalid characters; remove NUL and lone surrogates")
     return len(text.encode())
 
 
 def _is_text(value: str) -> bool:
-    """Return whether every database takes it."""
+    """Return whether every database accepts this text."""
     return "\0" not in value and value.encode(errors="replace").decode() == value

@@ -1,7 +1,7 @@
-"""The processes of one worker that call functions of graphs: any process calls any function, while its code is new.
+"""The processes of one worker that call functions of graphs. Each process can call any function.
 
-Inputs and results are passed in two files without a name, which the worker has opened: they take values of any size,
-users' code cannot replace them, and a killed worker leaves no file behind.
+The worker opens two files without a name for inputs and results. They can have any size, users' code cannot replace
+them, and a killed worker leaves no file behind.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from .pool import Pool, Pooled, no_answer
 from .process import START_S, Answer, HostProcess, Rules
 from .wire import TEXT_MAX, FrameError, read_frames, write_frames
 
-#: Calls after which a process is replaced: this limits the state that functions leave in it.
+#: Number of calls after which a process is replaced. Functions may leave state in a process; this limits it.
 CALLS_MAX = 1000
-#: Seconds that the import of a module may take.
+#: Most seconds for the import of a module.
 IMPORT_S = 2 * START_S
-#: Bytes of a question: a graph of 20,000 steps that is grafted.
+#: Most bytes of a question in the file: enough for a graft of 20,000 steps.
 QUESTION_MAX = 64 * 1024 * 1024
 _SETTING = "timeout_s of the step"
 
 
 class FunctionProcess(Pooled):
-    """``FunctionHost`` by a process."""
+    """``FunctionHost`` that uses a process."""
 
     def __init__(self, modules: Collection[str], rules: Rules, result_max: int, leaving: threading.Event) -> None:
-        """Start it. Raises ``PlanFailed``. ``leaving``: whether all processes are being ended."""
+        """Start the process. ``leaving`` is set when all processes are ended. Raises ``PlanFailed``."""
         self._leaving = leaving
         self._modules, self._rules, self._result_max = modules, rules, result_max
         self._imported: set[str] = set()
@@ -52,28 +52,28 @@ class FunctionProcess(Pooled):
             self._import(call.function.partition(":")[0], alive)
             self._calls += 1
             self.process.label = call.function
-            told: dict[str, Any] = {"function": call.function, "graph": call.graph, "job": call.job}
-            told |= {"graft": call.graft, "limit": self._result_max, "given": self.give(call.given)}
-            reply = self.process.call("function", call.limit_s, answer, alive, setting=_SETTING, **told)
+            words: dict[str, Any] = {"function": call.function, "graph": call.graph, "job": call.job}
+            words |= {"graft": call.graft, "limit": self._result_max, "given": self.give(call.given)}
+            reply = self.process.call("function", call.limit_s, answer, alive, setting=_SETTING, **words)
         except PlanFailed:
             if self._leaving.is_set():
-                raise WorkerLeaves("this worker leaves, and has ended its processes") from None
+                raise WorkerLeaves("this worker stops, and has ended its processes") from None
             raise
         try:
             return self._checked(reply)
         except (FrameError, LookupError, TypeError, ValueError, OSError) as why:
             self.process.kill()
-            raise PlanFailed(f"{call.function}: its process answered nonsense ({why}) and was killed") from None
+            raise PlanFailed(f"{call.function}: its process sent an invalid reply ({why}) and was killed") from None
 
     def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
         try:
             return write_frames(self._given, values, self._rules.memory)
         except OSError as error:  # a lack of memory on this machine says nothing about the function
-            raise PlanFailed(f"what it is given cannot be written here: {error}", missing=True) from None
+            raise PlanFailed(f"its input cannot be written on this worker: {error}", missing=True) from None
         except OverflowError:
             raise InvalidRequest(
-                f"what it is given is more than the {self._rules.memory} bytes that its process may use; record where "
-                "large results are, and not all of them, or raise LIFECYCLE_PLANS__MEMORY"
+                f"its input exceeds the {self._rules.memory} bytes that its process may use; record the location of "
+                "large results instead of the results, or raise LIFECYCLE_PLANS__MEMORY"
             ) from None
 
     def taken(self, size: int) -> list[bytes]:
@@ -99,10 +99,10 @@ class FunctionProcess(Pooled):
             os.close(file)
 
     def _import(self, module: str, alive: Callable[[], None]) -> None:
-        """Load the module, within a time limit of its own. Raises ``PlanFailed``."""
+        """Import the module in the process, with a separate time limit. Raises ``PlanFailed``."""
         if module not in self._modules:
-            cure = "list it there, or give the step the queue of workers that have it"
-            raise PlanFailed(f"{module} is none of LIFECYCLE_PLANS__MODULES of this worker; {cure}", missing=True)
+            cure = "add it to the setting, or give the step the queue of workers that have it"
+            raise PlanFailed(f"{module} is not in LIFECYCLE_PLANS__MODULES of this worker; {cure}", missing=True)
         if module in self._imported:
             return
         self.process.label = f"module {module}"
@@ -114,8 +114,9 @@ class FunctionProcess(Pooled):
         self._imported.add(module)
 
     def _checked(self, reply: Mapping[str, Any]) -> FunctionReply:
-        """Return the checked result of the function. Raises ``PlanFailed`` for a failure, and the errors of an
-        impossible result.
+        """Return the checked result of the function.
+
+        Raises ``PlanFailed`` if the function failed, and other errors for an invalid result.
         """
         kind, self.left = reply["kind"], self.left or reply["left"] is not False
         if kind == "failed":
@@ -131,7 +132,7 @@ class FunctionProcess(Pooled):
         return FunctionReply(kind)
 
     def _value(self, size: object) -> FunctionReply:
-        # The frame around it has a few bytes.
+        # The frame around the value adds a few bytes.
         if type(size) is not int or not 0 <= size <= self._result_max + 100:
             raise ValueError(f"a result of {size!r:.40} bytes")
         value_bytes = 0
@@ -147,11 +148,10 @@ class FunctionProcess(Pooled):
 
 
 class Functions:
-    """``FunctionHosts`` of one worker. Used from the threads of its activities, of which there are as many as there may
-    be processes."""
+    """``FunctionHosts`` of one worker. The threads of its activities use it; each uses at most one process."""
 
     def __init__(self, modules: Collection[str], rules: Rules, result_max: int) -> None:
-        """``modules``: only functions of these modules may be called now."""
+        """Take the rules for the processes. ``modules`` may change: only functions of these modules are called."""
         self._pool: Pool[FunctionProcess] = Pool()
         self._start = lambda: FunctionProcess(modules, rules, result_max, self._pool.over)
         self._code: Mapping[str, str] = {}
@@ -159,16 +159,18 @@ class Functions:
 
     @contextmanager
     def use(self, graph: str) -> Iterator[FunctionProcess]:
-        # State that a function has left (threads, timers, variables) stays with its own graph.
+        # A function may leave state in its process, such as threads or variables. Then only its own graph may use it.
         with self._pool.use(None, lambda host: not host.left or host.graph == graph, self._start, lambda: None) as host:
             if host.graph != graph:
-                host.printed()  # that one belonged to another call
+                host.printed()  # drop output of the other graph
                 host.graph = graph
             yield host
 
     def outdate(self, code: Mapping[str, str]) -> None:
-        """The fingerprints of all modules as they are now. After a change no process that has loaded any of them is
-        called again: they import one another."""
+        """Take the present fingerprints of all modules. After a change, all present processes are outdated.
+
+        Modules import each other, so one changed module may affect every process.
+        """
         if self._code and code != self._code:
             for host in self._pool.processes():
                 host.outdated = True
@@ -176,5 +178,5 @@ class Functions:
 
 
 def _text(text: object) -> str:
-    """Return a text of users' code in a form that every database and terminal accepts."""
+    """Return a text of users' code without secrets and control characters."""
     return for_people(str(text).encode(errors="backslashreplace").decode(), TEXT_MAX)

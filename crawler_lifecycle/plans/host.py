@@ -1,9 +1,9 @@
-"""The process with users' code: ``python -m crawler_lifecycle.plans.host PARENT IN OUT MEMORY [GIVEN RESULT]``.
+"""The host process with users' code: ``python -m crawler_lifecycle.plans.host PARENT IN OUT MEMORY [GIVEN RESULT]``.
 
-It holds the object of one manager, or calls functions of graphs (with the two files at the end), one after the other.
-It reads calls from one pipe and writes replies to another (``plans/wire.py``); standard input is empty, and standard
-output belongs to the user. It is started by ``plans/process.py`` and by nothing else. The user's code may change
-anything in this process, so the other side checks every message.
+It contains the object of one manager, or calls functions of graphs one after another. GIVEN and RESULT are two open
+files for values of functions. It reads calls from one pipe and writes replies to another pipe (``plans/wire.py``).
+Standard input is empty, and standard output is for the user's code. Only ``plans/process.py`` starts it. Users' code
+can change anything in this process, so the worker checks every message.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PR_SET_PDEATHSIG = 1
 
 
 class HostPlatform(AskedFiles):
-    """``Platform`` by questions to the worker."""
+    """``Platform`` that sends its questions to the worker."""
 
     def __init__(self, pipes: wire.Pipes, start: Start) -> None:
         super().__init__(pipes.ask)
         self._pipes, self._start = pipes, start
         self.limit_s = 0.0
-        """Seconds that each method of the class may take, as of the call under way."""
+        """Most seconds for each method of the class, set by the current call."""
         self._until = 0.0
 
     def start(self) -> Start:
@@ -55,7 +55,7 @@ class HostPlatform(AskedFiles):
 
     def sleep(self, seconds: float) -> None:
         if time.monotonic() + seconds >= self._until:
-            raise TimeoutError(f"{seconds:g} s are more than this call may take; return, and ask again in a later one")
+            raise TimeoutError(f"a sleep of {seconds:g} s exceeds the time limit of this call; wait in a later cycle")
         time.sleep(seconds)
 
     def entering(self, what: str, item_id: int | None = None) -> None:
@@ -67,10 +67,10 @@ class HostPlatform(AskedFiles):
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         found = self._pipes.ask("waiting_jobs", state=state, after_id=after_id, limit=limit)
-        return [wire.held(Waiting, one) for one in found]
+        return [wire.restored(Waiting, one) for one in found]
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
-        return [wire.held(Live, one) for one in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)]
+        return [wire.restored(Live, one) for one in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)]
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
         return set(self._pipes.ask("known_identities", identities=list(identities)))
@@ -83,7 +83,10 @@ class HostPlatform(AskedFiles):
 
 
 class Host:
-    """Holds one class and at most one object of it; each call is a method ``do_<name>``."""
+    """Answers the calls of a worker: a call ``name`` is the method ``do_name``.
+
+    It has at most one class and one object of the class.
+    """
 
     def __init__(self, pipes: wire.Pipes, files: Sequence[int] = ()) -> None:
         self._pipes, self._files = pipes, files
@@ -93,20 +96,20 @@ class Host:
         self._platform: HostPlatform | None = None
 
     def serve(self) -> None:
-        """Until the worker ends it, or has died."""
+        """Answer calls until the worker ends the process or has died."""
         me = os.getpid()
         while (message := self._pipes.receive()) is not None and message["call"] != "end":
             self._pipes.open = True
             reply = self._reply(message)
-            if os.getpid() != me:  # the user's code forked, and this is the copy
+            if os.getpid() != me:  # the user's code forked, and this process is the copy
                 os._exit(0)
-            with contextlib.suppress(Exception):  # the user may have closed them
-                sys.stdout.flush()  # before the reply: later output belongs to another call
+            with contextlib.suppress(Exception):  # the user's code may have closed them
+                sys.stdout.flush()  # before the reply, because later output belongs to the next call
                 sys.stderr.flush()
             try:
                 self._pipes.reply({"id": message["id"], **reply})
             except (TypeError, ValueError, RecursionError) as error:
-                text = f"it answered what is no JSON ({error}); give texts, numbers, lists and dictionaries"
+                text = f"its return value is not JSON ({error}); return texts, numbers, lists and dictionaries"
                 self._pipes.reply({"id": message["id"], "broken": text})
 
     def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +117,7 @@ class Host:
             return {"reply": getattr(self, f"do_{message['call']}")(message)}
         except (ClassError, loading.NotUsable) as error:
             return {"wrong": str(error) or type(error).__name__}
-        except BaseException as error:  # sys.exit and its like are no reason to leave
+        except BaseException as error:  # sys.exit() must not end this process
             return {"broken": loading.reported(error)}
 
     def do_find(self, message: dict[str, Any]) -> Any:
@@ -129,7 +132,7 @@ class Host:
 
     def do_begin(self, message: dict[str, Any]) -> Any:
         if self._class is None:
-            raise loading.NotUsable("no class was loaded")
+            raise loading.NotUsable("no class is loaded; call load first")
         self._platform = HostPlatform(self._pipes, Start(**message["start"]))
         self._platform.limit_s = message["limit_s"]
         self._platform.entering("__init__")
@@ -147,23 +150,23 @@ class Host:
         return self._ready(message).close(message["reason"])
 
     def do_open(self, message: dict[str, Any]) -> None:
-        from crawler_lifecycle.graphs.asking import use  # managers need none of it
+        from crawler_lifecycle.graphs.asking import use  # imported here because managers do not need it
 
-        use(None)  # imported code belongs to no graph
+        use(None)  # code that runs at import belongs to no graph
         importlib.import_module(message["module"])
 
     def do_function(self, message: dict[str, Any]) -> Any:
         if self._caller is None:
-            from .caller import Caller  # managers need none of it
+            from .caller import Caller  # imported here because managers do not need it
 
             self._caller = Caller(self._pipes, *self._files)
-            become_subreaper()  # processes that leave our tree of children are found too
+            become_subreaper()  # then orphaned grandchildren become our children, and we can find them
         before = _shared()
         return {**self._caller.call(message), "left": _shared() != before or _has_children()}
 
     def _ready(self, message: dict[str, Any]) -> Driver:
         if self._driver is None or self._platform is None:
-            raise loading.NotUsable("no object was made")
+            raise loading.NotUsable("there is no object; call begin first")
         self._platform.limit_s = message["limit_s"]
         return self._driver
 
@@ -178,7 +181,7 @@ def _shared() -> list[object]:
 
 
 def _has_children() -> bool:
-    """Return whether a process that was started here is left."""
+    """Return whether this process has a child process."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -187,24 +190,24 @@ def _has_children() -> bool:
 
 
 def _restrain(parent: int, memory: int, pipes: wire.Pipes) -> None:
-    """Die with the worker, also in copies; take no more memory than allowed; leave no core file."""
+    """Limit this process and its forks: they die with the worker, have a memory limit, and write no core file."""
 
     def die_with_parent() -> None:
-        with contextlib.suppress(OSError, AttributeError):  # another system than Linux: the pipe ends with the worker
+        with contextlib.suppress(OSError, AttributeError):  # not on Linux; there the end of the pipe ends the process
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(ValueError, OSError):  # a lower limit is in force
+    with contextlib.suppress(ValueError, OSError):  # a lower limit is already set
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     os.register_at_fork(after_in_child=die_with_parent)
     os.register_at_fork(after_in_child=pipes.forget)
 
 
 def main() -> None:
-    """Serve one worker until it is gone."""
+    """Serve one worker until it ends this process or has died."""
     parent, reading, writing, memory, *files = (int(word) for word in sys.argv[1:])
     sys.argv[1:] = []
     pipes = wire.Pipes(reading, writing)
@@ -214,7 +217,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     Host(pipes, files).serve()
     logging.shutdown()
-    os._exit(0)  # threads of the user's code are no reason to stay
+    os._exit(0)  # do not wait for threads of the user's code
 
 
 if __name__ == "__main__":

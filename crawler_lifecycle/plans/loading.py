@@ -1,4 +1,4 @@
-"""Finds and loads the managers and functions of users' modules. Runs only in a host process."""
+"""Finds and loads the managers in users' modules. Only host processes and previews use it."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from crawler_lifecycle.managers.driver import parser_of
 from .wire import TEXT_MAX
 
 _OURS = "crawler_lifecycle"
-#: Source files that a plan is watched by.
+#: Most source files to watch for changes of a plan.
 FILES_MAX = 500
 _DESCRIPTION_MAX, _HELP_MAX = 500, 300
 
 
 class NotUsable(Exception):
-    """Something that was named cannot be used; the text says why, and the cure."""
+    """Raised if a named class cannot be used; the text names the reason and the cure."""
 
 
 def load(plan: str) -> type[BaseLoopScript]:
-    """Import ``module:Class``. Raises ``NotUsable``, and the errors of the module."""
+    """Import the module of ``module:Class`` and return the class. Raises ``NotUsable``, and the module's errors."""
     module_name, _, class_name = plan.partition(":")
     if not module_name or not class_name:
-        raise NotUsable(f"{plan!r} is no class; give module:Class, such as shops.managers:ShopsManager")
+        raise NotUsable(f"{plan!r} names no class; give module:Class, such as shops.managers:ShopsManager")
     found = getattr(importlib.import_module(module_name), class_name, None)
     if found is None:
-        raise NotUsable(f"{plan}: the module has no class {class_name!r}; name one that it has, or bring it back")
+        raise NotUsable(f"{plan}: the module has no class {class_name!r}; name another class, or define it again")
     if not _is_plan(found):
-        raise NotUsable(f"{plan}: it is no manager; derive it from a class of crawler_lifecycle.managers")
+        raise NotUsable(f"{plan}: the class is no manager; derive it from a class of crawler_lifecycle.managers")
     return cast(type[BaseLoopScript], found)
 
 
 def find(module_name: str) -> dict[str, Any]:
-    """Every manager that is defined in this module, as ``PlanRow`` has it; its source files, and their fingerprint."""
+    """Return the managers that this module defines (as ``PlanRow``), the loaded source files, and their fingerprint."""
     there = importlib.import_module(module_name)
     files = watched()
     own = [one for one in vars(there).values() if _is_plan(one) and one.__module__ == there.__name__]
@@ -80,7 +80,7 @@ def _description(cls: type[BaseLoopScript]) -> str:
 
 
 def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
-    """Return the options that the command line of the class takes."""
+    """Return the options of the class's command line."""
     found = []
     for action in parser_of(cls)._actions:
         if action.dest == "help":
@@ -97,7 +97,7 @@ def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
                 "required": bool(action.required),
             }
         )
-        if action.dest == "program":  # its starter must know the flow id before the class does
+        if action.dest == "program":  # the flow id must be known before the class reads its options
             lines = {name: [str(word) for word in one["command_line"]] for name, one in cls.PROGRAMS.items()}
             said = {name: options_of(words).get("--flow-id", "{") for name, words in lines.items()}
             found[-1]["flow_ids"] = {name: text for name, text in said.items() if "{" not in text}
@@ -105,7 +105,10 @@ def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
 
 
 def fingerprint(cls: type) -> str:
-    """The source files of the class and its bases, without those of this package: they change with every build."""
+    """Return a hash of the source files of the class and its bases, without files of this package.
+
+    Files of this package change with every build, so they must not change the hash.
+    """
     return _digest(sorted({_source(one) for one in cls.__mro__ if not one.__module__.startswith(f"{_OURS}.")} - {""}))
 
 
@@ -124,20 +127,20 @@ def _source(cls: type) -> str:
 
 
 def watched() -> list[str]:
-    """Loaded source files of users' modules: a change in one of them may change a plan."""
+    """Return the loaded source files of users' modules. A change in one of them may change a plan."""
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     own = [file for file in found if isinstance(file, str) and file.endswith(".py") and not file.startswith(_apart())]
     return sorted(own)[:FILES_MAX]
 
 
 def _apart() -> tuple[str, ...]:
-    """Folders of code that is not the user's: Python, installed packages, ours."""
+    """Return the folders of code that is not the user's: Python, installed packages, and this package."""
     ours = os.path.dirname(importlib.import_module(_OURS).__file__ or "")
     return tuple(os.path.join(path, "") for path in {*sysconfig.get_paths().values(), ours})
 
 
 def reported(error: BaseException) -> str:
-    """The exception and where in the user's code it came from; the whole stack goes to the output."""
+    """Return the error's text with its position in the user's code, and print the whole stack to the output."""
     with contextlib.suppress(Exception):
         traceback.print_exception(error)
     kind = type(error).__name__

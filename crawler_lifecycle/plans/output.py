@@ -1,6 +1,4 @@
-"""The output of users' code: read at once, so that no full pipe ever blocks it; logged within limits; its end is
-kept.
-"""
+"""Reads the output of users' code at once, so that no full pipe blocks it; logs it within limits and keeps its end."""
 
 from __future__ import annotations
 
@@ -17,24 +15,24 @@ log = logging.getLogger(__name__)
 
 #: Characters of the newest output that an error message shows.
 SHOWN = 1000
-#: Lines a second that are logged, and characters of each.
+#: Most lines to log in a second, and most characters of each line.
 LINES_A_SECOND, LINE_MAX = 50, 2000
-#: Bytes a second that are read; a process that prints more has to wait, and costs the worker no processor time.
+#: Most bytes to read in a second. A process that prints more must wait, so it cannot use up the worker's processor.
 BYTES_A_SECOND = 8 * 1024 * 1024
 _CHUNK = 65_536
-#: The most bytes that a pipe of Linux holds without extra rights.
+#: Most bytes in a pipe of Linux without extra rights.
 _PIPE = 1024 * 1024
 _TURN_S = 0.5
 
 
 class Output:
-    """Reads one pipe in a thread until it is closed, or its process is gone."""
+    """Reads one pipe in a thread until the pipe is closed or its process has ended."""
 
     def __init__(self, label: str, handle: int) -> None:
         self._label, self._handle = label, handle
         self._kept = bytearray()
         self._fresh = 0
-        """Bytes of it that nobody has read yet."""
+        """Number of bytes at the end of ``_kept`` that ``take`` has not returned yet."""
         self._line = bytearray()
         self._over = threading.Event()
         self._reading = threading.Lock()
@@ -44,11 +42,10 @@ class Output:
         self._thread.start()
 
     def take(self, *, whole: bool = False) -> str:
-        """Return what was printed since this was asked last, for people: its end where that is too much, without
-        secrets.
+        """Return the output since the last call, for people: without secrets, and only its end if it is too long.
 
-        A line that goes on is left for the next time, while the process lives, unless ``whole``: the next one who asks
-        is somebody else.
+        While the process lives, an incomplete last line is kept for the next call. With ``whole`` it is returned now,
+        because the next call is for somebody else.
         """
         with self._reading:
             lives = self._thread.is_alive()
@@ -59,15 +56,15 @@ class Output:
             self._fresh -= end
         return _shown(fresh, end)
 
-    def said(self) -> str:
-        """The end of the unread output, as a sentence after an error; empty when there is none."""
+    def newest(self) -> str:
+        """Return the end of the new output as a sentence for an error message; empty if there is no output."""
         with self._reading:
             fresh = bytes(self._kept[len(self._kept) - self._fresh :])
         text = _shown(fresh, len(fresh))[-SHOWN:].strip()
-        return f"; it printed at last: {text}" if text else ""
+        return f"; its last output: {text}" if text else ""
 
     def close(self) -> None:
-        """The process has ended: read the rest, and end."""
+        """Read the rest of the output after the end of the process, and end the thread."""
         self._over.set()
         self._thread.join()
 
@@ -76,7 +73,7 @@ class Output:
             leaving = self._over.is_set()
             ready, _, _ = select.select([self._handle], [], [], 0 if leaving else _TURN_S)
             if not ready:
-                if leaving:  # another holder of the pipe has left the group of the process
+                if leaving:  # a process that left the group still has the pipe open
                     break
                 continue
             with self._reading:
@@ -93,7 +90,7 @@ class Output:
         self._flush()
 
     def _drain(self) -> None:
-        """Read the present content of the pipe, at most its capacity: the thread may not have had its turn."""
+        """Read the present content of the pipe, at most its capacity, because the thread may be late."""
         for _ in range(_PIPE // _CHUNK):
             if not select.select([self._handle], [], [], 0)[0]:
                 return
@@ -106,7 +103,7 @@ class Output:
         now = time.monotonic()
         if now - self._second >= 1.0:
             if self._left_out:
-                log.warning("%s: %d lines of its output were not logged", self._label, self._left_out)
+                log.warning("%s: %d lines of output were not logged; print less", self._label, self._left_out)
             self._second, self._bytes, self._lines, self._left_out = now, 0, 0, 0
         elif self._bytes > BYTES_A_SECOND and not leaving:
             self._over.wait(1.0 - (now - self._second))
@@ -135,12 +132,12 @@ class Output:
 
 
 def for_people(text: str, most: int) -> str:
-    """Return a text of users' code without secrets, in a form that every database and terminal accepts."""
+    """Return a text of users' code without secrets and control characters, cut to about ``most`` characters."""
     return redaction.printable(redaction.current().text(text, most), lines=True)
 
 
 def _shown(fresh: bytes, end: int) -> str:
-    # A line that has lost its beginning may contain the end of a secret; if it is the only line, it is kept.
+    # The first line may have lost its beginning and show the end of a secret: drop it, unless it is the only line.
     begin = fresh.find(b"\n", 0, end - 1) + 1 if len(fresh) == OUTPUT_BYTES else 0
     text = fresh[begin:end].decode("utf-8", "replace")
     return for_people(text, len(text))

@@ -1,6 +1,7 @@
-"""The processes with users' code of one worker: a pool of them for managers, and one for functions of graphs.
+"""Pools of processes with users' code, and the pool of managers' processes of one worker.
 
-A manager has a process of its own, which holds its object. When there are too many, the longest idle process is ended.
+Each manager has its own process, which contains its object. If there are too many processes, the one that has been idle
+longest is ended.
 """
 
 from __future__ import annotations
@@ -22,50 +23,50 @@ from .process import START_S, Answer, HostProcess, Rules
 T = TypeVar("T")
 P = TypeVar("P", bound="Pooled")
 
-#: Seconds between two checks, and signs of life, of a caller that waits for a process.
+#: Seconds between two checks of a caller that waits for a process; at each check it also reports that it is alive.
 _TURN_S = 0.5
 
 
 class Pooled:
-    """A process as a pool has it."""
+    """A process in a pool."""
 
     process: HostProcess
     key: int | None = None
-    """The key of its owner: there is one process of each key at a time. ``None``: no owner."""
+    """The key of its owner, who has one process at a time. ``None``: no owner."""
     outdated = False
-    """True when the source of its code has changed since."""
+    """True if its source code has changed since it was loaded."""
 
     def usable(self) -> bool:
-        """Return whether it may be called again."""
+        """Return whether the process may be called again."""
         return not self.outdated and self.process.lives()
 
     def kill(self) -> None:
-        """Kill it, with all its processes."""
+        """Kill the process and its child processes."""
         self.process.kill()
 
 
 class Pool(Generic[P]):
-    """Processes of one kind, each used by one thread at a time."""
+    """Processes of one kind. One thread at a time uses a process."""
 
     def __init__(self, most: float = float("inf")) -> None:
         self.over = threading.Event()
-        """Set when all of them are being ended."""
+        """Set when the pool ends all processes."""
         self.started, self.parked = 0, 0
         self._most = most
         self._changed = threading.Condition()
         self._idle: list[P] = []
-        """The one idle longest is first."""
+        """Idle processes; the one that has been idle longest is first."""
         self._taken: dict[object, P | None] = {}
-        """Processes by their key; ``None`` while one is being started."""
+        """Processes in use, by key; ``None`` while the process is starting."""
 
     @contextmanager
     def use(
         self, key: int | None, fits: Callable[[P], bool], start: Callable[[], P], alive: Callable[[], None]
     ) -> Iterator[P]:
-        """An idle process of this key, where it fits, else a new one. Waits while another thread uses the one of this
-        key, and while all are taken.
+        """Yield an idle process with this key that ``fits``, or a new one from ``start``.
 
-        Raises ``WorkerLeaves``, and what ``start`` and ``alive`` raise, which is called while this waits.
+        Wait while another thread uses the process with this key, or while all processes are in use. ``alive`` is called
+        regularly during the wait. Raises ``WorkerLeaves``, and the errors of ``start`` and ``alive``.
         """
         slot = object() if key is None else key
         process, gone = self._take(slot, key, fits, alive)
@@ -85,7 +86,7 @@ class Pool(Generic[P]):
             self._give_back(slot, process)
 
     def drop(self, key: int) -> None:
-        """End the process of this key. One that is in use ends after its use, if it is not usable then."""
+        """End the idle process with this key. A process in use is not ended here."""
         with self._changed:
             gone = [one for one in self._idle if one.key == key]
             self._idle = [one for one in self._idle if one.key != key]
@@ -97,13 +98,13 @@ class Pool(Generic[P]):
             return [*self._idle, *(one for one in self._taken.values() if one is not None)]
 
     def state(self) -> dict[str, object]:
-        """For the worker's health."""
+        """Return the facts for the worker's health report."""
         with self._changed:
             live = len(self._idle) + len(self._taken)
             return {"live": live, "at_work": len(self._taken), "started": self.started}
 
     def close(self) -> None:
-        """End all processes. Calls under way end as with a killed process."""
+        """End all processes. Current calls end because their processes are killed."""
         with self._changed:
             self.over.set()
             idle, self._idle = self._idle, []
@@ -116,11 +117,11 @@ class Pool(Generic[P]):
     def _take(
         self, slot: object, key: int | None, fits: Callable[[P], bool], alive: Callable[[], None]
     ) -> tuple[P | None, list[P]]:
-        """The matching process, and those that must be ended first."""
+        """Return a matching process (``None``: start one), and the processes to end first."""
         while True:
             with self._changed:
                 if self.over.is_set():
-                    raise WorkerLeaves("this worker leaves")
+                    raise WorkerLeaves("this worker stops")
                 if slot not in self._taken and (found := self._found(key, fits)) is not None:
                     self._taken[slot] = found[0]
                     return found
@@ -128,7 +129,7 @@ class Pool(Generic[P]):
             alive()
 
     def _found(self, key: int | None, fits: Callable[[P], bool]) -> tuple[P | None, list[P]] | None:
-        """The same; ``None``: all are in use. The caller holds the lock."""
+        """Return the same as ``_take``, or ``None`` if all processes are in use. The caller has the lock."""
         gone: list[P] = []
         for process in [one for one in reversed(self._idle) if one.key == key]:
             self._idle.remove(process)
@@ -157,7 +158,7 @@ class Pool(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits of calls, in seconds, and the most processes."""
+    """Time limits of calls in seconds, and the maximum number of processes."""
 
     hook_s: float = 60.0
     page_s: float = 300.0
@@ -165,10 +166,10 @@ class Limits:
 
 
 class Host(Pooled):
-    """``PlanHost`` by a process."""
+    """``PlanHost`` that uses a process."""
 
     def __init__(self, plan: str, manager_id: int, attempt: int, rules: Rules, limits: Limits) -> None:
-        """Start it. Raises ``PlanFailed``."""
+        """Start the process. Raises ``PlanFailed``."""
         self.plan, self.key, self.attempt = plan, manager_id, attempt
         self.process, self._limits = HostProcess(f"{plan} of manager {manager_id}", rules), limits
         self.fingerprint, self.on_code_change, self.on_item_error, self.on_hook_error = "", "replay", "stop", "fail"
@@ -185,7 +186,7 @@ class Host(Pooled):
         return self.settled and self.generation is not None and super().usable()
 
     def load(self) -> None:
-        """Import the class."""
+        """Import the class in the process. Raises ``PlanFailed``."""
         try:
             one = self._call("load", max(self._limits.hook_s, START_S), no_answer, calls.loaded, plan=self.plan)
         except PlanFailed as failed:
@@ -227,34 +228,32 @@ class Host(Pooled):
             return check(reply)
         except InvalidRequest as why:
             self.process.kill()
-            raise PlanFailed(f"{self.process.label}: its answer to {name} cannot be: {why}") from None
+            raise PlanFailed(f"{self.process.label}: its reply to {name} is not valid: {why}") from None
 
 
 class Hosts:
-    """``PlanHosts`` of one worker. Used from the threads of its activities."""
+    """``PlanHosts`` of one worker. The threads of its activities use it."""
 
     def __init__(self, worker_id: str, modules: Collection[str], rules: Rules, limits: Limits) -> None:
-        """``modules``: only classes of these modules may be loaded now."""
+        """Take the rules for the processes. ``modules`` may change: only classes of these modules are loaded."""
         self.own_queue = plans_queue(worker_id)
         self._modules, self._rules, self._limits = modules, rules, limits
         self._pool: Pool[Host] = Pool(limits.processes)
         self.close = self._pool.close
         self._lock = threading.Lock()
         self._known: set[int] = set()
-        """Managers that should come back to this worker."""
+        """Managers whose next calls should come to this worker again."""
         self._printed: dict[int, str] = {}
-        """Output of processes that nobody has read yet, by manager."""
+        """Output that ``printed`` has not returned yet, by manager."""
         self._leaving = False
 
     @property
     def queue(self) -> str | None:
-        """See the port."""
+        """The task queue of this worker (``PlanHosts``); ``None`` after ``leave``."""
         return None if self._leaving else self.own_queue
 
     def leave(self) -> list[int]:
-        """From now on no manager should come back here. Returns those that should have, with or without an object
-        here.
-        """
+        """Stop offering the queue of this worker. Return the managers whose next calls would have come here."""
         with self._lock:
             self._leaving = True
             return sorted(self._known)
@@ -264,8 +263,8 @@ class Hosts:
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
     ) -> Iterator[Host]:
         if plan.partition(":")[0] not in self._modules:
-            cure = "add it there, or let a worker that has it serve this queue alone"
-            raise PlanFailed(f"{plan}: its module is none of LIFECYCLE_PLANS__MODULES here; {cure}", missing=True)
+            cure = "add it to the setting on all workers that serve this queue"
+            raise PlanFailed(f"{plan}: its module is not in LIFECYCLE_PLANS__MODULES here; {cure}", missing=True)
 
         def fits(host: Host) -> bool:
             return (host.plan, host.attempt, host.generation) == (plan, attempt, generation)
@@ -284,12 +283,12 @@ class Hosts:
                     yield host
                 finally:
                     host.alive = _nothing
-                    self._hear(manager_id, host)
+                    self._keep_output(manager_id, host)
         except WorkerLeaves as why:
             raise PlanFailed(str(why)) from None
 
     def drop(self, manager_id: int) -> None:
-        """See the port. One that is in use ends with its call."""
+        """Forget the manager and end its idle process (``PlanHosts``). A process in use is not ended here."""
         with self._lock:
             self._known.discard(manager_id)
         self._pool.drop(manager_id)
@@ -299,15 +298,15 @@ class Hosts:
             return self._printed.pop(manager_id, "")
 
     def retire(self, fingerprints: Mapping[str, str]) -> None:
-        """Their source has changed: processes that loaded the former one are replaced when they are idle."""
+        """Mark processes that loaded another fingerprint as outdated; they are replaced after their current call."""
         for host in self._pool.processes():
             host.outdated |= fingerprints.get(host.plan, host.fingerprint) != host.fingerprint
 
     def state(self) -> dict[str, object]:
-        """For the worker's health."""
+        """Return the facts for the worker's health report."""
         return self._pool.state() | {"most": self._limits.processes, "parked": self._pool.parked}
 
-    def _hear(self, manager_id: int, host: Host) -> None:
+    def _keep_output(self, manager_id: int, host: Host) -> None:
         if not host.usable():
             host.kill()
         text = host.process.output.take()
@@ -316,9 +315,9 @@ class Hosts:
 
 
 def _nothing() -> None:
-    """Without a sign of life: nobody waits."""
+    """Do nothing: no caller waits for a sign of life."""
 
 
 def no_answer(name: str, _: Mapping[str, Any]) -> Any:
-    """The answer to every question where there is no manager."""
+    """Refuse every question, because no manager or step exists yet. Raises ``InvalidRequest``."""
     raise InvalidRequest(f"{name}: there is no manager yet; ask in on_start or later")

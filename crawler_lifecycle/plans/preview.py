@@ -1,6 +1,6 @@
-"""``python -m crawler_lifecycle.plans.preview``: what ``crawlctl manager plan`` asks about a class of a user.
+"""``python -m crawler_lifecycle.plans.preview``: simulates a user's class for ``crawlctl manager plan``.
 
-It writes one document of JSON to standard output; what the class prints goes to standard error.
+It writes one JSON document to standard output. Output of the class goes to standard error.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _WAITS = (JobState.QUEUED, JobState.DELAYED, JobState.BUFFERED)
 
 
 def main(words: Sequence[str]) -> int:
-    """Answer for one class: the limit, its name, and its options; the exit code."""
+    """Write the preview of one class and return the exit code. ``words``: the limit of jobs, the class, its options."""
     limit, plan, *argv = int(words[0]), *words[1:]
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     jobs: list[dict[str, Any]] = []
     try:
         simulation = Simulation(loading.load(plan), argv)
-        simulation.buffer, simulation.read_clock = limit, time.monotonic  # a source may be slow
+        simulation.buffer, simulation.read_clock = limit, time.monotonic  # limits a slow source
         record = simulation.run(until=lambda record: len(record.scheduled) >= limit)
         jobs, end = list(_jobs(simulation, limit)), _end(record, limit)
     except (Exception, SystemExit) as error:
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _jobs(simulation: Simulation, limit: int) -> Iterator[dict[str, Any]]:
-    """Return what was scheduled, in order; then what was left out; then what waits."""
+    """Yield scheduled jobs in their order, then skipped items, then waiting jobs."""
     record = simulation.record
     for job in record.scheduled[:limit]:
         shown = {name: getattr(job, name) for name in ("seq", "spider", "spider_args", "job_settings", "tags", "units")}
@@ -49,10 +49,10 @@ def _jobs(simulation: Simulation, limit: int) -> Iterator[dict[str, Any]]:
         yield {"what": "left out", "position": position, "why": why}
     waits = record.waits[-1] if record.waits else "the limit of this preview is reached"
     if record.over:
-        waits = "the manager ends before; with loop_mode 0 it has one cycle"
+        waits = "the manager ends before this job starts; with loop_mode 0 it has only one cycle"
     for row in [row for row in simulation.rows if row.state in _WAITS][:limit]:
         delayed = row.state is JobState.DELAYED
-        why = "can_schedule_job_with_params said: later" if delayed else waits
+        why = "can_schedule_job_with_params returned False" if delayed else waits
         shown = {"spider": row.job.spider, "spider_args": row.job.spider_args, "job_settings": row.job.job_settings}
         yield {**shown, "seq": row.seq, "what": "waits", "position": row.position, "tags": row.job.tags, "why": why}
 
@@ -68,5 +68,5 @@ def _end(record: Record, limit: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    given, sys.argv[1:] = sys.argv[1:], []  # they are no options of what a module without a main guard makes
+    given, sys.argv[1:] = sys.argv[1:], []  # a module without a main guard must not read the words as its options
     raise SystemExit(main(given))

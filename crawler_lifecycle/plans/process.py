@@ -1,7 +1,8 @@
-"""The worker's side of one process with a user's class: start it, call it with a time limit, kill all of it.
+"""The worker's side of one process with users' code: starts it, calls it with a time limit, and kills it.
 
-The process cannot delay the worker: every wait has a limit, and every message and output a maximum size. The process
-leads a group of its own, which is killed as a whole; processes that left the group are found by their environment.
+The process cannot delay the worker: every wait has a time limit, and every message and output has a maximum size. The
+process leads its own process group, and the whole group is killed. Processes that left the group are found by a mark in
+their environment.
 """
 
 from __future__ import annotations
@@ -41,28 +42,28 @@ from .wire import MESSAGE_MAX, TEXT_MAX, encode
 
 log = logging.getLogger(__name__)
 
-#: What an answer may raise: it goes to users' code. Anything else ends the call.
-TOLD = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound, NotDelivered, ClusterUnavailable)
-#: Answers a question of the host: name and arguments. Raises ``InvalidRequest`` for one that makes no sense.
+#: Errors of an ``Answer`` that users' code gets. Any other error ends the call.
+PASS = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound, NotDelivered, ClusterUnavailable)
+#: Answers a question of the host, given its name and arguments. Raises ``InvalidRequest`` for an invalid question.
 Answer = Callable[[str, Mapping[str, Any]], Any]
-#: Called regularly while a call is under way; its exception ends the call.
+#: Called regularly during a call. An exception ends the call.
 Alive = Callable[[], None]
 
-#: The most seconds that answering the questions of one call may add to its limit, and the most questions.
+#: Most seconds that answers to questions may add to the limit of a call, and the most questions of a call.
 ANSWERS_S, ASKS_MAX = 60.0, 20_000
-#: The most questions a second for a call with a long limit.
+#: Questions for each second of a call's limit; a long call may ask so many, even above ``ASKS_MAX``.
 ASKS_A_SECOND = 10
 #: The setting that gives a call of a manager more time.
 SETTING = "LIFECYCLE_PLANS__HOOK_S (LIFECYCLE_PLANS__PAGE_S for its source)"
-#: Seconds that a process has to end after the request to end.
+#: Most seconds that a process gets to end by itself.
 POLITE_S = 2.0
-#: Seconds from the start of a process until its first answer, including our imports.
+#: Most seconds from the start of a process to its first reply, including our imports.
 START_S = 30.0
-#: The environment entry of every process that the user's code starts.
+#: Environment variable of the process; processes that it starts inherit it.
 _MARK = "CRAWL_PLANS_PROCESS"
-#: How many times processes outside of the group are searched, as they may start more meanwhile.
+#: Number of searches for processes outside of the group, because they may start more processes meanwhile.
 _ROUNDS = 5
-#: Seconds until a process that has closed its pipe counts as ended.
+#: Most seconds to wait for the end of a process that has closed its pipe.
 _LEAVING_S = 1.0
 _TURN_S = 0.5
 _CHUNK = 65_536
@@ -70,31 +71,31 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules for every process with users' code."""
+    """Rules for every process with users' code."""
 
     memory: int = 1024**3
-    """Bytes of private memory that one process may use."""
+    """Most bytes of private memory of one process."""
     passed_on: tuple[str, ...] = ()
-    """Names of our variables that users' code gets, besides the usual ones."""
+    """More names of the worker's variables that users' code gets."""
     folder: Path = field(default_factory=Path.cwd)
-    """The folder in which users' modules are looked for first; also the working directory."""
+    """The first folder to search for users' modules. It is also the working directory."""
 
     def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a process: only the named variables of ours."""
+        """Return the environment of a process: the variables of ``ours`` that it may get."""
         named = {*PASSED_ON, *self.passed_on, "PYTHONPATH", "LC_ALL", "LC_CTYPE"}
         return {name: value for name, value in ours.items() if name in named}
 
 
 class HostProcess:
-    """One process. One call at a time, from any thread."""
+    """A host process. Any thread may call it, but only one call at a time."""
 
     def __init__(self, label: str, rules: Rules, files: Sequence[int] = ()) -> None:
-        """Start it; it gets these open files too. Raises ``PlanFailed`` when the machine lacks memory for it."""
+        """Start the process with these open files. Raises ``PlanFailed`` if the system cannot start it."""
         self.label = label
         self.at: tuple[str, int | None] | None = None
-        """Its last reported position: the name of a method, and the job that it is about."""
+        """Its last reported position: the name of a method, and the id of the method's job."""
         self.did: Any = None
-        """Its last reported work. It is checked before it is used."""
+        """Its last reported work; not checked yet."""
         ours_in, its_out = os.pipe()
         its_in, ours_out = os.pipe()
         mark = uuid.uuid4().hex
@@ -126,7 +127,7 @@ class HostProcess:
         self._ending = threading.Lock()
         self._gone: str | None = None
         self._struck = False
-        assert self._process.stdout is not None  # it was asked for
+        assert self._process.stdout is not None  # because of ``stdout=PIPE``
         self.output = Output(label, self._process.stdout.fileno())
 
     @property
@@ -134,7 +135,7 @@ class HostProcess:
         return self._process.pid
 
     def lives(self) -> bool:
-        """Return whether it lives. It stays a zombie until ``kill``, so that its number is not reused."""
+        """Return whether the process lives. It is not reaped here, so its number is not reused before ``kill``."""
         if self._gone is not None:
             return False
         try:
@@ -153,10 +154,11 @@ class HostProcess:
         whole_s: float = 0.0,
         **arguments: Any,
     ) -> Any:
-        """Return what the host replies. Any end but a reply kills the process, apart from what the class itself raised.
+        """Call the host and return its reply.
 
-        ``limit_s`` is anew for each method that the host enters within ``whole_s``. ``setting``: what gives it more
-        time. Raises ``PlanFailed``, and what ``alive`` raises.
+        ``limit_s`` is the time limit in seconds. It begins again for each method that the host enters within
+        ``whole_s`` seconds. ``setting`` names the setting with the time limit, for error messages. After any error but
+        one of the user's class, the process is killed. Raises ``PlanFailed``, and any error of ``alive``.
         """
         self.at = None
         self._calls += 1
@@ -165,23 +167,23 @@ class HostProcess:
             return call.result({"call": name, "id": self._calls, "limit_s": limit_s, **arguments})
         except _Over as over:
             if over.ended:
-                self._wait_for_end(_LEAVING_S)  # a process closes its files some time before it has ended
+                self._wait_for_end(_LEAVING_S)  # a process closes its files before it has ended
             how = self.kill()
-            raise self.failed(over.text.format(how=how) + self.output.said()) from None
+            raise self.failed(over.text.format(how=how) + self.output.newest()) from None
         except BaseException as error:
             if not (isinstance(error, PlanFailed) and error.lives):
                 self.kill()
             raise
 
     def failed(self, text: str, lives: bool = False) -> PlanFailed:
-        """The error of a call: if the process ``lives``, an error that the class itself raised."""
-        where, item_id = self.at or (None, None)
-        place = f" in {where}" if where and not lives else ""
-        told = for_people(f"{self.label}{place}: {text}", TEXT_MAX)
-        return PlanFailed(told, item_id=item_id, lives=lives, struck=self._struck)
+        """Return the error of a call. ``lives``: the user's class raised the error and the process still lives."""
+        method, item_id = self.at or (None, None)
+        position = f" in {method}" if method and not lives else ""
+        shown = for_people(f"{self.label}{position}: {text}", TEXT_MAX)
+        return PlanFailed(shown, item_id=item_id, lives=lives, struck=self._struck)
 
     def end(self) -> None:
-        """Let it end by itself, for a moment, then kill it. Not while a call is under way in another thread."""
+        """Let the process end by itself for ``POLITE_S``, then kill it. No other thread may be in a call."""
         if self._gone is not None:
             return
         with contextlib.suppress(OSError):
@@ -195,22 +197,28 @@ class HostProcess:
             time.sleep(0.005)
 
     def strike(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """A signal to its whole group, from any thread. A call under way ends by that; ``kill`` is still needed."""
+        """Send a signal to the whole process group, from any thread.
+
+        The death of the process ends a current call. ``kill`` must still be called.
+        """
         with self._ending:
             if self._gone is None:
-                # It was not reaped yet, so its number and that of its group are not reused.
+                # The process is not reaped yet, so no other process or group has its number.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, how)
 
     def resident(self) -> int:
-        """Bytes of memory that it uses now; 0 where this is unknown."""
+        """Return the bytes of memory that the process uses now; 0 if unknown."""
         try:
             return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * resource.getpagesize()
         except (OSError, IndexError, ValueError):
             return 0
 
     def kill(self) -> str:
-        """The same, and nothing is left of it; how it ended, as words. While no call is under way in another thread."""
+        """Kill the process and all processes that it started, and return in words how it ended.
+
+        No other thread may be in a call.
+        """
         killed = self.lives()
         self.strike()
         with self._ending:
@@ -227,8 +235,8 @@ class HostProcess:
             return self._gone
 
     def _end_what_left_it(self) -> None:
-        """Kill processes with a session of their own."""
-        with contextlib.suppress(OSError):  # another system than Linux
+        """Kill processes that have left the process group."""
+        with contextlib.suppress(OSError):  # not on Linux
             for _ in range(_ROUNDS):
                 if not identity.kill_all(identity.members(None, [self._mark])):
                     return
@@ -236,7 +244,7 @@ class HostProcess:
     # --- the pipes, for a call
 
     def send(self, message: bytes, wait: Callable[[bool], None]) -> None:
-        """Write all of it. ``wait``: for capacity in the pipe."""
+        """Write the whole message. ``wait`` is called while the pipe is full."""
         rest = memoryview(message)
         while rest:
             try:
@@ -247,10 +255,10 @@ class HostProcess:
                 raise _Over("its process {how}", ended=True) from None
 
     def receive(self, wait: Callable[[bool], None]) -> dict[str, Any]:
-        """The next message. ``wait``: for something to read."""
+        """Return the next message. ``wait`` is called while the pipe is empty."""
         while (end := self._unread.find(b"\n")) < 0:
             if len(self._unread) > MESSAGE_MAX:
-                raise _Over(f"it sent a message above {MESSAGE_MAX} bytes, and {{how}}; let it give less at once")
+                raise _Over(f"it sent a message above {MESSAGE_MAX} bytes, and {{how}}; let it return less")
             try:
                 part = os.read(self._in, _CHUNK)
             except BlockingIOError:
@@ -266,27 +274,28 @@ class HostProcess:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise _Over("it wrote into the pipe of the service, and {how}; let it close and write only its own files")
+            raise _Over("it wrote into our pipe, and {how}; let it close and write only its own files")
         return found
 
     def wait_for(self, writing: bool, seconds: float) -> bool:
-        """Wait until data can be read (or the pipe ends), or can be written; for a limited time. Returns whether this
-        is so.
-        """
+        """Wait up to ``seconds`` until the pipe can be read (or has ended) or written; return whether it can."""
         reading, ready = ([], [self._out]) if writing else ([self._in], [])
         return any(select.select(reading, ready, [], max(0.0, seconds)))
 
 
 class _Over(Exception):
-    """The call has no reply, and the process must end. ``{how}`` in the text becomes how it ended."""
+    """Raised if the call gets no reply and the process must end.
+
+    ``{how}`` in the text is replaced by words about the end of the process.
+    """
 
     def __init__(self, text: str, *, ended: bool = False) -> None:
-        """``ended``: it seems to have ended by itself."""
+        """Take the text. ``ended``: the process seems to have ended by itself."""
         self.text, self.ended = text, ended
 
 
 class _Call:
-    """One call until its reply."""
+    """One call, from its message to its reply."""
 
     def __init__(
         self, process: HostProcess, limit_s: float, answer: Answer, alive: Alive, setting: str, whole_s: float
@@ -295,7 +304,7 @@ class _Call:
         self._setting, self._asks_max = setting, max(ASKS_MAX, int(limit_s * ASKS_A_SECOND))
         self._began = time.monotonic()
         self._until, self._whole_s = self._began + limit_s, whole_s
-        self._answered_s, self._asks, self._looked = 0.0, 0, 0.0
+        self._answered_s, self._asks, self._checked = 0.0, 0, 0.0
 
     def result(self, message: Mapping[str, Any]) -> Any:
         self._process.send(encode(message), self._wait)
@@ -309,29 +318,29 @@ class _Call:
                 self._process.at = (for_people(name, TEXT_MAX), item if type(item) is int else None)
                 entered = min(time.monotonic(), self._began + self._answered_s + self._whole_s)
                 self._until = max(self._until, entered + self._limit_s)
-                self._left()  # who never stops talking is never waited for
+                self._left()  # checked here too: a process that never stops sending never lets us wait
             elif "did" in found:
                 self._process.did = found["did"]
                 self._left()
             elif found.get("id") != message["id"]:
-                raise _Over("it sent a message that nobody asked for, and {how}; let it write only its own files")
+                raise _Over("it sent a reply to another call, and {how}; let it write only to its own files")
             elif "reply" in found:
                 return found["reply"]
             elif "wrong" in found or "broken" in found:
                 raise self._process.failed(str(found.get("wrong") or found.get("broken")), lives=True)
             else:
-                raise _Over("it sent a message that nobody understands, and {how}")
+                raise _Over("it sent an unknown message, and {how}; let it write only to its own files")
 
     def _wait(self, writing: bool) -> None:
         if not self._process.lives() and not self._process.wait_for(False, 0.0):
-            raise _Over("its process {how}", ended=True)  # what it has forked may keep the pipe open
+            raise _Over("its process {how}", ended=True)  # its child processes may keep the pipe open
         self._process.wait_for(writing, min(self._left(), _TURN_S))
 
     def _left(self) -> float:
-        """Seconds that are left; the waiting caller is notified regularly. Raises ``_Over``."""
+        """Return the seconds that are left, and call ``alive`` regularly. Raises ``_Over`` after the time limit."""
         now = time.monotonic()
-        if now - self._looked >= _TURN_S:
-            self._looked = now
+        if now - self._checked >= _TURN_S:
+            self._checked = now
             self._alive()
         left = self._until - now
         if left <= 0:
@@ -349,7 +358,7 @@ class _Call:
             if not isinstance(name, str) or not isinstance(arguments, dict):
                 raise InvalidRequest("a question needs a name and arguments")
             line = encode({"answer": self._answer(name, arguments)})
-        except TOLD as error:
+        except PASS as error:
             line = encode({"refused": str(error), "error": error.code})
         more = min(time.monotonic() - began, ANSWERS_S - self._answered_s)
         self._answered_s += more

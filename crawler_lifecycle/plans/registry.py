@@ -1,7 +1,7 @@
-"""The plans of this worker: the modules of its settings, and the managers in them, recorded for those who start one.
+"""The registry of a worker's plans: reads the modules of its settings and records their managers in the database.
 
-A module is loaded in a separate process, with a time limit: one that is broken, ends its process or never returns is
-recorded with its error, and the others are served.
+Each module is loaded in a separate process with a time limit. A module that fails, ends its process or never returns is
+recorded with its error. The other modules still work.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often this worker says that it serves its plans, and how often it looks whether files have changed. Seconds.
-SAID_S, LOOKED_S = 60.0, 2.0
-#: Seconds for which a worker is not ready while it reads its modules for the first time.
+#: Seconds between two records of the plans, and between two checks for changed files.
+RECORD_S, CHECK_S = 60.0, 2.0
+#: Most seconds that the first read of the modules keeps a worker from being ready.
 FIRST_S = 60.0
-#: The module of the manager that needs no module of users.
+#: The module of the built-in manager.
 _OURS = BUILT_IN.partition(":")[0]
-#: Stands for every module right in the folder that uses our managers or graphs, new ones included.
+#: Means every module in the folder that imports our managers or graphs, including new ones.
 ALL = "*"
-#: A line that such a module contains. A file that only mentions them may be no module at all.
+#: The import line of such a module. A file that only mentions our packages elsewhere may be another kind of file.
 _USES = re.compile(r"^(from|import) crawler_lifecycle\.(managers|graphs)\b", re.M)
-#: Source files in the folder of users' modules that are looked at.
+#: Most source files to watch in the folder of users' modules.
 FILES_MAX = 500
 
 
 @dataclass
 class _Module:
-    """The plans of one module, and the files that it depends on as they were then."""
+    """The plans of one module, and its source files with their times at the read."""
 
     plans: list[PlanRow] = field(default_factory=list)
     files: frozenset[str] = frozenset()
@@ -61,7 +61,7 @@ class _Module:
 
 
 class Registry:
-    """Keeps the plans of one worker on record. ``notify`` gets plan -> fingerprint whenever they were read anew."""
+    """Keeps the plans of one worker recorded. ``notify`` gets plan -> fingerprint after each record."""
 
     def __init__(
         self,
@@ -77,63 +77,65 @@ class Registry:
         self._named = [name for name in modules if name != ALL]
         self._all = ALL in modules
         self.modules = {name: _Module() for name in self._named}
-        """Modules that this worker has. The processes with users' code look here."""
+        """Modules that this worker has. The pools of processes share this dictionary."""
         self._queue, self._limit_s = queue, limit_s
-        self._said: float | None = None
-        """The time at which the served plans were recorded; ``None``: not yet."""
+        self._recorded: float | None = None
+        """Time of the last record of the plans; ``None`` if a new record is due."""
         self._began = time.monotonic()
         self._leaving = threading.Event()
 
     def run(self) -> None:
-        """In the caller's thread until ``leave``; then this worker's word is taken back."""
-        loop = Loop("the registration of plans", LOOKED_S, meanwhile="what was registered before can be started")
+        """Keep the plans recorded in the caller's thread until ``leave``; then remove the record."""
+        loop = Loop("the registration of plans", CHECK_S, meanwhile="plans that are registered can be started")
         loop.run_in_thread(self.turn, self._leaving)
         try:
             self._plans.register_plans(self._worker_id, [])
         except LifecycleError as why:
-            log.info("that this worker leaves is not on record, and will be seen by its silence: %s", why)
+            log.info("the plans of this worker could not be removed, and their record will expire: %s", why)
 
     def leave(self) -> None:
-        """End ``run`` after its present work."""
+        """End ``run`` after its current work."""
         self._leaving.set()
 
     def turn(self) -> None:
-        """Read changed modules, and record the served plans when they differ, or a minute after the last record."""
+        """Read changed modules. Record the plans after a change, or a minute after the last record."""
         found = {*self._named, *(modules_in(self._rules.folder) if self._all else ())}
         for name in found ^ self.modules.keys():
-            self._said = None
+            self._recorded = None
             if self.modules.pop(name, None) is None:
                 self.modules[name] = _Module()
         if all(module.at is None for module in self.modules.values()) and not self._leaving.is_set():
-            # Until they are read it is unknown whether they have a class.
+            # Until the modules are read, nobody knows which classes they have.
             reading = [self._row(name, PLAN_READING) for name in self.modules if name != _OURS]
             self._plans.register_plans(self._worker_id, reading)
         stale = [name for name, module in self.modules.items() if self._stale(module)]
-        # A module that hung the last time may hang again: the others are recorded first.
+        # A module that hung last time may hang again, so the other modules are read and recorded first.
         for name in sorted(stale, key=lambda name: self.modules[name].broken):
-            self.modules[name], self._said = self._read(name), None
+            self.modules[name], self._recorded = self._read(name), None
             if self._leaving.is_set():
-                return  # an interrupted read says nothing about a module
+                return  # the read may have been interrupted, so its result is not recorded
             if all(module.at is not None for module in self.modules.values()):
-                self._say()
-        if self._said is None or time.monotonic() - self._said >= SAID_S:
-            self._say()
+                self._record()
+        if self._recorded is None or time.monotonic() - self._recorded >= RECORD_S:
+            self._record()
 
-    def _say(self) -> None:
+    def _record(self) -> None:
         rows = [row for module in list(self.modules.values()) for row in module.plans]
         self._plans.register_plans(self._worker_id, rows)
-        self._said = time.monotonic()
+        self._recorded = time.monotonic()
         self._notify({row.plan: row.fingerprint for row in rows if row.error is None})
 
     def missing(self) -> dict[str, str]:
-        """Return what keeps this worker from being ready: before that, starts would be refused because their class is
-        unknown. Only for a limited time: a module whose import never ends must not delay the others.
+        """Return the reasons why this worker is not ready, by name.
+
+        Before the first record, starts would be refused because their class is unknown. After ``FIRST_S`` the worker is
+        ready anyway: a module whose import never ends must not delay the other modules.
         """
         late = time.monotonic() - self._began > FIRST_S
-        return {} if late or self._said is not None else {"plans": "its modules are being read for the first time"}
+        return {} if late or self._recorded is not None else {"plans": "its modules are being read for the first time"}
 
     def state(self) -> dict[str, object]:
-        """For the worker's health."""
+        """Return the facts for the worker's health report."""
         rows = [row for module in list(self.modules.values()) for row in module.plans]
         return {
             "plans": sum(row.error is None for row in rows if row.kind == PLAN_MANAGER),
@@ -143,8 +145,8 @@ class Registry:
     def _stale(self, module: _Module) -> bool:
         if module.at is None:
             return True
-        # A broken module may depend on something outside of its files: it is loaded again every minute.
-        if module.broken and time.monotonic() - module.at >= SAID_S:
+        # A broken module may depend on more than its files, so it is loaded again every minute.
+        if module.broken and time.monotonic() - module.at >= RECORD_S:
             return True
         return _stamps(self._watched(module.files)) != module.stamps
 
@@ -169,7 +171,7 @@ class Registry:
         if name != _OURS:
             rows.append(self._row(name, fingerprint=found.fingerprint))
         files = frozenset(found.files)
-        # Files that changed during the read are newer than these: the module is read again.
+        # The times from before the read: a file that changed during the read makes the module stale again.
         stamps = {**_stamps(self._watched(files)), **before}
         log.info("module %s has %d managers", name, len(found.plans))
         return _Module(rows, files, stamps, time.monotonic())
@@ -179,12 +181,14 @@ class Registry:
 
     def _stay(self) -> None:
         if self._leaving.is_set():
-            raise PlanFailed("this worker leaves")
+            raise PlanFailed("this worker stops")
 
 
 def modules_in(folder: Path) -> list[str]:
-    """Modules right in this folder that use our managers or graphs. They are read, not imported: that is for processes
-    of their own."""
+    """Return the modules in this folder that import our managers or graphs.
+
+    The files are only read. Separate processes import them later.
+    """
     found = []
     for file in sorted(folder.glob("*.py")):
         with contextlib.suppress(OSError):
@@ -195,7 +199,7 @@ def modules_in(folder: Path) -> list[str]:
 
 
 def _stamps(files: set[str]) -> dict[str, int]:
-    """Say when each of these files was changed, in nanoseconds; those that are gone are left out."""
+    """Return the time of the last change of each file in nanoseconds; missing files are left out."""
     found = {}
     for file in files:
         with contextlib.suppress(OSError):

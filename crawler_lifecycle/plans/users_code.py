@@ -1,4 +1,4 @@
-"""Users' code beside one worker: its processes, and the plans that it serves."""
+"""Users' code of one worker: the processes that execute it, and the registry of its plans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class UsersCode:
-    """The parts of a worker of the role ``plans``; it must be closed."""
+    """Processes and registry of a worker of the role ``plans``. The owner must call ``close``."""
 
     def __init__(self, settings: PlansSettings, plans: PlanStore) -> None:
         worker_id = uuid.uuid4().hex[:12]
@@ -38,19 +38,20 @@ class UsersCode:
         self.functions.outdate(fingerprints)
 
     async def registering(self) -> None:
-        """Keep the record of plans up to date until it is cancelled."""
+        """Keep the recorded plans up to date until this task is cancelled."""
         try:
             await asyncio.to_thread(self.registry.run)
         finally:
             self.registry.leave()
 
     def state(self) -> dict[str, object]:
-        """For the worker's health."""
+        """Return the facts for the worker's health report."""
         return {"processes": self.hosts.state(), "functions": self.functions.state(), **self.registry.state()}
 
     async def leave(self, managers: ManagerStore, moved: Callable[[str], Awaitable[bool]]) -> None:
-        """Notify each manager whose object is here that another worker has to build it again. The others notice it when
-        they call here in vain. Raises ``LifecycleError``.
+        """Notify the managers of this worker that another worker must create their object again.
+
+        Managers that are not notified find out when their next call here gets no answer. Raises ``LifecycleError``.
         """
         for manager_id in self.hosts.leave():
             row = await asyncio.to_thread(managers.get_manager, manager_id)

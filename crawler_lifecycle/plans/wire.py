@@ -1,10 +1,10 @@
-"""JSON lines between a worker and a process with users' code; both sides use this module.
+"""JSON lines between a worker and a host process with users' code; both sides use this module.
 
-Worker to host: ``{"call": name, ...}`` and, while a call is under way, the answer to a question: ``{"answer": ...}`` or
-``{"refused": text, "error": its name}``. Host to worker: questions ``{"ask": name, "args": {...}}``, where it is
-``{"at": name, "item": id}``, what it has done so far ``{"did": ...}``, and the end of the call: ``{"reply": ...}``,
-``{"wrong": text}`` for what the user's class did wrong, or ``{"broken": text}`` for any other exception. Standard
-library only: every host pays for this import.
+The worker sends calls ``{"call": name, ...}``. During a call it sends answers to questions: ``{"answer": ...}`` or
+``{"refused": text, "error": code}``. The host sends questions ``{"ask": name, "args": {...}}``, its position
+``{"at": name, "item": id}``, its work so far ``{"did": ...}``, and the end of the call. The end is ``{"reply": ...}``,
+``{"wrong": text}`` for an error of the user's class, or ``{"broken": text}`` for any other exception. This module
+imports only the standard library and ``domain``, because every host imports it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from crawler_lifecycle.domain.managers.manager import Ended, Facts, Job, Live, W
 
 W = TypeVar("W", Live, Waiting)
 
-#: Bytes of one message of a host: a decision with a thousand picks, or a page with its frame.
+#: Most bytes of one message of a host: enough for a decision with a thousand picks, or a page.
 MESSAGE_MAX = 4 * 1024 * 1024
-#: Characters of a text about an error.
+#: Most characters of a text about an error.
 TEXT_MAX = 4000
 
 
-#: The most bytes of the description of a value, and of a chunk of one.
+#: Most bytes of a frame's head, and of one chunk of its value.
 HEAD_MAX, _CHUNK = 64 * 1024, 1024 * 1024
 
 
 class FrameError(Exception):
-    """A file with an unexpected content."""
+    """Raised for a file that does not contain valid frames."""
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One line. Raises ``ValueError`` and ``TypeError`` for what is no JSON."""
+    """Return a message as one line. Raises ``ValueError`` or ``TypeError`` for a value that is not JSON."""
     return json.dumps(message, default=_plain, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
@@ -49,53 +49,55 @@ def _plain(value: object) -> Any:
         return sorted(value)
     if isinstance(value, datetime):
         return value.isoformat()
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
-def held(kind: type[W], data: Mapping[str, Any]) -> W:
-    """The ``Live`` or ``Waiting`` that ``encode`` was given."""
+def restored(kind: type[W], data: Mapping[str, Any]) -> W:
+    """Return the ``Live`` or ``Waiting`` that ``encode`` has written."""
     return kind(**{**data, "job": Job(**data["job"])})
 
 
 def facts(data: Mapping[str, Any]) -> Facts:
-    """The ``Facts`` that ``encode`` was given."""
-    ended = [Ended(**{**one, "live": held(Live, one["live"])}) for one in data["ended"]]
+    """Return the ``Facts`` that ``encode`` has written."""
+    ended = [Ended(**{**one, "live": restored(Live, one["live"])}) for one in data["ended"]]
     return Facts(**{**data, "ended": ended})
 
 
 class Pipes:
-    """The two pipes to the worker."""
+    """The two pipes between this host process and its worker."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self._read, self._write = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
         self._me, self._asking = os.getpid(), threading.Lock()
         self.open = False
-        """True while a call is under way: questions are answered then, and at no other time."""
+        """True during a call. The worker answers questions only then."""
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; ``None`` when the worker is gone."""
+        """Return the next message; ``None`` if the worker has ended."""
         line = self._read.readline()
         return json.loads(line) if line else None
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Raises ``ValueError`` and ``TypeError`` for values that are no JSON, and then sends nothing."""
+        """Send a message. For a value that is not JSON, send nothing and raise ``ValueError`` or ``TypeError``."""
         self._write.write(encode(message))
         self._write.flush()
 
     def reply(self, message: Mapping[str, Any]) -> None:
-        """End the call. A thread of the user that asks a question has its answer before."""
+        """Send the end of the call, after any question of another thread has its answer."""
         with self._asking:
             self.send(message)
             self.open = False
 
     def ask(self, name: str, **arguments: Any) -> Any:
-        """Return what the worker answers, from any thread. Raises what it refused as the error that it is, and
-        ``ValueError`` where nobody would answer."""
+        """Ask the worker a question and return its answer. Any thread may ask.
+
+        Raises the error of the worker's answer, and ``ValueError`` outside of a call or in a forked process.
+        """
         if os.getpid() != self._me:
-            raise ValueError(f"{name}: only the process that was called may ask; ask there, and hand the answer on")
+            raise ValueError(f"{name}: a child process cannot ask; ask in the process that was called")
         with self._asking:
             if not self.open:
-                raise ValueError(f"{name}: the call is over; let no thread outlive it")
+                raise ValueError(f"{name}: the call is over; end all threads before you return")
             self.send({"ask": name, "args": arguments})
             answer = self.receive()
         if answer is None:
@@ -105,15 +107,17 @@ class Pipes:
         return answer["answer"]
 
     def forget(self) -> None:
-        """In a fork of this process: it must not answer for the original."""
+        """Close the pipes in a forked process, which must not answer for the original process."""
         for file in (self._read, self._write):
             with contextlib.suppress(OSError):
                 os.close(file.fileno())
 
 
 def write_frames(file: int, frames: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]], limit: int) -> int:
-    """Replace the content of this open file by values of any size, each after its description. Returns the number of
-    bytes. Raises ``OverflowError`` beyond ``limit``.
+    """Replace the content of an open file by frames, and return its size in bytes.
+
+    A frame is a head (a JSON line that describes the value) and the chunks of the value, which may have any size.
+    Raises ``OverflowError`` above ``limit`` bytes.
     """
     size = 0
     os.ftruncate(file, 0)
@@ -129,19 +133,21 @@ def write_frames(file: int, frames: Iterable[tuple[Mapping[str, Any], Iterable[b
 
 
 def read_frames(file: int, size: int) -> Iterator[tuple[bytes, Iterator[bytes]]]:
-    """The values that ``write_frames`` has written: the description of each, as JSON, and its chunks; each is read to
-    its end before the next. The file is not trusted: raises ``FrameError``.
+    """Yield the frames that ``write_frames`` has written: the head as JSON, and the chunks of the value.
+
+    Read all chunks of a frame before the next frame. The file may have any content: raises ``FrameError`` if it is
+    wrong.
     """
     with _at_its_beginning(file, "rb") as found:
         while found.tell() < size:
             head = found.readline(HEAD_MAX)
             if not head.endswith(b"\n"):
-                raise FrameError("a frame without a head")
+                raise FrameError("a frame has no head")
             yield head, _chunks(found, size)
 
 
 def _at_its_beginning(file: int, mode: str) -> IO[bytes]:
-    """The open file, which both sides share, without anything that was read from it before."""
+    """Return a new file object at the beginning of an open file that both sides share, with an empty buffer."""
     os.lseek(file, 0, os.SEEK_SET)
     return os.fdopen(os.dup(file), mode)
 
@@ -154,4 +160,4 @@ def _chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
             length -= len(chunk)
             yield chunk
         if length:
-            raise FrameError("a frame that ends too early")
+            raise FrameError("a frame ends too early")

@@ -33,18 +33,21 @@ _SCHEDULED = JsonBody(ScheduledCall)
 
 
 class SchedulerMetrics(Figures):
-    """The scheduler service's figures."""
+    """The metrics of the scheduler service."""
 
     def __init__(self) -> None:
         super().__init__("scheduler")
-        about = "Tasks that were offered, by what became of them"
+        about = "Tasks of deployment calls, by result"
         self.tasks = Counter(f"{self.prefix}_tasks", about, ["state"], registry=self.registry)
         for state in ("created", "existing", "deferred", "refused"):
             self.tasks.labels(state)
 
 
 def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = None, listens: str = "") -> FastAPI:
-    """The service over a cluster and a catalogue, with a token for everything but its health. ``listens``: where."""
+    """Return the app of the service. With a ``token`` all routes but health checks require it.
+
+    ``listens``: the host that the service listens on.
+    """
     app = service("crawler-lifecycle scheduler service", API_VERSION)
     app.add_middleware(BodyLimit, limit=lambda _: BODY_MAX)
     app.add_middleware(Guard, check=_known_programs(token, programs_only(listens)))
@@ -65,7 +68,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         responses={200: {"model": DeploymentAnswer, "description": "Nothing had to be created"}},
     )
     async def deploy_onetime(call: Annotated[OnetimeCall, Depends(_ONETIME)], response: Response) -> DeploymentAnswer:
-        """Put the tasks of a manual or API run onto the cluster, each at most once."""
+        """Deploy the tasks of a manual or API run onto the cluster, each at most once."""
         return await deploy(call, response)
 
     @app.post(
@@ -77,23 +80,23 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     async def deploy_scheduled(
         call: Annotated[ScheduledCall, Depends(_SCHEDULED)], response: Response
     ) -> DeploymentAnswer:
-        """Put the tasks of a scheduled run onto the cluster, each at most once."""
+        """Deploy the tasks of a scheduled run onto the cluster, each at most once."""
         return await deploy(call, response)
 
     @app.get("/v1/crawlers", operation_id="listCrawlers")
     def list_crawlers() -> CrawlerList:
-        """The crawlers of the catalogue."""
-        # Values of the environment stay here: people do put passwords there.
+        """List the crawlers of the catalogue, without the values of their variables."""
+        # People do put passwords into variables, so the values are not sent.
         return CrawlerList(crawlers=[asdict(one) | {"env": dict.fromkeys(one.env, "…")} for one in catalogue.all()])
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
-        """Return whether the process lives; asks no other system."""
+        """Report that the process lives. No other system is called."""
         return {"status": "alive"}
 
     @app.get("/readyz", operation_id="readyz")
     def readyz(response: Response) -> dict[str, Any]:
-        """Return whether deployments are accepted: the catalogue was read, and its last version is valid."""
+        """Report whether deployments are accepted: the newest version of the catalogue was read and is valid."""
         problem = getattr(catalogue, "problem", None)
         response.status_code = 503 if problem else 200
         return {"ready": problem is None, "checks": {"catalogue": problem or "ok"}}
@@ -105,7 +108,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def read_metrics() -> Response:
-        """The service's own metrics in Prometheus' text format."""
+        """Return the metrics of the service in the text format of Prometheus."""
         return metrics.answer()
 
     return app
@@ -123,7 +126,7 @@ def _known_programs(token: str | None, programs: Check) -> Check:
             return unauthorised("unauthenticated", "Authorization: missing; send Authorization: Bearer TOKEN")
         if not hmac.compare_digest(given.encode(), token.encode()):
             tries.wrong(address_of(scope.get("client")))
-            detail = "Authorization: the token is not LIFECYCLE_SCHEDULER__TOKEN of this service; send that one"
+            detail = "Authorization: the token is wrong; send the value of LIFECYCLE_SCHEDULER__TOKEN of this service"
             return unauthorised("invalid_token", detail, error="invalid_token")
         return None
 
@@ -131,12 +134,11 @@ def _known_programs(token: str | None, programs: Check) -> Check:
 
 
 def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> list[Deployed]:
-    """The tasks of a call, each with its result. Blocks. Raises ``Problem`` and errors of the domain."""
+    """Deploy the tasks of a call and return each with its result. Blocks. Raises ``Problem`` and domain errors."""
     crawler = catalogue.get(call.crawler)
     if crawler is None:
         known = ", ".join(sorted(crawler.name for crawler in catalogue.all()))
-        value, message = repr(call.crawler)[:120], f"unknown crawler; known are {known}"
-        error = FieldError(field="crawler", value=value, message=message)
+        value, message = repr(call.crawler)[:120], f"unknown crawler; known crawlers are {known}"
         error = FieldError(field="crawler", value=value, message=message)
         raise Problem(422, "unknown_crawler", f"crawler: {value}: {message}", errors=[error])
     try:

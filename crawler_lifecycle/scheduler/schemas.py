@@ -1,4 +1,4 @@
-"""Bodies of the scheduler service's API, and how a call becomes a deployment."""
+"""Request and response bodies of the scheduler service, and the conversion of a call into a deployment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
 
-#: Tasks in one call.
+#: Most tasks in one call.
 TASKS_MAX = 500
 
 
@@ -27,7 +27,7 @@ class _Body(BaseModel):
 
 
 class TaskCall(_Body):
-    """One task to deploy; its arguments are laid over those of the call."""
+    """One task to deploy. Its arguments override those of the call."""
 
     task_id: int = Field(ge=1, le=bounds.ID_MAX)
     index: int = Field(ge=0, le=bounds.INT_MAX)
@@ -35,7 +35,7 @@ class TaskCall(_Body):
 
 
 class OnetimeCall(_Body):
-    """Body of ``POST /v1/deployments/onetime``. Idempotent by (run_id, attempt, index)."""
+    """Body of ``POST /v1/deployments/onetime``. Each (run_id, attempt, index) is deployed at most once."""
 
     run_id: int = Field(ge=1, le=bounds.ID_MAX)
     run_uid: str = Field(pattern="^[0-9a-f]{32}$")
@@ -51,39 +51,42 @@ class OnetimeCall(_Body):
     resume: bool = False
     place: str | None = Field(default=None, max_length=200)
     record: dict[str, Any] = Field(default_factory=dict)
-    """Kept beside each task as it is; at most 8 KiB as JSON."""
+    """Facts about the run, stored unchanged with each task; at most 8 KiB as JSON."""
 
     @field_validator("record")
     @classmethod
     def _small(cls, record: dict[str, Any]) -> dict[str, Any]:
         if len(json.dumps(record).encode()) > RECORD_MAX:
-            raise ValueError(f"more than {RECORD_MAX} bytes; leave it out")
+            raise ValueError(f"the JSON has more than {RECORD_MAX} bytes; leave record out")
         return record
 
 
 class ScheduledCall(OnetimeCall):
-    """Body of ``POST /v1/deployments/scheduled``: the same, with the time the run was due."""
+    """Body of ``POST /v1/deployments/scheduled``: the same fields, and the time when the run was due."""
 
     due_at: Moment | None = None
 
 
 class DeploymentAnswer(BaseModel):
-    """One answer for each task of the call. ``deferred`` may be offered again, ``refused`` is final; both say why."""
+    """One result for each task of the call.
+
+    A ``deferred`` task may be sent again, a ``refused`` task is final. Both have a reason.
+    """
 
     tasks: list[Deployed]
 
 
 class CrawlerList(BaseModel):
-    """The crawlers that may be deployed, as docs/crawlers.md describes them."""
+    """The crawlers that can be deployed (docs/crawlers.md)."""
 
     crawlers: list[dict[str, Any]]
 
 
 def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
-    """The call over the catalogue: complete arguments of every task, settings and resources.
+    """Return the deployment of a call: values of the call override those of the catalogue.
 
-    Raises ``InvalidRequest`` that names the task when its arguments do not fit the crawler, or the setting that no
-    request may give, before anything is created.
+    Raises ``InvalidRequest`` before anything is created. The text names the task with wrong arguments, or the setting
+    that no request may give.
     """
     seen: set[int] = set()
     for n, task in enumerate(call.tasks):

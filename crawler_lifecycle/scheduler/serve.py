@@ -1,4 +1,4 @@
-"""The entry point of the scheduler service: from settings to a listening process."""
+"""The entry point of the scheduler service: reads the settings and listens."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .app import create_app
 logger = logging.getLogger(__name__)
 
 _TOKEN_MIN = 20
-#: Seconds before the first cleaning.
+#: Seconds from the start to the first cleaning.
 FIRST_S = 60.0
 #: Seconds between two cleanings.
 EVERY_S = 3600.0
-#: Seconds after an error: the first pause, and the longest.
+#: Seconds of the first pause after an error, and of the longest pause.
 RETRY_S = (60.0, EVERY_S)
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM. Returns the exit code. An error at the start is printed on standard error in one line."""
+    """Serve until SIGTERM, and return the exit code. An error at the start prints one line to standard error."""
     logs.configure("scheduler", settings)
     try:
         catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.owned)
@@ -53,7 +53,7 @@ def serve(settings: Settings) -> int:
 
 
 def _secrets_of(catalogue: YamlCatalogue) -> set[str]:
-    """Secrets that crawlers are given: the variables that ``secrets`` name, and ``env`` that is secret."""
+    """Return the secrets of crawlers: values of the variables in ``secrets``, and secret values in ``env``."""
     found: set[str] = set()
     for crawler in catalogue.all():
         found |= {os.environ.get(reference.removeprefix("env:"), "") for reference in crawler.secrets.values()}
@@ -62,16 +62,19 @@ def _secrets_of(catalogue: YamlCatalogue) -> set[str]:
 
 
 def _token(settings: Settings) -> str | None:
-    """The token that callers have to send. Raises ``Unservable``: off loopback nobody may deploy without one."""
+    """Return the token that callers must send; ``None`` if no token is needed.
+
+    Raises ``Unservable`` for a short token, and without a token unless the host is loopback.
+    """
     token = settings.scheduler.token.get_secret_value() if settings.scheduler.token else None
     if token is not None and len(token) < _TOKEN_MIN:
         raise Unservable(
-            f"LIFECYCLE_SCHEDULER__TOKEN: {len(token)} characters can be guessed; use {_TOKEN_MIN} or more, the same "
-            "for workers and gateway: openssl rand -hex 32"
+            f"LIFECYCLE_SCHEDULER__TOKEN: {len(token)} characters are too few; use {_TOKEN_MIN} or more, and the same "
+            "token for workers and gateway: openssl rand -hex 32"
         )
     if token is None and not is_loopback(settings.scheduler.host):
         raise Unservable(
-            f"LIFECYCLE_SCHEDULER__HOST: {settings.scheduler.host!r} can be reached from elsewhere; set "
+            f"LIFECYCLE_SCHEDULER__HOST: {settings.scheduler.host!r} can be reached from other machines; set "
             "LIFECYCLE_SCHEDULER__TOKEN here, for workers and for the gateway (openssl rand -hex 32), or set the host "
             "to 127.0.0.1"
         )
@@ -79,13 +82,13 @@ def _token(settings: Settings) -> str | None:
 
 
 class Removing(Protocol):
-    """A cluster that keeps files of runs which have ended."""
+    """A cluster that keeps files of ended runs until they are removed."""
 
     def remove_old(self, keep_s: float) -> list[int]: ...
 
 
 def clean(cluster: Removing, keep_days: float) -> None:
-    """Remove the files of older runs, and log it. Raises ``ClusterUnavailable``."""
+    """Remove files of runs that ended more than ``keep_days`` ago, and log it. Raises ``ClusterUnavailable``."""
     removed = cluster.remove_old(keep_days * DAY_S)
     if removed:
         shown = ", ".join(map(str, removed[:20])) + (", …" if len(removed) > 20 else "")
@@ -95,7 +98,7 @@ def clean(cluster: Removing, keep_days: float) -> None:
 def start_cleaning(
     cluster: Removing, keep_days: float, *, first_s: float = FIRST_S, every_s: float = EVERY_S
 ) -> threading.Event | None:
-    """Clean in another thread until the returned event is set; ``None`` when runs are kept for ever."""
+    """Clean regularly in a new thread until the returned event is set; ``None`` if files are kept for ever."""
     if keep_days <= 0:
         return None
     done = threading.Event()
@@ -106,10 +109,10 @@ def start_cleaning(
 
 
 def _child_tasks(settings: Settings) -> TaskEnvironment | None:
-    """Variables that let a crawler add tasks to its own run: the gateway's address and a token for that one call.
+    """Return a function that returns the gateway's variables of a task; ``None`` if no key is set.
 
-    Where tasks upload to object storage also what lets its runner upload its files, in the same way.
-    ``None`` when no key is set. Raises ``Unservable`` when a setting is missing or wrong.
+    They are the gateway's address and the crawler's token. If tasks upload to object storage, there are also the
+    address and the token for the upload. Raises ``Unservable`` if a setting is missing or wrong.
     """
     gateway = settings.gateway
     uploads = settings.cluster.files_url is not None and kind_of(settings.cluster).uploads
@@ -123,13 +126,13 @@ def _child_tasks(settings: Settings) -> TaskEnvironment | None:
     key, url = gateway.task_key.get_secret_value().encode(), gateway.url
     if len(key) < task_tokens.KEY_MIN:
         raise Unservable(
-            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {task_tokens.KEY_MIN} or more, the same "
-            "as the gateway's: openssl rand -hex 32"
+            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {task_tokens.KEY_MIN} or more, and the "
+            "same key for the gateway: openssl rand -hex 32"
         )
     if url is None:
         raise Unservable(
             "LIFECYCLE_GATEWAY__URL: not set, so crawlers could not use the tokens that LIFECYCLE_GATEWAY__TASK_KEY "
-            "signs; set it to where crawlers reach the gateway"
+            "signs; set it to the address at which crawlers reach the gateway"
         )
     return functools.partial(_task_environment, url.rstrip("/"), key, uploads)
 

@@ -317,8 +317,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "its process ends": ({"call": "ends"}, "failed", "its process ended with exit code 7"),
     "too long": ({"call": "hangs", "timeout_s": 0.6}, "timed_out", "more than 0.6 s and was killed"),
     "other arguments": ({"args": {"nobody": 1}, "max_attempts": 5}, "failed", "unexpected keyword argument 'nobody'"),
-    "no such function": ({"call": "gone", "max_attempts": 5}, "failed", "has nothing of this name"),
-    "not listed": ({"call": "subprocess:run"}, "failed", "none of LIFECYCLE_PLANS__MODULES"),
+    "no such function": ({"call": "gone", "max_attempts": 5}, "failed", "has no such name"),
+    "not listed": ({"call": "subprocess:run"}, "failed", "is not in LIFECYCLE_PLANS__MODULES"),
 }
 
 
@@ -371,7 +371,7 @@ def test_a_module_that_another_worker_has_is_left_to_it(bench: Bench) -> None:
     bench.world.store.plans.register_plans("another", rows)
     here, there = graph.advance().batches
     bench.call(graph, here.number)
-    with pytest.raises(PlanFailed, match="none of LIFECYCLE_PLANS__MODULES"):
+    with pytest.raises(PlanFailed, match="is not in LIFECYCLE_PLANS__MODULES"):
         bench.call(graph, there.number)
     assert graph.step("here").state is StepState.COMPLETED
     row = graph.step("there")
@@ -562,7 +562,7 @@ def test_a_graft_is_made_once(bench: Bench) -> None:
         ("grafts", False, "is no graft; add it with add_graft"),
         ("grafts_twice", True, "DuplicateRequest"),
         ("grafts_elsewhere", True, "only the executing step may graft"),
-        ("grafts_pools", True, 'InvalidRequest: graft of step "s": fail_fast and pools hold for a whole graph'),
+        ("grafts_pools", True, 'InvalidRequest: graft of step "s": fail_fast and pools are for a whole graph'),
     ],
 )
 def test_a_graft_that_cannot_be_fails_its_step(bench: Bench, call: str, graft: bool, said: str) -> None:

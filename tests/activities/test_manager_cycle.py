@@ -249,7 +249,7 @@ def test_hooks_given_up_are_told_at_the_end_by_any_worker(
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ({"set_parameters_gen": lambda self: (1 / 0 for _ in range(1))}, "position 1: set_parameters_gen raised Zero"),
+        ({"set_parameters_gen": lambda self: (1 / 0 for _ in range(1))}, "position 1: set_parameters_gen failed: Zero"),
         ({"set_parameters_gen": lambda self: iter([{"spider": "books"}])}, "position 1: spider: 'books' is unknown"),
         ({"set_parameters_gen": lambda self: iter([{"project_id": 7}])}, "position 1: project_id: '7' is not allowed"),
         ({"on_start": lambda self: 1 / 0}, "on_start raised ZeroDivisionError"),

@@ -271,6 +271,6 @@ def test_items_of_its_jobs_out_of_archives_that_may_come_later(
     assert [numbers for key, numbers in state.items() if key.isdecimal()] == [[2, 3], [2, 3]]
     assert state["files"] == [["task-0/items.jsonl", 35], ["task-0/page.txt", 5]]
     assert (state["text"], state["partial"], state["nobody"]) == ("hello", 3, "RunNotFound")
-    assert "partial=True reads what there is" in state["refused"]
+    assert "use partial=True to read it" in state["refused"]
     assert "give the key of a job that has begun" in state["unknown"]
     assert bench.row.hook_errors == 0

@@ -381,6 +381,6 @@ def test_settings_that_do_not_fit_together_are_refused_without_their_secret(monk
     monkeypatch.delenv("LIFECYCLE_CONFIG", raising=False)
     monkeypatch.setenv("LIFECYCLE_PUSHER__APP_ID", APP_ID)
     monkeypatch.setenv("LIFECYCLE_PUSHER__SECRET", SECRET)
-    with pytest.raises(InvalidRequest, match=r"LIFECYCLE_PUSHER: .*key and secret are needed") as caught:
+    with pytest.raises(InvalidRequest, match=r"LIFECYCLE_PUSHER: .*key and secret must be set") as caught:
         Settings.load()
     assert SECRET not in str(caught.value)

@@ -105,7 +105,7 @@ def test_what_others_may_have_written_is_set_aside_in_words(
     SPOILED[spoiled](file)
     result = crawlctl("crawler", "list")
     assert result.code == 8
-    assert f"{file} is set aside" in result.err
+    assert f"{file} is ignored" in result.err
     assert "--gateway URL" in result.err
     assert seen[1] == []
     with pytest.raises(dev_json.SetAside):

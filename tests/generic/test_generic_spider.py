@@ -150,7 +150,7 @@ def test_a_redirect_inside_the_site_is_followed(crawl: Crawl) -> None:
     items = {_path(item["url"]): item for item in crawl.items}
     assert items["/page?moved"]["referrer"] == f"{site}/moved"
     assert items["/page?moved"]["depth"] == 1, "a redirect is no link"
-    assert crawl.skipped["/chain"].startswith("302 leads to an address that allow or deny leaves out: http://")
+    assert crawl.skipped["/chain"].startswith("302 leads to an address that allow or deny excludes: http://")
 
 
 @pytest.mark.processes

@@ -157,7 +157,7 @@ def test_a_gateway_that_is_away_for_a_moment_gets_the_same_command_again(
 REFUSALS = {
     "unauthorised": (401, {"detail": "no token"}, PlatformUnavailable, "no token"),
     "broken": (500, {"detail": "our fault"}, PlatformUnavailable, "our fault"),
-    "another service": (200, ["?"], PlatformUnavailable, "no gateway of ours"),
+    "another service": (200, ["?"], PlatformUnavailable, "is not our gateway"),
     "a redirect": (302, {}, PlatformUnavailable, "HTTP 302"),
     "refused": (422, {"detail": "step 'x': no"}, InvalidRequest, "step 'x': no"),
     "no words": (418, None, InvalidRequest, "GET /v1/graphs: HTTP 418"),
@@ -197,5 +197,5 @@ def test_the_gateway_is_found_as_crawlctl_finds_it(fake: Any, tmp_path: Path, mo
     assert client.found() == ("http://other:1", "secret")
     monkeypatch.setenv("LIFECYCLE_GATEWAY__URL", "http://named:2")
     assert client.found() == ("http://named:2", "secret")
-    with pytest.raises(PlatformUnavailable, match="'postgresql://x' is no address of a gateway"):
+    with pytest.raises(PlatformUnavailable, match="'postgresql://x' is not a gateway's address"):
         Gateway("postgresql://x")

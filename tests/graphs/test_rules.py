@@ -231,9 +231,9 @@ def nonsense(context: dict[str, Any]) -> int:
         (Twice.new({}), True, DuplicateRequest.__name__),
         (Foreign.new({}), True, Fenced.__name__),
         (Own.new({}), True, "give a new Workflow"),
-        (own, True, "returned the graph that it is in"),
-        (NoGraft.new({}), False, "is no graft; add it with add_graft"),
-        (nonsense, True, "grafts, and returned int"),
+        (own, True, "returned the graph that it belongs to"),
+        (NoGraft.new({}), False, "is no graft; add the step with add_graft"),
+        (nonsense, True, "is a graft and returned int"),
         (Twice.new({}), False, InvalidRequest.__name__),
     ],
 )
@@ -281,7 +281,10 @@ def test_a_step_for_each_item() -> None:
 @pytest.mark.parametrize(
     ("items", "said"),
     [
-        ([{"url": "a/b"}, {"url": "a_b"}], "key of item 1: 'a_b' is not allowed; step \"a_b\" is that of 'a/b'"),
+        (
+            [{"url": "a/b"}, {"url": "a_b"}],
+            "key of item 1: 'a_b' is not allowed; key 'a/b' already has the step",
+        ),
         ([{"url": "a"}, {"name": "a"}], "item 1: {'name': 'a'} is not allowed; it has no field 'url'"),
         (["a"], "item 0: 'a' is not allowed"),
         ([{"url": None}], "key of item 0: None is not allowed; give a text or a number"),
@@ -301,5 +304,5 @@ def test_a_function_knows_its_job_and_its_key_is_of_all_attempts(memory: Memory)
     workflow.wait()
     assert workflow.get_recorded("told") == "told"
     assert workflow.get_recorded("key") == workflow.get_job("key").key
-    with pytest.raises(RuntimeError, match="no step of a graph is executed here"):
+    with pytest.raises(RuntimeError, match="no step of a graph executes here"):
         current_job()

@@ -88,7 +88,7 @@ def test_s70_s71_s72_where_it_starts(capsys: pytest.CaptureFixture[str]) -> None
     for argv, said in (
         ([], "give either --root-jobs or --starting-job"),
         (["--root-jobs", "-s", "a"], "give either --root-jobs or --starting-job"),
-        (["-s", "nobody"], "there is no task 'nobody'; there are a, b, c, d, e"),
+        (["-s", "nobody"], "there is no task 'nobody'; name one of a, b, c, d, e"),
     ):
         with pytest.raises(SystemExit):
             Shop(argv).workflow()
@@ -119,8 +119,8 @@ def cycle() -> Any:
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "S-74 a dot": (lambda: SpiderTask("a.b", "x"), "task_id: 'a.b'"),
     "S-74 retry": (lambda: SpiderTask("retry", "x"), "task_id: 'retry'"),
-    "S-74 an id twice": (lambda: of(SpiderTask("a", "x"), SpiderTask("a", "y")), "two tasks have 'a'"),
-    "S-74 a template": (lambda: Task("a", "py:x.py {{ n }}"), "templates are not known"),
+    "S-74 an id twice": (lambda: of(SpiderTask("a", "x"), SpiderTask("a", "y")), "two tasks have the id 'a'"),
+    "S-74 a template": (lambda: Task("a", "py:x.py {{ n }}"), "templates are not supported"),
     "S-74 a word that is no option": (
         lambda: of(Task("a", "py:x.py fr")),
         "init_args: 'fr' is not allowed; give options",

@@ -93,16 +93,16 @@ def test_a_generator_that_raises(error: BaseException, on_item_error: str) -> No
         raise error
 
     record = simulate(generator(raising, on_item_error=on_item_error))
-    said = f"position 2: set_parameters_gen raised {type(error).__name__}: {error} (test_bad_input.py:"
+    said = f"position 2: set_parameters_gen failed: {type(error).__name__}: {error} (test_bad_input.py:"
     assert (record.failed, said in record.errors[-1]) == (True, True)
 
 
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        (lambda self: None, "gave a NoneType; write 'yield' in it"),
-        (lambda self: {"page": 1}, "gave a dict; write 'yield'"),
-        (lambda self: "text", "gave a str"),
+        (lambda self: None, "returned a NoneType; let it yield"),
+        (lambda self: {"page": 1}, "returned a dict; let it yield"),
+        (lambda self: "text", "returned a str"),
         (lambda self: 1 / 0, "ZeroDivisionError"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_class_without_a_generator() -> None:
         (["superfluous"], "unrecognized arguments: superfluous"),
         (["-t", ""], "--children-tag: '' is not allowed"),
         (["--flow-id", "f" * 121], "flow id: "),
-        (["--help"], "they ask for help"),
+        (["--help"], "they only ask for help"),
     ],
 )
 def test_options_that_do_not_parse(argv: list[str], text: str) -> None:
@@ -230,8 +230,8 @@ def test_a_hook_that_always_raises_is_given_up_after_three_tries() -> None:
     ("answer", "text"),
     [
         (lambda: 1 / 0, "can_schedule_job_with_params of shops(page=1): ZeroDivisionError"),
-        (lambda: None, "answered None; answer True or False"),
-        (lambda: _coroutine(), "is a coroutine, and nobody awaits it"),
+        (lambda: None, "returned None; return True or False"),
+        (lambda: _coroutine(), "is a coroutine, which is not awaited"),
     ],
 )
 def test_a_predicate_that_fails_keeps_its_job_waiting(answer: Any, text: str) -> None:
@@ -258,7 +258,7 @@ def test_hooks_and_caps_that_answer_nonsense() -> None:
     record = simulate(generator(pages(1), finished_ok_hook=finished_ok_hook))
     assert "finished_ok_hook is a coroutine" in record.errors[0]
     record = simulate(generator(pages(1), cap_key=lambda self, params: ["x"], max_per_key=1), cycles=2)
-    assert "cap_key of shops(page=1) answered ['x']; answer a text or None" in record.errors[0]
+    assert "cap_key of shops(page=1) returned ['x']; return a text or None" in record.errors[0]
     for members in (
         {"max_running_jobs": "3"},
         {"max_running_jobs": float("nan")},
@@ -275,7 +275,7 @@ def test_hooks_and_caps_that_answer_nonsense() -> None:
         ([1], "a list is not allowed"),
         ({"x": object()}, "not JSON serializable"),
         ({"x": "y" * 70_000}, "bytes of JSON are too much"),
-        ({1: "x"}, "its names must be texts"),
+        ({1: "x"}, "all names must be texts"),
         ({"x": float("nan")}, "self.state"),
     ],
 )
@@ -342,12 +342,12 @@ def test_an_error_that_cannot_be_told() -> None:
     def on_start(self: Any) -> None:
         raise Odd
 
-    with pytest.raises(ClassError, match="on_start raised Odd: its text cannot be made"):
+    with pytest.raises(ClassError, match="on_start raised Odd: its text cannot be read"):
         simulate(generator(on_start=on_start))
 
 
 def test_a_class_without_cycles() -> None:
-    with pytest.raises(ClassError, match="it has no cycles"):
+    with pytest.raises(ClassError, match="the class has no cycles"):
         simulate(type("Script", (BaseScript,), {"name": "script"}))
     with pytest.raises(ClassError, match="the manager has no name"):
         identity_of(type("Script", (BaseScript,), {}), [], [])

@@ -152,7 +152,7 @@ def test_s10_named_command_lines() -> None:
     assert simulation.run().scheduled[0].units == 3
     assert simulate(cls, ["--program", "big", "-v", "units:3", "--units", "5"]).scheduled[0].units == 5
     for argv, text in (
-        (["-g", "small"], "--program small is not defined; programs: big: many"),
+        (["-g", "small"], "--program small is not defined; use one of these programs: big: many"),
         (["-g", "big"], "needs the variable 'units'"),
         (["-g", "big", "-v", "units"], "give name:value"),
     ):
@@ -164,7 +164,9 @@ def test_s10_a_flow_id_in_a_named_command_line_is_never_ignored_in_silence() -> 
     """Whoever starts a manager gives it its flow id, and does not know what its named command lines hold."""
     cls = generator(pages(1), PROGRAMS={"nightly": {"command_line": ["--flow-id", "n1"]}})
     assert tag(simulate(cls, ["-g", "nightly"]).scheduled[0].tags, "FLOW_ID") == ["n1"]
-    with pytest.raises(ClassError, match=r"says --flow-id n1, this is n2; .*crawlctl manager start --flow n1"):
+    with pytest.raises(
+        ClassError, match=r"says --flow-id n1, but the manager has n2; .*crawlctl manager start --flow n1"
+    ):
         simulate(cls, ["-g", "nightly"], tags=["FLOW_ID=n2"])
 
 
@@ -318,7 +320,7 @@ def test_s26_wait_for_sleeps_first_and_says_whether_they_ended(caplog: pytest.Lo
     def workflow_loop(self: Any) -> bool:
         if not self.state:
             self.state["key"] = key = self.schedule_spider("shops")
-            with pytest.raises(ValueError, match="begins when this cycle is over"):
+            with pytest.raises(ValueError, match="starts only after this cycle"):
                 self.wait_for(key)
             return True
         before = self._platform.now()
@@ -332,9 +334,9 @@ def test_s26_wait_for_sleeps_first_and_says_whether_they_ended(caplog: pytest.Lo
     simulate(cls, seconds=100)
     assert seen == [(False, 60), (True, 120)]
     assert [one.message for one in caplog.records if "still running" in one.message] == [
-        "manager/1/1 still running",
-        "manager/1/1 still running",
-        "wait_for: manager/1/1 still running after 60 s",
+        "wait_for: still running: manager/1/1",
+        "wait_for: still running: manager/1/1",
+        "wait_for: still running after 60 s: manager/1/1",
     ]
 
 
@@ -368,7 +370,7 @@ def test_a_key_that_no_job_has() -> None:
         return self.is_running("17/4/2")
 
     cls = type("W", (WorkFlowManager,), {"name": "w", "workflow_loop": workflow_loop})
-    with pytest.raises(ClassError, match="job key '17/4/2': no job has it"):
+    with pytest.raises(ClassError, match="job key '17/4/2': no job has this key"):
         simulate(cls)
 
 
@@ -384,7 +386,7 @@ def test_a_script_of_its_own_reads_its_options_and_has_no_jobs(
     monkeypatch.setattr("sys.argv", ["crawl.py", "--max-running-jobs", "7", "--flow-id", "f"])
     script = generator(pages(1))()
     assert (script.args.max_running_jobs, script.flow_id, script.max_running_jobs) == (7, "f", 7)
-    with pytest.raises(RuntimeError, match="a script of its own"):
+    with pytest.raises(RuntimeError, match="no worker executes this object"):
         script.is_running("1")
     monkeypatch.setattr("sys.argv", ["crawl.py", "--max-running-jobs", "many"])
     with pytest.raises(SystemExit) as left:

@@ -51,7 +51,7 @@ def test_a_reader_that_stands_still_holds_nobody_up_and_what_is_lost_is_counted(
     assert process.returncode == 0
     lines = [json.loads(line) for line in said.splitlines()]
     numbers = [int(found[1]) for line in lines if (found := re.match(r"line (\d+) ", line["event"]))]
-    dropped = [int(found[1]) for line in lines if (found := re.match(r"(\d+) lines were dropped", line["event"]))]
+    dropped = [int(found[1]) for line in lines if (found := re.match(r"(\d+) log lines were dropped", line["event"]))]
     assert numbers == sorted(set(numbers))
     assert dropped
     assert len(numbers) + sum(dropped) == LINES

@@ -19,11 +19,11 @@ BAD_SOURCES = {
     "closes every file": ("os.closerange(0, 1000)\ntime.sleep(3600)\nyield {}", r"set_parameters_gen: its process"),
     "writes anywhere": (
         "write_everywhere(b'garbage\\n')\ntime.sleep(3600)\nyield {}",
-        r"wrote into the pipe of the service",
+        r"wrote into our pipe",
     ),
     "speaks for the service": (
         'write_everywhere(b\'{"id": 3, "reply": {"items": 7}}\\n\')\nyield {}',
-        r"answer to page cannot be: items",
+        r"reply to page is not valid: items",
     ),
     "writes without end into the pipe": (
         "while True: write_everywhere(b'x' * 65536)\nyield {}",
@@ -83,7 +83,7 @@ def test_what_it_prints_never_blocks_it_and_its_end_is_kept(bench: Bench) -> Non
         "    os._exit(1)",
     )
     with bench.begun(plan) as host:
-        with pytest.raises(PlanFailed, match=r"it printed at last: (?s:.*)the last word$"):
+        with pytest.raises(PlanFailed, match=r"its last output: (?s:.*)the last word$"):
             host.cycle(Facts(1, 1, 0.0, 1), answer)
         assert 15 * 1024 < len(host.process.output.take()) <= 16 * 1024
 
@@ -120,8 +120,8 @@ def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(bench: Bench) ->
     )
     with bench.begun(plan) as host:
         assert host.cycle(Facts(1, 1, 0.0, 1, exhausted=True), answer).picked == []
-        until(lambda: "child" in host.process.output.said())
-        child = int(re.findall(r"child (\d+)", host.process.output.said())[-1])
+        until(lambda: "child" in host.process.output.newest())
+        child = int(re.findall(r"child (\d+)", host.process.output.newest())[-1])
         assert alive(child)
     until(lambda: not alive(child))
 
@@ -161,8 +161,8 @@ def test_a_hook_that_hangs_names_its_job(bench: Bench) -> None:
         ("class M(GeneratorCrawlManager:", "SyntaxError"),
         ("sys.exit(3)", "SystemExit: 3"),
         ("os._exit(4)", "ended with exit code 4"),
-        ("class Other(GeneratorCrawlManager): name = 'o'", "no class 'M'; name one that it has"),
-        ("class M: pass", "it is no manager"),
+        ("class Other(GeneratorCrawlManager): name = 'o'", "no class 'M'; name another class"),
+        ("class M: pass", "the class is no manager"),
         ("class M(GeneratorCrawlManager):\n    on_item_error = 'ignore'", "on_item_error: 'ignore' is not allowed"),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_class_that_cannot_be_loaded_is_told_and_not_tried_again(bench: Bench,
 def test_a_module_that_no_setting_names_is_never_imported(bench: Bench, tmp_path: Path) -> None:
     with (
         bench.hosts() as hosts,
-        pytest.raises(PlanFailed, match="antigravity:M: its module is none of LIFECYCLE_PLANS__MODULES"),
+        pytest.raises(PlanFailed, match="antigravity:M: its module is not in LIFECYCLE_PLANS__MODULES"),
         hosts.use("antigravity:M", 1, 1, 0, lambda: None),
     ):
         pass
@@ -191,7 +191,7 @@ def test_users_code_sees_none_of_our_secrets(bench: Bench, monkeypatch: pytest.M
         bench.folder, "def on_start(self):\n    print('PATH' in os.environ, 'hunter2' in f'{os.environ}{sys.argv}')"
     )
     with bench.begun(plan) as host:
-        until(lambda: host.process.output.said().endswith("True False"))
+        until(lambda: host.process.output.newest().endswith("True False"))
 
 
 def alive(pid: int) -> bool:

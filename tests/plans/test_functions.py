@@ -215,25 +215,25 @@ def test_its_key_is_of_the_step_and_not_of_the_attempt(bench: Bench) -> None:
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "raises": ({}, r"^ZeroDivisionError: division by zero \(users_\w+\.py:\d+\)$"),
     "leaves": ({}, "^SystemExit: enough"),
-    "too_much": ({}, "what it returned: 102 bytes are more than 50"),
+    "too_much": ({}, "the return value: 102 bytes are more than 50"),
     "huge": ({}, "more than 1000000"),
-    "forgets": ({}, "returned a coroutine, of which nothing was executed; await it"),
-    "generates": ({}, "returned a generator, of which nothing was executed; return a list$"),
+    "forgets": ({}, "returned a coroutine that was never awaited; await it"),
+    "generates": ({}, "returned a generator, which is not executed; return a list$"),
     "generates_later": ({}, "returned a generator"),
-    "not_a_number": ({}, r"what it returned\['a'\]\[0\]: nan is no number"),
+    "not_a_number": ({}, r"the return value\['a'\]\[0\]: nan is no number"),
     "holds_itself": ({}, "it holds itself"),
     "odd": ({}, "the key 1 is no text"),
     "nonsense": ({}, "a builtin_function_or_method cannot travel"),
     "elsewhere": ({}, "a function of a graph cannot ask about graph another"),
 }
 NEVER: dict[str, tuple[dict[str, Any], str]] = {
-    "add": ({"args": {"c": 1}}, r":add\(a, b=1\): missing a required argument: 'a'; the step gives it c"),
-    "merge": ({"style": "item"}, "too many positional arguments; the step gives it the item and the context"),
-    "NoWorker": ({"style": "worker"}, "no class with a method process"),
-    "nobody": ({}, "the module has nothing of this name now"),
-    "here": ({}, "no function or class that this module defines"),
-    "os.system": ({"args": {"command": "true"}}, "no function or class that this module defines"),
-    "local": ({}, "no function or class that this module defines"),
+    "add": ({"args": {"c": 1}}, r":add\(a, b=1\): missing a required argument: 'a'; the step passes c; change"),
+    "merge": ({"style": "item"}, "too many positional arguments; the step passes the item and the context"),
+    "NoWorker": ({"style": "worker"}, "must be a class with a method process"),
+    "nobody": ({}, "the module has no such name now"),
+    "here": ({}, "the module defines no such function or class"),
+    "os.system": ({"args": {"command": "true"}}, "the module defines no such function or class"),
+    "local": ({}, "the module defines no such function or class"),
 }
 
 
@@ -259,7 +259,7 @@ def test_what_can_never_be_called_is_told_as_such(bench: Bench, name: str) -> No
 ENDINGS: dict[str, tuple[float, str]] = {
     "kills": (20.0, r"its process was ended by SIGKILL"),
     "hangs": (0.5, r"it took more than 0\.5 s and was killed; .*timeout_s of the step"),
-    "forged": (20.0, r"nonsense|message that nobody"),
+    "forged": (20.0, r"invalid reply|reply to another call|unknown message"),
 }
 
 
@@ -302,7 +302,7 @@ def test_a_function_is_told_that_it_was_cancelled(bench: Bench, name: str) -> No
 def test_a_thread_that_outlives_its_call_confuses_nobody(bench: Bench) -> None:
     with bench.functions.use("g") as host:
         host.call(bench.order("leaves_a_thread"), no_answer, nothing)
-        until(lambda: "the call is over; let no thread outlive it" in host.process.output.said())
+        until(lambda: "the call is over; end all threads before you return" in host.process.output.newest())
         assert value(host.call(bench.order("add", args={"a": 1}), no_answer, nothing)) == 2
 
 
@@ -333,7 +333,7 @@ def test_asked_to_end_it_ends_or_is_killed(bench: Bench) -> None:
         with bench.functions.use("g") as host:
 
             def alive(host: FunctionProcess = host, name: str = name) -> None:
-                if name == "hangs" or "deaf" in host.process.output.said():
+                if name == "hangs" or "deaf" in host.process.output.newest():
                     host.end_soon()
 
             with pytest.raises(PlanFailed, match=said):

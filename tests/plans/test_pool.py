@@ -94,7 +94,7 @@ def test_an_activity_that_is_cancelled_ends_the_call_under_way(bench: Bench) -> 
     with bench.hosts() as hosts:
 
         def alive() -> None:
-            if found and "there" in found[0].process.output.said():
+            if found and "there" in found[0].process.output.newest():
                 raise RuntimeError("cancelled")
 
         found: list[Host] = []

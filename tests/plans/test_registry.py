@@ -157,7 +157,7 @@ def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch:
     assert first != second
     assert [found[f"{name}:M"] for found in told] == [first, second]
     assert told[0][name] != told[1][name], "nothing that a process has loaded of any of its files is called again"
-    monkeypatch.setattr(registry, "SAID_S", 0.0)
+    monkeypatch.setattr(registry, "RECORD_S", 0.0)
     registered_by.turn()
     assert plans.said[2] == plans.said[1], "said again after a minute"
 
@@ -189,7 +189,7 @@ def test_a_new_module_is_taken_up_while_the_worker_runs(tmp_path: Path) -> None:
     (tmp_path / "shops.py").unlink()
     worker.turn()
     assert plans.list_plans() == []
-    with functions.use("h") as host, pytest.raises(PlanFailed, match="none of LIFECYCLE_PLANS__MODULES"):
+    with functions.use("h") as host, pytest.raises(PlanFailed, match="is not in LIFECYCLE_PLANS__MODULES"):
         host.call(replace(order, function="shops:other"), no_answer, nothing)
     functions.close()
 

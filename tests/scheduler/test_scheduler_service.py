@@ -270,7 +270,7 @@ def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str)
             ),
             "guessable": (
                 {"LIFECYCLE_SCHEDULER__TOKEN": "hunter2"},
-                "LIFECYCLE_SCHEDULER__TOKEN: 7 characters can be guessed",
+                "LIFECYCLE_SCHEDULER__TOKEN: 7 characters are too few",
             ),
         }[what]
         environment = _environment(tmp_path, **more)

@@ -1,1 +1,1 @@
-"""The crawler ``site``: arguments and addresses in ``scope``, the walk in ``spider``, output in ``files``."""
+"""The crawler ``site``: ``scope`` has its arguments and addresses, ``spider`` the crawl, ``files`` the output."""

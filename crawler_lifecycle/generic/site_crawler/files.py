@@ -1,4 +1,4 @@
-"""The supporting files of a crawl."""
+"""Writes the supporting files of a crawl."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NAMES = {"page": "items.jsonl", "skipped": "skipped.jsonl"}
 
 
 class ItemsFile:
-    """Writes ``items.jsonl``, ``skipped.jsonl`` and the pages to keep into CRAWL_FILES_DIR, if there is such a folder.
+    """Writes ``items.jsonl``, ``skipped.jsonl`` and kept pages into the folder CRAWL_FILES_DIR, if the variable is set.
 
-    They grow line by line, so they are useful even after a crawl that was killed. What was skipped is no item, so it
-    is dropped here once it is on record, and Scrapy does not count it.
+    Each line is written at once, so the files are useful even after the crawl was killed. A skipped address is no item:
+    it is dropped after it is written, so that Scrapy does not count it.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -40,14 +40,14 @@ class ItemsFile:
                 self._open[kind] = (self._folder / name).open("a", encoding="utf-8", buffering=1)
 
     def process_item(self, item: dict[str, Any]) -> dict[str, Any]:
-        """Write the record. Raises ``DropItem`` for an address that was skipped."""
+        """Write the item. Raises ``DropItem`` for a skipped address."""
         kind, body = item.pop("kind"), item.pop("body", None)
         if body is not None and self._folder is not None:
             file = self._folder / item["file"]
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(body)
         if kind in self._open:
-            # Addresses and titles may hold lone surrogates, which UTF-8 cannot; escaped, nothing is lost.
+            # Addresses and titles may contain lone surrogates, which UTF-8 cannot encode. JSON escapes keep them.
             self._open[kind].write(json.dumps(item) + "\n")
         if kind == "skipped":
             raise DropItem(f"{item['url']} was skipped: {item['why']}", log_level="INFO")

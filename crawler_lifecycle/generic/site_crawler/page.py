@@ -1,7 +1,8 @@
-"""Limits of what is read of one page, and the words in it.
+"""Size limits of a page, and its text.
 
-Parsers take up to 40 bytes of memory for a byte of tags, and time that grows with the square of one tag's attributes
-(measured: 9 s for 300 KB of them), in which a crawl hears no stop. So a page is counted before it is parsed.
+A parser may need 40 bytes of memory for each byte of tags. Its time grows with the square of the number of attributes
+in one tag (measured: 9 s for 300 KB). During that time a crawl cannot react to a stop. Therefore tags and attributes
+are counted before a page is parsed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]
 
-#: Tags of a page, closing ones included. The largest pages that people write have some ten thousand.
+#: Most tags of a page, including closing tags. The largest pages that people write have about ten thousand.
 TAGS_MAX = 200_000
-#: Attributes of one tag, and of all tags together.
+#: Most attributes of one tag, and of all tags together.
 ATTRIBUTES_MAX, ALL_ATTRIBUTES_MAX = 1_000, 500_000
 
 _TAG = re.compile(r"<[a-zA-Z][^\s/>]*")
@@ -27,18 +28,18 @@ _TEXTS = etree.XPath(
 
 
 def too_much(text: str) -> str | None:
-    """Return why a page is not parsed: it has too many tags or attributes; ``None`` for one that may be parsed."""
-    text = text.replace("\0", "")  # as the parser does
+    """Return the reason why a page has too many tags or attributes to be parsed; ``None`` if it may be parsed."""
+    text = text.replace("\0", "")  # the parser removes them too
     tags = text.count("<")
     if tags > TAGS_MAX:
         return f"too large to be read: {tags} tags, at most {TAGS_MAX}"
     total = 0
     for tag in _TAG.finditer(text):
-        found, place = 0, tag.end()
-        while attribute := _ATTRIBUTE.match(text, place):
-            found, place = found + 1, attribute.end()
+        found, position = 0, tag.end()
+        while attribute := _ATTRIBUTE.match(text, position):
+            found, position = found + 1, attribute.end()
             if found > ATTRIBUTES_MAX:
-                return f"too large to be read: a tag of more than {ATTRIBUTES_MAX} attributes"
+                return f"too large to be read: a tag with more than {ATTRIBUTES_MAX} attributes"
         total += found
         if total > ALL_ATTRIBUTES_MAX:
             return f"too large to be read: more than {ALL_ATTRIBUTES_MAX} attributes"
@@ -46,7 +47,7 @@ def too_much(text: str) -> str | None:
 
 
 def lines_of(root: Any) -> Iterator[str]:
-    """The texts of a page that people see, a line each."""
+    """Yield the texts of a page that people see, one line for each text."""
     for text in _TEXTS(root):
         line = " ".join(text.split())
         if line:
@@ -54,5 +55,5 @@ def lines_of(root: Any) -> Iterator[str]:
 
 
 def words_of(root: Any) -> int:
-    """Return the number of words people see. Counted one by one: a list of them takes more memory than the page."""
+    """Return the number of words that people see. No list is made: it would need more memory than the page."""
     return sum(1 for text in _TEXTS(root) for _ in _WORD.finditer(text))

@@ -1,4 +1,4 @@
-"""``Retry-After``: waits as long as a server asks for, within bounds."""
+"""Obeys the header ``Retry-After``: waits as long as a server requests, up to a limit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from scrapy.crawler import Crawler
 from scrapy.http import Request, Response
 from scrapy.utils.asyncio import call_later
 
-#: The longest pause that one answer can ask for, and all of them together, in seconds.
+#: Longest pause for one response, and for all responses of a crawl together, in seconds.
 PAUSE_MAX_S, PAUSES_MAX_S = 60.0, 600.0
 
 logger = logging.getLogger(__name__)
 
 
 def seconds_of(header: bytes | None, now: float) -> float:
-    """The pause that a ``Retry-After`` asks for, as seconds or as a date; 0 for none and for what is neither."""
+    """Return the requested pause of a ``Retry-After``, up to ``PAUSE_MAX_S``.
+
+    The header has seconds or a date. Return 0 for a missing or invalid header.
+    """
     text = (header or b"").decode("latin-1").strip()
     if text.isascii() and text.isdecimal():
         return min(float(text[:9]), PAUSE_MAX_S)
@@ -29,10 +32,10 @@ def seconds_of(header: bytes | None, now: float) -> float:
 
 
 class RetryAfter:
-    """Pauses the whole crawl when a server says 429 or 503 and names a time.
+    """Pauses the whole crawl if a server answers 429 or 503 with a ``Retry-After``.
 
-    The engine pauses, no request waits: what is to be asked again lies in the queue, so a stop meanwhile is an
-    ordinary one and a resume asks for it. Comes before Scrapy's own retry, whose count of attempts holds.
+    The engine pauses, and the request to repeat stays in the queue. So a stop during the pause works as usual, and a
+    resume sends the request. Scrapy's own retry comes after this middleware and counts the attempts.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -45,17 +48,17 @@ class RetryAfter:
         return cls(crawler)
 
     def process_response(self, request: Request, response: Response, spider: Any = None) -> Response:
-        """As it is; with a pause if it asks for one."""
+        """Return the response unchanged, after starting a pause if the response requests one."""
         if response.status in (429, 503):
             now = time.monotonic()
             pause = seconds_of(response.headers.get("Retry-After"), time.time())
-            longer = max(now + pause - max(self._until, now), 0.0)  # others may have asked already
+            longer = max(now + pause - max(self._until, now), 0.0)  # an earlier response may have started a pause
             if longer > 0 and self._paused + longer <= PAUSES_MAX_S:
                 self._pause(now, pause, longer)
         return response
 
     def _pause(self, now: float, pause: float, longer: float) -> None:
-        logger.info("the server asks to be left alone for %.0f s (Retry-After)", pause)
+        logger.info("the crawl pauses for %.0f s, as the server requests (Retry-After)", pause)
         self._paused, self._until = self._paused + longer, now + pause
         if self._crawler.engine is not None:
             self._crawler.engine.pause()

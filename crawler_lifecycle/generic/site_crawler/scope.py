@@ -1,6 +1,6 @@
-"""The scope of a crawl: its checked arguments, and the decision about every address and redirect.
+"""The scope of a crawl: checks its arguments, and decides which addresses and redirects it follows.
 
-Standard library only.
+This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urldefrag, urljoin, urlsplit
 
-#: A trap (a calendar without end, a query that grows) is left after so many addresses.
+#: Default limit of addresses. It ends a crawl in a trap, such as an endless calendar or a query that grows.
 MAX_PAGES = 10_000
-#: Longer addresses come from loops, and servers refuse them.
+#: Most characters of an address. Longer addresses come from loops, and servers refuse them.
 URL_MAX = 2_000
-#: Redirects one after the other that are followed, as browsers do.
+#: Most redirects in a row, as in browsers.
 CHAIN_MAX = 20
-#: Address, links from the start, where it was named.
+#: Address, number of links from the start, and the page that named the address.
 Facts = tuple[str, int, "str | None"]
-#: What may be kept of a page.
+#: Values of the argument ``save``: keep the HTML or the text of a page.
 SAVES = ("html", "text")
 
 #: Arguments by name, as text.
@@ -31,7 +31,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Scope:
-    """One site, and which of its addresses are wanted."""
+    """One site, and the limits and filters for its addresses."""
 
     start: str
     max_pages: int
@@ -39,12 +39,15 @@ class Scope:
     allow: re.Pattern[str] | None
     deny: re.Pattern[str] | None
     delay: float
-    """Seconds."""
+    """Seconds between two requests."""
     save: str | None
 
     @classmethod
     def read(cls, start: str | None = None, **given: str | None) -> Scope:
-        """From arguments as text; empty ones count as not given. Raises ``ValueError`` that names the argument."""
+        """Return the scope for these arguments. An empty text means no argument.
+
+        Raises ``ValueError`` that names the argument.
+        """
         return cls(
             start=_address(start),
             max_pages=_whole("max_pages", given, 1) or MAX_PAGES,
@@ -56,18 +59,19 @@ class Scope:
         )
 
     def target(self, base: str, link: str) -> str | None:
-        """The absolute address behind a link, without its fragment; ``None`` for what is no web address."""
+        """Return the absolute address of a link without its fragment; ``None`` if it is no web address."""
         try:
             address = urldefrag(urljoin(base, link.strip("\t\n\f\r "))).url
             parts = urlsplit(address)
             known = parts.scheme in _PORTS and bool(parts.hostname) and _port(parts) > 0
-        except ValueError:  # "http://[", a port that is no number
+        except ValueError:  # such as "http://[", or a port that is not a number
             return None
         return address if known else None
 
     def inside(self, address: str) -> bool:
-        """Return whether the address is on the start's host and port. Both schemes are one site when no port is
-        named.
+        """Return whether the address has the host and port of the start.
+
+        ``http`` and ``https`` are the same site if neither address names a port.
         """
         one, other = urlsplit(address), urlsplit(self.start)
         if one.hostname != other.hostname:
@@ -75,7 +79,10 @@ class Scope:
         return _port(one) == _port(other) or (one.port is None and other.port is None)
 
     def wanted(self, address: str) -> bool:
-        """Return whether the address is inside and passes ``allow`` and ``deny``, which the start itself need not."""
+        """Return whether the address is on the site, is not too long, and passes ``allow`` and ``deny``.
+
+        The start address is not checked with this.
+        """
         if len(address) > URL_MAX or not self.inside(address):
             return False
         if self.allow is not None and not self.allow.search(address):
@@ -84,7 +91,7 @@ class Scope:
 
 
 class Redirects:
-    """Every address that was asked for and its target, kept in the crawl's state."""
+    """The redirects that a crawl has met. They are stored in the crawl's state."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self._to: dict[bytes, bytes] = state.setdefault("redirects", {})
@@ -92,13 +99,16 @@ class Redirects:
         self._caught: set[bytes] = state.setdefault("caught", set())
 
     def add(self, mark: bytes, target: bytes, facts: Facts) -> list[Facts]:
-        """One more redirect; those of which it shows that they lead into a loop, each told once."""
+        """Record a redirect from ``mark`` to ``target``.
+
+        Return the addresses that are now known to lead into a loop of redirects. Each is returned only once.
+        """
         self._to[mark] = target
         self._into.setdefault(target, []).append((mark, facts))
-        place = target
-        while place != mark and place in self._to and place not in self._caught:
-            place = self._to[place]
-        if place != mark and place not in self._caught:
+        reached = target
+        while reached != mark and reached in self._to and reached not in self._caught:
+            reached = self._to[reached]
+        if reached != mark and reached not in self._caught:
             return []
         found, todo = [], [(mark, facts)]
         while todo:
@@ -116,14 +126,14 @@ def _port(parts: SplitResult) -> int:
 
 def _address(text: str | None) -> str:
     if not text:
-        raise ValueError("start: missing; give the address at which the crawl begins, like http://127.0.0.1:8400/")
+        raise ValueError("start: missing; give the first address of the crawl, such as http://127.0.0.1:8400/")
     try:
         parts = urlsplit(text)
         good = parts.scheme in _PORTS and bool(parts.hostname) and _port(parts) > 0
     except ValueError:
         good = False
     if not good or any(c.isspace() for c in text):
-        raise ValueError(f"start: {text!r} is no address of a page; give one like http://127.0.0.1:8400/")
+        raise ValueError(f"start: {text!r} is no address of a page; give one such as http://127.0.0.1:8400/")
     address = urldefrag(text).url
     return address if parts.path else parts._replace(path="/", fragment="").geturl()
 
@@ -132,7 +142,7 @@ def _whole(name: str, given: Given, least: int) -> int | None:
     text = given.get(name)
     if not text:
         return None
-    # isdecimal alone would let other scripts' digits and endless numbers through to int().
+    # ``isdecimal`` alone would also accept digits of other scripts and very long numbers.
     if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) >= least):
         raise ValueError(f"{name}: {text!r} is not allowed; give a whole number of {least} or more")
     return int(text)

@@ -1,4 +1,4 @@
-"""The walk through one site."""
+"""The spider that follows the links of one site."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .page import lines_of, too_much, words_of
 from .scope import CHAIN_MAX, URL_MAX, Redirects, Scope
 
 REDIRECTS = (301, 302, 303, 307, 308)
-#: Cut, because a page may name anything as its title.
+#: Most characters of a text of a page, such as its title.
 TEXT_MAX = 500
-#: The outcome of a crawl that was cut off by ``max_pages``: Scrapy's own word for it.
+#: Scrapy's outcome for a crawl that reached its limit, here ``max_pages``.
 CUT_OFF = "closespider_pagecount"
-#: The outcome of a crawl whose first address cannot be had. It counts as a failure.
+#: The outcome of a crawl whose first address cannot be used. It counts as a failure.
 NO_START = "start_error"
 
-# Compiled here, and without an object a hit, because a page may have very many.
+# ``smart_strings=False`` makes plain strings, which saves memory: a page may have very many links.
 _LINKS = etree.XPath(
     "//a/@href | //area/@href | //frame/@src | //iframe/@src | //link[@rel='next' or @rel='prev']/@href",
     smart_strings=False,
@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 
 
 class SiteSpider(Spider):
-    """Follows every link on the start's host; an item for each HTML page, whatever its status.
+    """Follows every link on the start's host, and makes an item for each HTML page with any status.
 
-    ``-a start=URL`` (required)
-    ``-a max_pages=10000`` at most so many addresses are asked for, dead links and redirects included
-    ``-a max_depth=3`` no further than so many links from the start
-    ``-a allow=REGEX``, ``-a deny=REGEX`` which addresses are followed
+    ``-a start=URL`` the first address (required)
+    ``-a max_pages=10000`` most addresses to request, including dead links and redirects
+    ``-a max_depth=3`` most links from the start to a page
+    ``-a allow=REGEX``, ``-a deny=REGEX`` follow only addresses that match ``allow`` and do not match ``deny``
     ``-a delay=0.5`` seconds between two requests
-    ``-a save=html`` (or ``text``) also keeps every page that answered 200, as it came or only its words
+    ``-a save=html`` (or ``text``) also keep each page with status 200, as HTML or only its text
     """
 
     name = "site"
@@ -62,13 +62,13 @@ class SiteSpider(Spider):
         super().__init__(**kwargs)
         limits = {"max_pages": max_pages, "max_depth": max_depth, "allow": allow, "deny": deny}
         self.scope = Scope.read(start, **limits, delay=delay, save=save)
-        # Scrapy replaces this with the stored state when a job folder is in use, so that a resumed crawl knows which
-        # addresses were asked for, and keeps to its limit.
+        # With a job folder Scrapy replaces this by the stored state. Then a resumed crawl knows which addresses were
+        # requested, and keeps its limit.
         self.state: dict[str, Any] = {}
 
     @classmethod
     def check_arguments(cls, **args: str) -> None:
-        """Raises ``ValueError`` for arguments with which no crawl can start. The runner asks before it starts one."""
+        """Raise ``ValueError`` if a crawl cannot start with these arguments. The runner calls this before a crawl."""
         Scope.read(**args)
 
     @classmethod
@@ -79,15 +79,15 @@ class SiteSpider(Spider):
         return spider
 
     async def start(self) -> AsyncIterator[Request]:
-        if not self._asked():  # not after a resume: the start was asked for then
+        if not self._asked():  # a resumed crawl has requested the start before
             request = self._request(self.scope.start, 0, None)
             self._asked().add(self._mark(request))
             yield request
 
-    # --- answers
+    # --- responses
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Any]:
-        """Any answer: a redirect is followed if it stays, a page becomes an item, the rest is on record as skipped."""
+        """Handle a response: follow a redirect within the site, make an item of a page, or record it as skipped."""
         if response.status in REDIRECTS:
             yield from self._redirected(response)
             return
@@ -103,13 +103,13 @@ class SiteSpider(Spider):
         yield from self._follow(response, inner)
 
     def failed(self, failure: Any) -> Iterator[Any]:
-        """No answer, none that could be taken, or not allowed by robots.txt."""
+        """Record a request as skipped: it got no usable response, or robots.txt does not allow it."""
         why = f"{type(failure.value).__name__}: {failure.value}"[:TEXT_MAX]
         yield self._skipped(failure.request, why)
         self._must_not_be_start(failure.request, why)
 
     def _read(self, response: Response) -> tuple[dict[str, Any] | None, list[str], str]:
-        """The item of a page and its links inside the site; without an item, why there is none."""
+        """Return the item of a page and its links inside the site; without an item, the reason."""
         if not isinstance(response, HtmlResponse):
             kind = (response.headers.get("Content-Type") or b"no content type").decode("latin-1")[:100]
             return None, [], f"no HTML page: {response.status}, {kind}"
@@ -119,13 +119,13 @@ class SiteSpider(Spider):
                 return None, [], why
             inner, outer = self._links(response)
             item = {"kind": "page", **self._item(response), "links": len(inner), "external_links": len(outer)}
-        except Exception as error:  # whatever a parser trips over in one page must not hide that page
+        except Exception as error:  # a parser's error must not hide the page
             logger.exception("the page %s cannot be read", response.url)
             return None, [], f"cannot be read: {type(error).__name__}: {error}"[:TEXT_MAX]
         return item, inner, ""
 
     def _must_not_be_start(self, request: Request | None, why: str) -> None:
-        """End the crawl if this is the start, or where the start's redirects lead."""
+        """End the crawl if this request is the start, or a target of the start's redirects."""
         assert request is not None
         if request.meta["hops"] == 0:
             message = f"the start {self.scope.start} cannot be used: {why}"
@@ -135,7 +135,7 @@ class SiteSpider(Spider):
             raise CloseSpider(NO_START)
 
     def _redirected(self, response: Response) -> Iterator[Any]:
-        """Follow the redirect; one that is not followed and leads to nothing else that was asked for is skipped."""
+        """Follow a redirect, or record it as skipped with the reason. If its target is known already, do nothing."""
         assert response.request is not None
         location = (response.headers.get("Location") or b"").decode("latin-1")
         target = self.scope.target(response.url, location) if location else None
@@ -144,11 +144,15 @@ class SiteSpider(Spider):
             yield self._skipped(request, why)
             self._must_not_be_start(request, why)
         if not refused and target is not None:
-            # It is no link, so it goes no deeper.
+            # A redirect is no link, so the depth stays the same.
             yield from self._ask(response, [target], response.meta["hops"], response.meta["chain"] + 1)
 
     def _refused(self, response: Response, location: str, target: str | None) -> list[tuple[Request, str]]:
-        """The requests that lead nowhere by this redirect, and why: itself, or all that are caught in a loop."""
+        """Return the requests to skip because of this redirect, with reasons.
+
+        This is the request itself, or all requests in the same loop of redirects. Return nothing for a redirect to
+        follow, or to a known target.
+        """
         request, status, shown = response.request, response.status, (target or location)[:TEXT_MAX]
         assert request is not None
         start = response.meta["hops"] == 0
@@ -159,7 +163,7 @@ class SiteSpider(Spider):
         if len(target) > URL_MAX:
             return [(request, f"{status} leads to an address of more than {URL_MAX} characters: {shown}")]
         if not start and not self.scope.wanted(target):
-            return [(request, f"{status} leads to an address that allow or deny leaves out: {shown}")]
+            return [(request, f"{status} leads to an address that allow or deny excludes: {shown}")]
         mark, other = self._mark(request), self._mark(self._request(target, 0, None))
         caught = Redirects(self.state).add(mark, other, (request.url, request.meta["hops"], request.meta["from"]))
         if caught:
@@ -167,7 +171,7 @@ class SiteSpider(Spider):
         if other in self._asked():
             return []
         if response.meta["chain"] >= CHAIN_MAX:
-            return [(request, f"more than {CHAIN_MAX} redirects one after the other, the last to {shown}")]
+            return [(request, f"more than {CHAIN_MAX} redirects in a row, the last to {shown}")]
         if start and len(self._asked()) >= self.scope.max_pages:
             return [(request, f"max_pages={self.scope.max_pages} is used up by redirects, the last to {shown}")]
         return []
@@ -189,7 +193,10 @@ class SiteSpider(Spider):
         }
 
     def _kept(self, response: HtmlResponse) -> dict[str, Any]:
-        """Return what is kept of the page itself, and its file's name: the same for the same address, also resumed."""
+        """Return the content to keep and the name of its file; empty if the page is not kept.
+
+        The name is always the same for the same address, also after a resume.
+        """
         if not self.scope.save or response.status != 200:
             return {}
         assert response.request is not None
@@ -200,7 +207,7 @@ class SiteSpider(Spider):
     # --- links
 
     def _links(self, response: HtmlResponse) -> tuple[list[str], list[str]]:
-        """The addresses a page leads to, each once, in its order: those of this site, and the others."""
+        """Return the addresses of a page's links, without repeats: those of this site, and those of other sites."""
         base = get_base_url(response)
         found = dict.fromkeys(_LINKS(response.selector.root))
         _, refresh = get_meta_refresh(response, ignore_tags=("script", "noscript"))
@@ -216,7 +223,7 @@ class SiteSpider(Spider):
             yield from self._ask(response, filter(self.scope.wanted, targets), hops)
 
     def _ask(self, response: Response, targets: Iterable[str], hops: int, chain: int = 0) -> Iterator[Request]:
-        """Requests for what was not asked for yet, up to the limit."""
+        """Yield requests for addresses that were not requested yet, up to the limit."""
         asked = self._asked()
         for target in targets:
             request = self._request(target, hops, response.url, chain)
@@ -230,7 +237,7 @@ class SiteSpider(Spider):
             yield request
 
     def _request(self, address: str, hops: int, referrer: str | None, chain: int = 0) -> Request:
-        # What was asked for is known here, because the limit counts it; Scrapy's own filter would count apart.
+        # This spider itself filters repeated addresses, because its limit counts them. Scrapy's filter is not used.
         meta = {"hops": hops, "from": referrer, "chain": chain}
         return Request(address, callback=self.parse, errback=self.failed, meta=meta, dont_filter=True)
 
@@ -250,7 +257,7 @@ class SiteSpider(Spider):
     # --- the end
 
     def on_idle(self) -> None:
-        """Nothing left to do: whether that is because of the limit."""
+        """End the crawl as cut off if it has no more requests because of its limit."""
         if self.state.get("cut_off"):
-            logger.warning("max_pages=%d was reached, there is more to follow", self.scope.max_pages)
+            logger.warning("max_pages=%d was reached, and there are more addresses", self.scope.max_pages)
             raise CloseSpider(CUT_OFF)

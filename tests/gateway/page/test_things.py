@@ -49,7 +49,7 @@ def test_a_schedule_is_paused_with_a_reason_and_resumed(world: World, browser: T
     assert "It is paused." in words(press(browser, nightly, "pause", reason="a <migration>"))
     assert "a <migration>" in words(browser.get(nightly))
     assert "a <migration>" in words(browser.get("/schedules"))
-    assert "It goes on." in words(press(browser, nightly, "resume"))
+    assert "It continues." in words(press(browser, nightly, "resume"))
     assert "It is deleted" in words(press(browser, nightly, "delete"))
     assert "There are no schedules yet" in words(browser.get("/schedules"))
 
@@ -77,13 +77,13 @@ def test_a_webhook_is_made_tested_paused_and_deleted(world: World, browser: Test
     assert first == again
     assert "It is paused." in words(press(browser, "/webhooks/portal", "pause", reason="why"))
     assert "paused" in words(browser.get("/webhooks/portal"))
-    assert "It goes on." in words(press(browser, "/webhooks/portal", "skip"))
+    assert "It continues." in words(press(browser, "/webhooks/portal", "skip"))
     row, seq = world.store.webhooks.follow_webhook("portal", "f"), world.store.webhooks.test_webhook("portal", None).seq
     world.store.webhooks.note_tries(row.webhook_id, "f", [Tried(seq, "it said <no>")], seq - 1, settled=False)
     failing = words(browser.get("/webhooks/portal"))
     assert f"does not accept event {seq}: it said <no>" in failing
     assert "Repair the receiver" in failing
-    assert "It goes on." in words(press(browser, "/webhooks/portal", "skip_one", seq=str(seq)))
+    assert "It continues." in words(press(browser, "/webhooks/portal", "skip_one", seq=str(seq)))
     assert "skipped" in words(browser.get("/webhooks/portal"))
     assert press(browser, "/webhooks/portal", "skip_one", seq=str(seq)).status_code == 422, "it does not fail any more"
     assert "It is deleted" in words(press(browser, "/webhooks/portal", "delete"))
@@ -95,7 +95,7 @@ def test_a_manager_is_paused_capped_and_stopped(world: World, browser: TestClien
     browser.post("/v1/managers/1/jobs", json={"jobs": [{"spider_args": {"page": "<7>"}}]})
     path, seen = "/managers/1", {"attempt": "1"}
     assert "page=<7>" in words(browser.get(path))
-    assert "picks nothing more" in words(press(browser, path, "pause", **seen))
+    assert "starts no more jobs" in words(press(browser, path, "pause", **seen))
     assert "The cap is 3." in words(press(browser, path, "cap", cap="3", **seen))
     assert "0 live of at most 3" in words(browser.get(path))
     assert "attempt 1 now" in words(press(browser, path, "stop", attempt="2"))

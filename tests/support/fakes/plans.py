@@ -152,7 +152,7 @@ class FakePlatform(AskedFiles):
         return time.time()
 
     def sleep(self, seconds: float) -> None:
-        raise TimeoutError(f"{seconds:g} s are more than this call may take")
+        raise TimeoutError(f"{seconds:g} s exceed the time limit of this call")
 
     def entering(self, what: str, item_id: int | None = None) -> None:
         pass
