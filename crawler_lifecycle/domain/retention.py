@@ -1,8 +1,7 @@
-"""Retention: what may be removed, when, and who removes it.
+"""Retention: the rules about which data may be removed, and when. Other modules carry them out.
 
-Other modules carry out these rules. Data that may still be useful stays. The ages come first, then the rules: rows of
-the database, files of runs on the cluster volume and in object storage, folders of the local cluster, unfinished
-uploads.
+Data that may still be useful stays. The ages come first. Then come the rules for rows of the database, for files of
+runs on the cluster volume and in object storage, for folders of the local cluster, and for unfinished uploads.
 """
 
 from __future__ import annotations
@@ -23,37 +22,37 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The ages at which data may be removed."""
+    """The age from which one kind of data is removed."""
 
     default_s: float
-    """The age from which it is removed by default, in seconds."""
+    """The default age, in seconds."""
     least_s: float = 0.0
-    """The shortest age that may be set, in seconds."""
+    """The shortest age that users may set, in seconds."""
     why_least: str = ""
 
 
-#: The database: rows of ``GOES``, by ``crawlctl db prune`` (store/retention/pruning.py). Audits compare runs that ended
-#: within three days, deliveries are retried for one day, and a reader of events that returns after a long weekend
-#: should find all events.
+#: The database: ``crawlctl db prune`` removes rows of the tables in ``GOES`` (store/retention/pruning.py). Audits
+#: compare runs that ended within three days. Deliveries are retried for one day. A reader of events that returns after
+#: a long weekend should find all events.
 DATABASE = Retention(90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need what is younger")
-#: The local cluster: task folders and saved state of runs whose tasks have all ended, by the scheduler service, every
-#: hour (LIFECYCLE_CLUSTER__KEEP_DAYS; clusters/local/folders/retention.py).
+#: The local cluster: every hour the scheduler service removes task folders and saved state of runs whose tasks have all
+#: ended (LIFECYCLE_CLUSTER__KEEP_DAYS; clusters/local/folders/retention.py).
 LOCAL_FOLDERS = Retention(14 * DAY_S)
-#: The cluster volume and bundles in object storage: files and saved state of runs that ended and were exported, by
-#: ``crawlctl cluster tidy`` (clusters/volume.py, adapters/archive/bundles.py). One try of an
-#: export may read files for six hours.
+#: The cluster volume and bundles in object storage: ``crawlctl cluster tidy`` removes files and saved state of runs
+#: that ended and were exported (clusters/volume.py, adapters/archive/bundles.py). One try of an export may read files
+#: for six hours.
 FILES = Retention(
     14 * DAY_S, 12 * 3600.0, "an export may read files for hours, and a run that just ended may be resumed"
 )
-#: Object storage: unfinished uploads of the same archive to which nothing was added lately, by each export, before and
-#: after its own (adapters/archive/s3/upload.py). It is below the heartbeat timeout of an export (30 s).
+#: Object storage: before and after its own upload, each export removes unfinished uploads of the same archive to which
+#: nothing was added for this time (adapters/archive/s3/upload.py). It is below an export's heartbeat timeout (30 s).
 UPLOADS = Retention(20.0)
 
 
 # --- rows of the database ------------------------------------------------------------------------------------------
 
 
-#: The tables from which rows are removed, in this order, and a name for these rows.
+#: The tables from which rows are removed, in this order, and a description of these rows.
 GOES: Mapping[str, str] = MappingProxyType(
     {
         "outbox_event": "news of changes, of what ended long ago",
@@ -73,7 +72,7 @@ GOES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: All others, and why nothing leaves them.
+#: All other tables, and the reason why nothing is removed from them.
 NEVER: Mapping[str, str] = MappingProxyType(
     {
         "run_history": "the record of runs",
@@ -101,7 +100,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
 
 
 class Stays(StrEnum):
-    """The reason why a row of this table stays; ``None``: it may be removed."""
+    """The reason why data stays. Functions return ``None`` for data that may be removed."""
 
     LIVE = "its run, manager or graph is live"
     RECENT = "too recent"
@@ -112,18 +111,18 @@ class Stays(StrEnum):
     UNKNOWN = "the database has no such run"
 
 
-#: Audit findings with these statuses are closed.
+#: The statuses of closed audit findings.
 CLOSED = ("repaired", "gone")
 
 
 def stays(
     state: object, words: type[StrEnum], over: Collection[str], moments: Iterable[object], before: datetime
 ) -> Stays | None:
-    """The reason why data of a run, a manager or a graph stays;
+    """Return the reason why data of a run, a manager or a graph stays; ``None``: it may be removed.
 
-    ``None``: it may be removed. ``state`` is ``None`` when the row does not exist; ``words`` are all states, ``over``
-    those after the end. An end may have been recorded late, so the time of the last change counts too: ``moments`` are
-    both.
+    ``state``: its state, or ``None`` if the row does not exist. ``words``: all states. ``over``: the states after the
+    end. ``moments``: the time of the end and the time of the last change. Both count, because an end may have been
+    recorded late.
     """
     if state is None:
         return Stays.UNKNOWN
@@ -138,8 +137,9 @@ def stays(
 
 
 def event_stays(run: Stays | None, key: object, created_at: object, before: datetime) -> Stays | None:
-    """The reason why an event stays; ``run``: the reason of its run, if any; ``key``: the key of an event that happens
-    once.
+    """Return the reason why an event stays; ``None``: it may be removed.
+
+    ``run``: the reason why its run's data stays, if any. ``key``: the key of an event that occurs once in an attempt.
     """
     if run is not None:
         return run
@@ -149,7 +149,7 @@ def event_stays(run: Stays | None, key: object, created_at: object, before: date
 
 
 def finding_stays(run: Stays | None, status: object, moments: Iterable[object], before: datetime) -> Stays | None:
-    """The reason why an audit's finding stays. It may be about a run that does not exist."""
+    """Return the reason why an audit's finding stays; ``None``: it may be removed. Its run may not exist."""
     if status not in CLOSED:
         return Stays.OPEN
     if any(moment is not None and not (isinstance(moment, datetime) and moment < before) for moment in moments):
@@ -158,31 +158,33 @@ def finding_stays(run: Stays | None, status: object, moments: Iterable[object], 
 
 
 def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) -> Stays | None:
-    """The reason why a firing stays. Its target stays for ever, under an id made of the due time: so nothing begins
-    twice, even when the firing is removed.
+    """Return the reason why a firing stays; ``None``: it may be removed.
+
+    The row of its target is never removed, and its id contains the due time. So the target does not begin twice, even
+    after the firing is removed.
     """
     if begins and live:
         return Stays.LIVE
     return None if isinstance(decided_at, datetime) and decided_at < before else Stays.RECENT
 
 
-#: For a damaged mark: everything may have been removed.
+#: The number for a damaged mark: all events may have been removed.
 _ALL = ID_MAX
 
 
 def mark(through: int, now: datetime) -> str:
-    """The mark kept with an attempt: its events up to this number went, at this time; 0: only other rows did."""
+    """Return the mark of an attempt: the last removed event, and the time. 0: only rows without events were removed."""
     return f"{through} {now.isoformat()}"
 
 
 def marked_through(value: object) -> int:
-    """The number of a mark."""
+    """Return the event number in a mark."""
     number = str(value).partition(" ")[0]
     return min(int(number), _ALL) if number.isascii() and number.isdecimal() and len(number) <= 19 else _ALL
 
 
 def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
-    """The highest number of a possibly removed event of the run; ``None`` when no event of the run was ever removed."""
+    """Return the highest number of an event of the run that may be removed; ``None``: none was removed."""
     marks = [marked_through(one["value"]) for one in properties if one["name"] == PROPERTY_PRUNED]
     return max(marks, default=None)
 
@@ -191,25 +193,23 @@ def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
 
 
 class RetentionState(StrEnum):
-    """The state, for the removal of files, of a run whose files lie somewhere."""
+    """The state of a run with files: it decides whether they may be removed."""
 
     OLD = "old"
-    """Ended, exported, and longer ago than files are kept."""
+    """The run ended and was exported, both longer ago than files are kept."""
     RECENT = "recent"
     LIVE = "live"
     NOT_EXPORTED = "not exported"
     INCOMPLETE = "archive incomplete"
     REMOVED = "removed"
-    """Its files are removed; files that are still found belong to no run, or could not be removed."""
+    """Its files were removed. Files that are still found belong to no run, or could not be removed."""
     UNKNOWN = "unknown"
     """The database has no such run."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """A run of the database, with the fields that decide about its files. Export and removal are those of this
-    attempt.
-    """
+    """A run of the database, with the fields that decide about the files of its current attempt."""
 
     run_id: int
     run_uid: str
@@ -218,22 +218,22 @@ class KeptRun:
     attempt: int
     ended_at: datetime | None
     export: str | None = None
-    """``exported``, ``empty`` or ``failed``; ``None``: none was tried yet."""
+    """``exported``, ``empty`` or ``failed``; ``None``: no export was tried yet."""
     export_note: str | None = None
-    """The files that the archive lacks, or why a later try failed."""
+    """A text: the files that the archive lacks, or why a later try failed."""
     exported_at: datetime | None = None
     """The time at which an export last began or ended."""
     given_up: bool = False
-    """Its files may no longer be read."""
+    """True when the removal of its files has begun, so nobody may read them."""
     removed: bool = False
-    """They were removed to the last one."""
+    """True when all its files were removed."""
 
 
 def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False) -> tuple[RetentionState, str]:
-    """The state of the run, and a text about it.
+    """Return the state of the run, and a text about it.
 
-    Files may be removed only in the state ``RetentionState.OLD``. A run is old when it ended and was exported before
-    ``before``. With ``incomplete``, archives that lack files count as complete.
+    Files may be removed only in the state ``RetentionState.OLD``: the run ended and was exported before ``before``.
+    ``incomplete``: an archive that lacks files counts as complete.
     """
     if run is None:
         return RetentionState.UNKNOWN, "the database has no such run"
@@ -257,11 +257,14 @@ def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False)
 def stand_of_name(
     ref: RunRef | None, run: KeptRun | None, before: datetime, *, incomplete: bool = False
 ) -> tuple[RetentionState, str]:
-    """As ``stand_of``, for the files under a run's name: ``ref`` is that name, ``run`` the row of its number."""
+    """Return the result of ``stand_of`` for files under a name.
+
+    ``ref``: the run that the name means, if any. ``run``: the row with its number.
+    """
     if ref is None:
         return RetentionState.UNKNOWN, "this is not the name of a run"
     if run is not None and not ref.owns(run.run_uid):
-        # From before a restore of the database, or from another installation: it is not ours to remove.
+        # The files are older than a restore of the database, or belong to another installation: we keep them.
         return RetentionState.UNKNOWN, "the database has another run of this number"
     return stand_of(run, before, incomplete=incomplete)
 
@@ -272,8 +275,8 @@ def stand_of_name(
 def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> bool:
     """Return whether the folders of a local run may be removed: it has tasks, and all of them ended before ``before``.
 
-    ``tasks`` are the end of each task that was ever deployed, in seconds since 1970 (``None``: there is none, or nobody
-    can tell), and whether its supervisor lives. A run that was resumed, or has a task that was lost, stays.
+    ``tasks``: for each deployed task its end in seconds since 1970 (``None``: no end, or unknown), and whether its
+    supervisor process lives. The folders stay if one task executes or was lost.
     """
     any_task = False
     for ended_at, supervised in tasks:
@@ -284,7 +287,5 @@ def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> boo
 
 
 def upload_goes(newest: datetime, now: datetime, quiet_s: float) -> bool:
-    """Return whether an unfinished upload was left behind: nothing was added for ``quiet_s`` seconds after
-    ``newest``.
-    """
+    """Return whether an unfinished upload may be removed: nothing was added in ``quiet_s`` seconds since ``newest``."""
     return now - newest >= timedelta(seconds=quiet_s)
