@@ -38,9 +38,9 @@ NO_JSON, TOO_LONG, TORN, UNREADABLE, MENDED = "no_json", "too_long", "torn", "un
 _SENTENCES = {
     NO_JSON: "{0:,} lines were no JSON",
     TOO_LONG: f"{{0:,}} items were longer than {ITEM_MAX:,} characters",
-    TORN: "{0:,} last lines were not whole: they are being written, or their crawler died",
+    TORN: "{0:,} last lines were incomplete: they are being written, or their crawler died",
     UNREADABLE: "{0:,} files could not be read to their end",
-    MENDED: "{0:,} lines were no UTF-8; they were read as Windows-1252, or with marks for what is no text",
+    MENDED: "{0:,} lines were no UTF-8; they were read as Windows-1252, or with replacement characters",
 }
 #: The sentence about a run without items.
 NO_FEEDS = (
@@ -212,14 +212,14 @@ class _Reader:
             try:
                 item = window.value()
             except (ValueError, RecursionError) as error:
-                self._end(f"it ends in something that is no JSON: {str(error)[:100]}")
+                self._end(f"the rest is no JSON: {str(error)[:100]}")
                 return
             yield item
             follows = window.next()
             if in_list and follows == ",":
                 window.position += 1
             elif in_list and follows not in ("]", ""):
-                self._end("behind its last item stands something that is no JSON")
+                self._end("the text after its last item is no JSON")
                 return
 
     def records(self) -> Iterator[dict[str, str]]:
@@ -234,7 +234,7 @@ class _Reader:
                 more = (f"(column {n + 1})" for n in range(len(names), len(row)))
                 yield {name: value for name, value in zip(chain(names, more), row, strict=False) if value}
         except csv.Error as error:
-            self._end(f"it cannot be read on: {str(error)[:100]}; a quote without its end is one cause")
+            self._end(f"the rest cannot be read: {str(error)[:100]}; one cause is a quote without its end")
 
 
 class _Window:

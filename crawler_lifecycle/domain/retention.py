@@ -34,7 +34,7 @@ class Retention:
 #: The database: ``crawlctl db prune`` removes rows of the tables in ``GOES`` (store/retention/pruning.py). Audits
 #: compare runs that ended within three days. Deliveries are retried for one day. A reader of events that returns after
 #: a long weekend should find all events.
-DATABASE = Retention(90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need what is younger")
+DATABASE = Retention(90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need younger data")
 #: The local cluster: every hour the scheduler service removes task folders and saved state of runs whose tasks have all
 #: ended (LIFECYCLE_CLUSTER__KEEP_DAYS; clusters/local/folders/retention.py).
 LOCAL_FOLDERS = Retention(14 * DAY_S)
@@ -55,19 +55,19 @@ UPLOADS = Retention(20.0)
 #: The tables from which rows are removed, in this order, and a description of these rows.
 GOES: Mapping[str, str] = MappingProxyType(
     {
-        "outbox_event": "news of changes, of what ended long ago",
-        "outbox_delivery": "how these were pushed, or told to webhooks",
-        "task_log": "the end of what tasks printed in runs that ended long ago",
-        "task_stats": "what crawlers told of themselves at their end, in runs that ended long ago",
-        "task_observation": "what a look staged and nobody applied, of runs that ended long ago",
-        "task_finding": "the same, ready to be applied",
-        "manager_item": "jobs of managers that ended long ago; a resume begins anew without them",
-        "manager_addition": "pages of jobs that were given to such managers",
-        "graph_page": "pages of drafts that nobody has made a graph of for long",
-        "graph_result": "what steps gave, of graphs that ended long ago",
-        "graph_step": "their steps, once the results are gone; only whole graphs go",
-        "graph_log": "what their functions printed last",
-        "schedule_due": "due times of long ago whose run, manager or graph has its verdict",
+        "outbox_event": "events about objects that ended long ago",
+        "outbox_delivery": "pushes and webhook deliveries of these events",
+        "task_log": "ends of the logs of tasks, in runs that ended long ago",
+        "task_stats": "final statistics of crawlers, in runs that ended long ago",
+        "task_observation": "observations that were not applied, of runs that ended long ago",
+        "task_finding": "prepared changes that were not applied, of these runs",
+        "manager_item": "jobs of managers that ended long ago; a resume begins without them",
+        "manager_addition": "pages of jobs that were added to such managers",
+        "graph_page": "pages of old drafts that never became a graph",
+        "graph_result": "results of steps, of graphs that ended long ago",
+        "graph_step": "all steps of a graph together, after its results were removed",
+        "graph_log": "the last output of their functions",
+        "schedule_due": "old due times whose run, manager or graph has its verdict",
         "audit_finding": "findings that were closed long ago",
     }
 )
@@ -76,25 +76,25 @@ GOES: Mapping[str, str] = MappingProxyType(
 NEVER: Mapping[str, str] = MappingProxyType(
     {
         "run_history": "the record of runs",
-        "task_history": "the record of tasks; a resume goes on from it",
-        "status_transition": "the ledger: nobody edits or deletes it",
-        "correction": "the ledger: nobody edits or deletes it",
-        "cancellation_log": "the ledger: nobody edits or deletes it",
-        "run_tag": "lists are filtered by it",
-        "history_property": "the record of attempts; it says what was removed of them",
-        "task_addition": "a resume counts its tasks by it",
-        "export_record": "says where archives are",
+        "task_history": "the record of tasks; a resume continues from it",
+        "status_transition": "a permanent record: it is never changed or removed",
+        "correction": "a permanent record: it is never changed or removed",
+        "cancellation_log": "a permanent record: it is never changed or removed",
+        "run_tag": "filters of lists need it",
+        "history_property": "the record of attempts, with notes about removed data",
+        "task_addition": "a resume needs it to count tasks",
+        "export_record": "the locations of archives",
         "outbox_counter": "one row: the number of the newest event",
-        "manager": "the record of managers; a resume goes on from it",
-        "manager_log": "16 KiB at most for each manager: what its class printed last",
+        "manager": "the record of managers; a resume continues from it",
+        "manager_log": "at most 16 KiB for each manager: the last output of its class",
         "graph": "the record of graphs",
         "graph_change": "empty between two transactions",
-        "plan": "what may be started",
-        "webhook": "the record of webhooks; one that was deleted keeps its number",
+        "plan": "the list of plans that may be started",
+        "webhook": "the record of webhooks; a deleted webhook keeps its number",
         "schedule": "the record of schedules",
-        "audit_report": "audits keep 30 days of it themselves",
+        "audit_report": "audits themselves remove reports after 30 days",
         "task_change": "empty between two transactions",
-        "schema_compatibility": "one row: which builds the schema serves",
+        "schema_compatibility": "one row: the builds that can use the schema",
     }
 )
 
@@ -104,8 +104,8 @@ class Stays(StrEnum):
 
     LIVE = "its run, manager or graph is live"
     RECENT = "too recent"
-    ONCE = "happened once in an attempt: timeline, describe and export --resend tell of it"
-    UNSENT = "its push failed; crawlctl export RUN --resend may still make it"
+    ONCE = "occurs once in an attempt; timeline, describe and export --resend need it"
+    UNSENT = "its push failed; crawlctl export RUN --resend may still send it"
     OPEN = "the finding is open"
     UNREADABLE = "its run cannot be read; crawlctl describe RUN names the cure"
     UNKNOWN = "the database has no such run"
@@ -240,9 +240,9 @@ def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False)
     if not RunStatus(run.status).terminal or run.ended_at is None:
         return RetentionState.LIVE, f"it is {run.status}"
     if run.removed:
-        return RetentionState.REMOVED, "its files are gone"
+        return RetentionState.REMOVED, "its files were removed"
     if run.given_up:
-        return RetentionState.OLD, "its removal was begun before"
+        return RetentionState.OLD, "its removal has already begun"
     if run.ended_at >= before:
         return RetentionState.RECENT, "it ended too recently"
     if run.export not in ("exported", "empty"):
@@ -265,7 +265,7 @@ def stand_of_name(
         return RetentionState.UNKNOWN, "this is not the name of a run"
     if run is not None and not ref.owns(run.run_uid):
         # The files are older than a restore of the database, or belong to another installation: we keep them.
-        return RetentionState.UNKNOWN, "the database has another run of this number"
+        return RetentionState.UNKNOWN, "the database has another run with this number"
     return stand_of(run, before, incomplete=incomplete)
 
 

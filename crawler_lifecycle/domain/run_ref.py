@@ -37,8 +37,8 @@ class RunRef:
 
     def foreign(self, what: str, uid: str | None) -> str:
         """Return a text, with the cure, about an object with this run's number that belongs to another run."""
-        whose = f"run {self.run_id} with the uid {uid}" if uid else f"a run {self.run_id} that names no uid"
-        return f"{what} is of {whose}, and this run has the uid {self.uid}: {FOREIGN_CURE}"
+        whose = f"run {self.run_id} with the uid {uid}" if uid else f"a run {self.run_id} without a uid"
+        return f"{what} belongs to {whose}, and this run has the uid {self.uid}: {FOREIGN_CURE}"
 
 
 _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})", re.ASCII)
@@ -50,7 +50,6 @@ RUN_ID_MAX = 2**63 - 1
 
 #: A text for people: why two runs have the same number, and what they can do.
 FOREIGN_CURE = (
-    "the database was restored or made anew and gave the number out again; it is left alone; an audit "
-    "lists it (crawlctl audit), and with adopt takes up again what executes and no row knows (crawlctl audit --adopt); "
-    "what is not wanted is ended by hand"
+    "the database was restored or created again, and used the number twice; the object is not changed; an audit lists "
+    "it (crawlctl audit); to adopt executing tasks without a row, use crawlctl audit --adopt; end all others by hand"
 )

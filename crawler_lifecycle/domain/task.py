@@ -288,7 +288,7 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
         what = f" ({end.message})" if end.message else ""
         return Ending(TaskStatus.FAILED, "timed_out", f"The cluster's own deadline for it passed{what}, {how}")
     if said == "shutdown":
-        cause = f"The crawler was told to shut down, not by us, {how}"
+        cause = f"Somebody else stopped the crawler, {how}"
         return Ending(TaskStatus.FAILED, "interrupted", cause, retryable=True)
     return _read_own_end(end, how)
 
@@ -306,11 +306,11 @@ def _beside(end: End) -> str:
 
 #: The meanings of our exit codes (docs/crawlers.md): status, outcome, cause, and whether another try may succeed.
 _CODES: Mapping[int | None, tuple[TaskStatus, str, str, bool]] = {
-    **dict.fromkeys((11, 13, 143), (TaskStatus.FAILED, "interrupted", "It was told to stop, not by us, {how}", True)),
+    **dict.fromkeys((11, 13, 143), (TaskStatus.FAILED, "interrupted", "Somebody else stopped it, {how}", True)),
     14: (TaskStatus.SUCCEEDED, "size_limit", "The crawler's own size limit was reached, {how}", False),
     15: (TaskStatus.SUCCEEDED, "time_limit", "The crawler's own time limit was reached, {how}", False),
     18: (TaskStatus.FAILED, "banned", "The site banned the crawler, {how}", True),
-    4: (TaskStatus.FAILED, "failed", "The crawler reported bad configuration (never retried), {how}{detail}", False),
+    4: (TaskStatus.FAILED, "failed", "The crawler reported a bad configuration (never retried), {how}{detail}", False),
     17: (TaskStatus.FAILED, "failed", "The crawler reported a fatal error (never retried), {how}{detail}", False),
 }
 
@@ -349,7 +349,7 @@ def _read_zero(end: End, detail: str) -> Ending:
     if end.reason == POD_FAILED:
         cause = f"The pod failed although the crawler ended with exit 0{detail}"
     elif end.runner:
-        cause = f"It ended without telling how (exit 0, no summary){detail}"
+        cause = f"It ended without a summary (exit 0){detail}"
     else:
         return Ending(TaskStatus.SUCCEEDED, "finished", "exit 0")
     return Ending(TaskStatus.FAILED, "failed", cause, retryable=True)
@@ -369,7 +369,7 @@ def reconcile(
     foreign = task.uid is not None and seen.uid is not None and seen.uid != task.uid
     if foreign or seen.phase is Phase.GONE:
         if foreign:
-            kind, cause = "not_ours", f"Another object ({seen.uid}) is under the name of ours ({task.uid})"
+            kind, cause = "not_ours", f"Another object ({seen.uid}) has the name of our object ({task.uid})"
         elif task.ever_seen or seen.started_at is not None or seen.changed_at is not None:
             kind, cause = "vanished", "It vanished from the cluster and left no trace of its end"
         else:

@@ -76,7 +76,7 @@ def encode(value: object, name: str = "value", limit: int = RESULT_MAX) -> bytes
     """Encode a value as one line of ASCII. Raises ``NoValue``, also for more bytes than ``limit``."""
     data = json.dumps(to_json(value, name, limit), allow_nan=False, separators=(",", ":")).encode()
     if len(data) > limit:
-        raise NoValue(f"{name}: {len(data)} bytes are more than {limit}; keep it elsewhere and give where it is")
+        raise NoValue(f"{name}: {len(data)} bytes are more than {limit}; store it elsewhere and give its location")
     return data
 
 
@@ -126,7 +126,7 @@ class _Tree:
     def plain(self, value: object, path: tuple[str | int, ...]) -> Any:
         self._left -= 2
         if self._left < 0:
-            raise NoValue(f"{self._name}: more than {self._limit} bytes; keep it elsewhere and give where it is")
+            raise NoValue(f"{self._name}: more than {self._limit} bytes; store it elsewhere and give its location")
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -145,7 +145,7 @@ class _Tree:
 
     def _container(self, value: list[Any] | tuple[Any, ...] | Mapping[Any, Any], path: tuple[str | int, ...]) -> Any:
         if id(value) in self._open:
-            raise self._no(path, "it holds itself; give a value that ends")
+            raise self._no(path, "it contains itself; give a value without a cycle")
         if len(path) >= DEPTH_MAX:
             raise self._no(
                 path[:10], f"more than {DEPTH_MAX} lists and dictionaries within one another; make it flatter"
@@ -166,7 +166,7 @@ class _Tree:
         if kind is None:
             cure = next((cure for one, cure in _CURES.items() if isinstance(value, one)), "give a dictionary or a text")
             name = type(value).__name__
-            raise self._no(path, f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot travel; {cure}")
+            raise self._no(path, f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot be encoded; {cure}")
         if isinstance(value, Decimal) and not value.is_finite():
             raise self._no(path, f"{value} is no number; give None")
         if isinstance(value, time) and value.tzinfo is not None and value.utcoffset() is None:
@@ -187,7 +187,7 @@ class _Tree:
             value.encode()
         except UnicodeEncodeError:
             cure = "give value.encode(errors='replace').decode()"
-            raise self._no(path, f"{value[:60]!r} has half of a pair and is no text; {cure}") from None
+            raise self._no(path, f"{value[:60]!r} has a lone surrogate and is no valid text; {cure}") from None
         return str.__str__(value)
 
     def _no(self, path: tuple[str | int, ...], what: str) -> NoValue:
@@ -209,8 +209,8 @@ def _untagged(found: dict[str, Any]) -> Any:
     except (KeyError, TypeError, ValueError, ArithmeticError):
         known = ", ".join(_OF_TEXT)
         raise NoValue(
-            f"{{{key!r:.40}: {value!r:.60}}} is no value; a dictionary of one key that begins with $ says what "
-            f"a text means ({known}), and any other key gets another $ before it"
+            f"{{{key!r:.40}: {value!r:.60}}} is no value; the only key of a dictionary may begin with $ "
+            f"only as a type ({known}); put another $ before any other such key"
         ) from None
 
 

@@ -32,12 +32,12 @@ def check_variable(key: str, reference: str, prefix: str, setting: str, but: str
     if name == reference:
         return
     if name in CONTRACT or name.upper().startswith(OURS):
-        why = "is for processes of this service, or what a task is told about itself"
+        why = "is a variable of this service or of the process contract"
     elif not name.startswith(prefix):
-        why = f"does not begin with {prefix}, as every variable does that may be named here"
+        why = f"does not begin with {prefix}, so it may not be named here"
     elif but is not None and name.startswith(but):
-        why = f"begins with {but}, as secrets of webhooks do"
+        why = f"begins with {but}, the prefix of webhook secrets"
     else:
         return
-    cure = f"give the secret to a variable such as {prefix}SHOP and name that"
+    cure = f"put the secret into a variable such as {prefix}SHOP and name that variable"
     raise InvalidRequest(f"{key}: {reference!r:.80} {why}; {cure} ({setting} sets how such names begin)")

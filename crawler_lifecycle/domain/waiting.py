@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
 #: Advice if no worker takes the run, and the seconds after which the sentence contains it.
-ASK_DOCTOR, UNTAKEN_S = "; crawlctl doctor tells whether there is one", 10
+ASK_DOCTOR, UNTAKEN_S = "; crawlctl doctor says whether there is one", 10
 #: The character before and after a time that the reader replaces by a duration.
 MARK = "\x1f"
 #: The most tasks that the sentence names.
@@ -105,7 +105,7 @@ def _look(s: Standing) -> str | None:
     if s.look_error is not None:
         return f"the cluster has not answered{_for(s, s.look_error_since)}: {s.look_error}"
     if s.now is not None and s.next_look_at is not None and s.next_look_at < overdue_before(s.now):
-        return f"the look that was due{_for(s, s.next_look_at, _AGO)} has not come: no worker takes it up, or it hangs"
+        return f"the look that was due{_for(s, s.next_look_at, _AGO)} is missing: no worker takes it, or it hangs"
     return None
 
 
@@ -138,7 +138,7 @@ def _start(s: Standing) -> str | None:
         return "its first tasks are being deployed"
     since = _for(s, s.waiting_since)
     if s.waiting_for.startswith(SCHEDULER_WAIT):
-        return f"the scheduler service has taken no deployment{since}: {s.waiting_for.removeprefix(SCHEDULER_WAIT)}"
+        return f"the scheduler service has accepted no deployment{since}: {s.waiting_for.removeprefix(SCHEDULER_WAIT)}"
     if s.waiting_for.startswith(CLUSTER_WAIT):
         return f"the cluster has not answered{since}: {s.waiting_for.removeprefix(CLUSTER_WAIT)}"
     queued = (s.tasks or {}).get("QUEUED", 0)

@@ -48,7 +48,7 @@ class CrawlDueWorkflow(WithoutSignals):
         if decided.stop:
             await call(acts.stop_previous_due, decided.due_id)
         if decided.begin and await call(acts.begin_due, decided.due_id) is None:
-            return "came to nothing"
+            return "not begun"
         return str(decided.decision)
 
 

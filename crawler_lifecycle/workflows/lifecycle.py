@@ -126,7 +126,7 @@ class CrawlerLifecycleWorkflow:
             raise refused(f"run {self._s.run_id} has ended; resume it or start another run")
         if self._s.stop_wanted():
             raise refused(
-                f"run {self._s.run_id} was asked to stop and takes no more tasks; wait for its end and resume it"
+                f"run {self._s.run_id} was asked to stop and accepts no more tasks; wait for its end and resume it"
             )
 
     @workflow.query(name=names.QUERY_STATUS, description="The run as its workflow sees it now")

@@ -35,7 +35,7 @@ _WORDS: dict[Any, tuple[str, str]] = {
     AddJobs: ("jobs", 'send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}'),
     AddTasks: ("tasks", 'send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'),
 }
-_OURS = ("order", "this workflow is started by others of ours")
+_OURS = ("order", "only this service itself starts this workflow")
 
 
 def read_input(kind: type[A], value: object) -> A:
@@ -91,7 +91,7 @@ def _carried(kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[obje
     try:
         return new if value is None else kind.validate_python(value)
     except ValidationError as error:
-        text = f"the second payload: {in_words(error)}; leave it out: only what continues has one"
+        text = f"the second payload: {in_words(error)}; leave it out: only a continued workflow has one"
         raise invalid(text) from None
 
 

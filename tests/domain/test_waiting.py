@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     "a look that is due now": (replace(LIVE, next_look_at=before(5)), None),
     "a look that is overdue": (
         replace(LIVE, next_look_at=before(245)),
-        "the look that was due 4 min ago has not come: no worker takes it up, or it hangs",
+        "the look that was due 4 min ago is missing: no worker takes it, or it hangs",
     ),
     "a cluster that does not answer": (
         replace(LIVE, look_error="503", look_error_since=before(250), next_look_at=before(250)),
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     ),
     "the scheduler service": (
         replace(NEW, waiting_for="scheduler service: 503", waiting_since=before(190)),
-        "the scheduler service has taken no deployment for 3 min: 503",
+        "the scheduler service has accepted no deployment for 3 min: 503",
     ),
     "the cluster, before the start": (
         replace(NEW, waiting_for="cluster: timed out", waiting_since=before(61)),
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     "nothing yet": (NEW, "its first tasks are being deployed"),
     "no workflow": (
         replace(NEW, owned=False),
-        "waiting for a worker for 1 min; crawlctl doctor tells whether there is one",
+        "waiting for a worker for 1 min; crawlctl doctor says whether there is one",
     ),
     "max_parallel_tasks": (
         replace(LIVE, tasks={"RUNNING": 2, "QUEUED": 7}, max_parallel=2),

@@ -20,8 +20,8 @@ _LEFT_OUT = ("args", "settings", "tasks", "run_id", "rerun")
 
 #: The cause of a task whose row is made again although nothing of the task is on the cluster.
 FORGOTTEN = (
-    "The database was put back to a copy that did not know this task, and nothing of it is on the cluster: nobody "
-    "knows whether it ran. Its arguments are lost, too: start a new run for it instead of a resume"
+    "The database was restored from a copy without this task, and the task is not on the cluster. It is unknown "
+    "whether it ran. Its arguments are lost: start a new run for it instead of a resume"
 )
 
 

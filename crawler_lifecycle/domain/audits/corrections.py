@@ -32,21 +32,21 @@ class CorrectionKind(StrEnum):
 
 MEANINGS: dict[CorrectionKind, str] = {
     CorrectionKind.KILLED: "It was ended from outside: neither we nor the crawler asked for it.",
-    CorrectionKind.VANISHED: "It was proved to be gone from the cluster and left no trace of its end.",
-    CorrectionKind.NOT_OURS: "Another object had taken the place of ours under its name.",
-    CorrectionKind.STILL_ALIVE: "It was recorded as ended and still executed.",
-    CorrectionKind.NEVER_EXISTED: "It was recorded as deployed and never existed on the cluster.",
-    CorrectionKind.LATE: "Its end was found later than by the look that was due.",
-    CorrectionKind.LATE_EVIDENCE: "After its end was recorded, evidence came up that it had ended differently.",
-    CorrectionKind.REPAIR: "A resume or an audit put right what nobody had looked after.",
+    CorrectionKind.VANISHED: "It is proved that it is gone from the cluster; it left no trace of its end.",
+    CorrectionKind.NOT_OURS: "Another object had the name of our object.",
+    CorrectionKind.STILL_ALIVE: "It was recorded as ended, but it still executed.",
+    CorrectionKind.NEVER_EXISTED: "It was recorded as deployed, but it never existed on the cluster.",
+    CorrectionKind.LATE: "Its end was found later than the due look should have found it.",
+    CorrectionKind.LATE_EVIDENCE: "New evidence showed that it had ended differently than was recorded.",
+    CorrectionKind.REPAIR: "A resume or an audit corrected a status that no look had checked.",
 }
 
 #: The parts that can find a change: values of the column ``source`` of transitions and ``found_by`` of corrections.
 SOURCES: dict[str, str] = {
     "look": "a look that was due",
-    "wake": "a look that somebody or the observer asked for before its time",
+    "wake": "an early look that a person or the observer requested",
     "stop": "a look for the proof of a stop, or the stop itself",
-    "resume": "the complete look with which a resume begins",
+    "resume": "the first look of a resume",
     "deploy": "the deployment, or the wait for the start of the main task",
     "sweep": "an audit",
 }

@@ -32,16 +32,16 @@ from .audit import (
 )
 
 _UNKNOWN = (
-    "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
-    "an audit with adopt takes it up again (crawlctl audit --adopt), with end ends it (crawlctl audit --end-unknown)"
+    "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
+    "Adopt it (crawlctl audit --adopt) or end it (crawlctl audit --end-unknown)"
 )
-_ANOTHER = "left alone: it is not the object that was deployed for this task; end it by hand if nobody owns it"
+_ANOTHER = "not changed: it is not the object that was deployed for this task; end it by hand if nobody owns it"
 _FOREIGN = (
-    "left alone: it is of another run that had this number; an audit with end ends it (crawlctl audit --end-unknown)"
+    "not changed: it belongs to another run that had this number; end it by an audit (crawlctl audit --end-unknown)"
 )
 _PARENT = (
-    "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
-    "an audit with end ends it (crawlctl audit --end-unknown), and a start under the same id begins it again"
+    "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
+    "End it by an audit (crawlctl audit --end-unknown); a start with the same id then begins it again"
 )
 _REFUSED = "deploy_failed"
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
@@ -64,7 +64,7 @@ def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] |
     evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
     since = workflow.closed_at
     if run.owner_run_id is None:
-        never = f"was never taken up by a workflow{_why(workflow)}"
+        never = f"no workflow has ever taken it{_why(workflow)}"
         detail = f"run {run.run_id} ({run.crawler}) is {run.status} and {never}"
         kind, since = FindingKind.NOT_STARTED, _later(run.attempt_at or run.created_at, workflow)
     else:
@@ -100,11 +100,11 @@ def judge_counted(run: LiveRun) -> AuditFinding | None:
     job = run.uncounted
     if job is None:
         return None
-    why = f"has no such {job.kind}" if job.state is None else f"has its {job.kind} as {job.state}, without this run"
-    spared = None if job.starting else f"left alone: Stop ends the run (crawlctl stop {run.run_id})"
+    why = f"has no such {job.kind}" if job.state is None else f"has its {job.kind} as {job.state} without this run"
+    spared = None if job.starting else f"not changed: Stop ends the run (crawlctl stop {run.run_id})"
     if job.state == JobState.QUEUED:
-        spared = f"left alone: a resume of the manager counts it; Stop ends the run (crawlctl stop {run.run_id})"
-    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, and {job.parent}, which began it, {why}"
+        spared = f"not changed: a resume of the manager records it; Stop ends the run (crawlctl stop {run.run_id})"
+    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but {job.parent}, which began it, {why}"
     evidence = {"parent": job.parent, job.kind: job.state, "status": run.status}
     more = {"workflow_id": job.workflow_id, "since": run.created_at, "spared": spared}
     return _of_run(run, FindingKind.NOT_COUNTED, f"run/{run.run_id}", detail, evidence, **more)
@@ -123,7 +123,7 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
     earlier = workflow.how in (None, "completed") or since < parent.updated_at
     if parent.owner_run_id is None and earlier:
         kind, since = FindingKind.NOT_STARTED, _later(parent.updated_at, workflow)
-        detail = f"{name} is {parent.status} and was never taken up by a workflow"
+        detail = f"{name} is {parent.status} and no workflow has ever taken it"
     else:
         kind, detail = FindingKind.NO_WORKFLOW, f"{name} is {parent.status}, but its workflow {_how(workflow)}"
         evidence["closed"] = workflow.how
@@ -140,7 +140,7 @@ def judge_unreadable(what: str, number: int, why: str) -> AuditFinding:
 def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditFinding:
     """Return the finding for a schedule that Temporal has with another definition, or has although it is deleted."""
     detail = (
-        f"schedule {name!r} {how}, and Temporal has not been told; /readyz of the workers of the role audit says why"
+        f"schedule {name!r} {how}, but Temporal does not know this; /readyz of the workers of the role audit says why"
     )
     return _finding(FindingKind.NOT_TOLD, f"schedule/{schedule_id}", detail, {"schedule": name}, since=since)
 
@@ -148,7 +148,7 @@ def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditF
 def judge_unfired(schedule_id: int, name: str, due: Sequence[datetime]) -> AuditFinding:
     """Return the finding for due times of a schedule, in order, without a recorded firing and without a workflow."""
     first, last = due[0].isoformat(), f" to {due[-1].isoformat()}" if len(due) > 1 else ""
-    detail = f"schedule {name!r} was due {first}{last} ({len(due)} times), and Temporal did not fire"
+    detail = f"schedule {name!r} was due {first}{last} ({len(due)} times), but Temporal did not fire"
     about, evidence = f"schedule/{schedule_id}/{first}", {"schedule": name, "count": len(due)}
     return _finding(FindingKind.NOT_FIRED, about, detail, evidence, since=due[0])
 
@@ -197,7 +197,7 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
         evidence |= {"run_uid": seen.run_uid, "recorded_run_uid": recorded.run_uid}
     elif _is_another(seen, recorded):
         of = f"object {recorded.uid}" if recorded.uid is not None else "no object"
-        detail = f"{name} {does} as object {seen.uid}, and the row under its name ({recorded.status}) is of {of}"
+        detail = f"{name} {does} as object {seen.uid}, but the row of its name ({recorded.status}) belongs to {of}"
         kind, task_id, spared = FindingKind.ORPHAN, recorded.task_id, _ANOTHER
         evidence |= {"recorded": recorded.status, "run": recorded.run_status, "recorded_uid": recorded.uid}
     else:
@@ -235,7 +235,7 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding 
     uids, spared = {}, _UNKNOWN
     if row_uid is not None:
         run = RunRef(workflow.run_id, row_uid)
-        detail = run.foreign(f"what workflow {workflow.workflow_id!r} works for", workflow.run_uid)
+        detail = run.foreign(f"workflow {workflow.workflow_id!r}", workflow.run_uid)
         uids, spared = {"run_uid": workflow.run_uid or "-", "recorded_run_uid": row_uid}, _FOREIGN
     return _of_workflow(workflow, FindingKind.NO_ROW, detail, uids, spared=spared, unknown=True)
 
@@ -250,7 +250,7 @@ def judge_deliveries(run: EndedRun) -> AuditFinding | None:
     missing = [name for name, done in delivered.items() if not done]
     if not missing:
         return None
-    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, and not delivered: {', '.join(missing)}"
+    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but not delivered: {', '.join(missing)}"
     about, evidence = f"run/{run.run_id}/{run.attempt}", {"missing": missing, "status": run.status}
     return _of_run(run, FindingKind.UNDELIVERED, about, detail, evidence, since=run.ended_at)
 

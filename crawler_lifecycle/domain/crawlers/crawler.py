@@ -221,7 +221,7 @@ def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[s
         if before != n:
             raise InvalidRequest(
                 f"tasks[{n}]: the same arguments as tasks[{before}], and crawler {crawler.name!r} does not split its "
-                "work, so both would do all of it; start it without tasks, or give each task arguments of its own"
+                "work, so both would do the same work; start it without tasks, or give each task its own arguments"
             )
 
 

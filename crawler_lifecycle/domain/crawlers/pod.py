@@ -241,7 +241,7 @@ class PodOptions:
             why = f"has {_PRODUCT!r}, which our own pods have; choose another"
             _refuse(posing, "kubernetes.labels", name, why)
         displaces = (self.priority_class or "").startswith(("system-", _PRODUCT))
-        why = "is for what crawls must not displace; name another"
+        why = "is reserved, because crawls must not displace such pods; name another class"
         _refuse(displaces, "kubernetes.priority_class", self.priority_class, why)
         for key, given in (("priority_class", self.priority_class), ("queue", self.queue)):
             if given is not None:

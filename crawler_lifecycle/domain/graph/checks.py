@@ -120,7 +120,7 @@ def check_json(where: str, value: object, most: int) -> int:
 
     Raises ``InvalidRequest`` for a size above ``most``, and for a value that JSON cannot represent exactly.
     """
-    cure = "give a JSON object: text keys, no NaN, no value that holds itself"
+    cure = "give a JSON object: text keys, no NaN, no value that contains itself"
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         size = len(text.encode())
@@ -132,7 +132,7 @@ def check_json(where: str, value: object, most: int) -> int:
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidRequest(f"{where}: this is no JSON ({error}); {cure}") from None
     if not same:
-        raise InvalidRequest(f"{where}: this would come back as something else; {cure}")
+        raise InvalidRequest(f"{where}: JSON would change this value; {cure}")
     return size
 
 
@@ -178,7 +178,7 @@ def link(
     parents = []
     for number, path in enumerate(paths, first):
         if path in numbers:
-            raise InvalidRequest(f"step {shown(path)}: there is such a step; names are unique in their level")
+            raise InvalidRequest(f"step {shown(path)}: it exists already; names are unique in their level")
         if prefix:
             _check_path(path)
         above, _, _ = path.rpartition("/")
@@ -186,7 +186,7 @@ def link(
         if above and parents[-1] is None:
             raise InvalidRequest(f"step {shown(path)}: there is no graph {shown(above)} before it; send that first")
         if above and above != below and not holds(numbers[above]):
-            late = "takes no steps (it has ended, or is no graph); append it elsewhere"
+            late = "takes no new steps, because it has ended or is no graph; append the step elsewhere"
             text = "is no graph; only a graph holds other steps" if numbers[above] >= first else late
             raise InvalidRequest(f"step {shown(path)}: {shown(above)} {text}")
         numbers[path] = number
@@ -249,7 +249,7 @@ def _check_path(path: object) -> None:
     for name in names:
         check_name(name, "step" if len(names) == 1 else f"step {str(path)[:NAME_MAX]!r}")
     if len(str(path)) > PATH_MAX:
-        raise refusal("step", path, f"a name with those of the graphs it is in has at most {PATH_MAX} characters")
+        raise refusal("step", path, f"its path, with the graphs around it, has at most {PATH_MAX} characters")
     if len(names) > DEPTH_MAX:
         raise refusal("step", path, f"graphs may be {DEPTH_MAX} levels deep; build fewer levels")
 

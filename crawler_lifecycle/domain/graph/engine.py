@@ -173,7 +173,7 @@ class Graph:
             grafter = self.steps[below]
             if not grafter.graft or grafter.state is not StepState.EXECUTING:
                 raise InvalidRequest(
-                    f"step {shown(grafter.path)}: only a step that was added to graft, and executes, takes a graft"
+                    f"step {shown(grafter.path)}: only an executing step with graft=True may graft steps"
                 )
             prefix = grafter.path
         check_pools(specs, self.options, "" if prefix is None else f"{prefix}/")
@@ -246,8 +246,8 @@ class Graph:
         for number in chosen:
             if self.steps[number].ending:
                 raise InvalidRequest(
-                    f"step {shown(self.steps[number].path)}: it was cancelled, and something of it may run still; "
-                    "retry it when it is not ending any more"
+                    f"step {shown(self.steps[number].path)}: it was cancelled and may still run; "
+                    "retry it after it has ended"
                 )
         self._check_retried(chosen)
         if cascade:

@@ -103,7 +103,7 @@ def encode_pages(spec: GraphSpec) -> list[bytes]:
         size += len(one) + 1
     pages.append(head + b",".join(now) + b"]}")
     if len(pages) > PAGES_MAX:
-        cure = "keep large arguments elsewhere and give their place"
+        cure = "store large arguments elsewhere and give their location"
         raise InvalidRequest(f"steps: {len(pages)} pages of {PAGE_BYTES} bytes are more than {PAGES_MAX}: {cure}")
     return pages
 

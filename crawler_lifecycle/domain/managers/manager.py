@@ -493,8 +493,8 @@ def yields_behind(page: Page, position: int) -> list[SourceItem]:
     items = [item for item in page.items if item.position > position]
     if [item.position for item in items] != list(range(position + 1, page.position + 1)):
         raise InvalidRequest(
-            f"items: the source is at position {position}; the next page has to go on from there to its own position "
-            f"{page.position}, and leave nothing out"
+            f"items: the source is at position {position}; the next page must have every position from there to its "
+            f"own position {page.position}"
         )
     return items
 
@@ -510,23 +510,23 @@ def new_numbers(decision: Decision, next_seq: int, numbers: Mapping[int, int | N
     own = {**numbers, **{one.ref: one.seq for one in decision.added}}
     picked = decision.picked
     if len({pick.item_id for pick in picked}) != len(picked) or any(pick.item_id not in own for pick in picked):
-        raise InvalidRequest("item_id: a pick of nothing, or of the same job again")
+        raise InvalidRequest("item_id: a picked job is unknown, or was picked twice")
     for pick in picked:
         if own[pick.item_id] not in (None, pick.seq):
             raise InvalidRequest(f"seq: {pick.seq} is not the number of job {pick.item_id}; it has {own[pick.item_id]}")
     new = [pick.seq for pick in picked if own[pick.item_id] is None]
     new += [one.seq for one in decision.added if one.seq is not None and one.retry == 0]
     if new and min(new) < next_seq:
-        raise Overtaken(f"Number {min(new)} was given since the facts were read; the next cycle decides anew")
+        raise Overtaken(f"Another cycle has used the number {min(new)}; the next cycle decides again")
     if sorted(new) != list(range(next_seq, next_seq + len(new))):
-        raise InvalidRequest(f"seq: the numbers of new jobs go on from {next_seq}, each once")
+        raise InvalidRequest(f"seq: the numbers of new jobs must continue from {next_seq}, each once")
     return set(new)
 
 
 def _check_added(decision: Decision, next_seq: int) -> None:
     refs = [one.ref for one in decision.added]
     if len(set(refs)) != len(refs) or any(ref >= 0 for ref in refs):
-        raise InvalidRequest("ref: each added job has a negative one of its own")
+        raise InvalidRequest("ref: each added job needs its own negative number")
     for one in decision.added:
         given = one.seq is not None and 0 < one.seq < next_seq
         if one.retry < 0 or (one.retry > 0 and not given):

@@ -51,22 +51,22 @@ def decide(c: Circumstances) -> tuple[Decision, str | None]:
     if c.paused is not None and not c.asked:
         return Decision.PAUSED, c.paused
     if c.late_s > c.allowed_s and not c.asked:
-        why = f"it came {c.late_s:.0f} s late, and at most {c.allowed_s:g} s are caught up"
+        why = f"it was {c.late_s:.0f} s late, and at most {c.allowed_s:g} s are allowed (catch_up_s)"
         return Decision.MISSED, f"{why}; Backfill begins it (crawlctl schedule backfill)"
     if c.overlap is Overlap.STOP_PREVIOUS and c.next_due is not None and not c.asked:
         return Decision.SKIPPED_OVERLAP, gave_way(c.next_due)
     if not c.previous_live or c.overlap is Overlap.ALLOW:
         return Decision.STARTED, None
     if c.overlap is Overlap.SKIP:
-        return Decision.SKIPPED_OVERLAP, "what the previous due time began had no verdict when it came"
+        return Decision.SKIPPED_OVERLAP, "the target of the previous due time had no verdict then"
     if c.overlap is Overlap.QUEUE:
-        return Decision.QUEUED, "it was queued behind what the previous due time began"
-    return Decision.QUEUED, "it was queued: what the previous due time began had to be stopped first"
+        return Decision.QUEUED, "it was queued behind the target of the previous due time"
+    return Decision.QUEUED, "it was queued, because the target of the previous due time had to be stopped first"
 
 
 def gave_way(next_due: str) -> str:
     """Return the reason why a due time begins nothing: the next due time would stop its target at once."""
-    return f"it was due again, at {next_due}, before this had begun (overlap: stop_previous)"
+    return f"it was due again, at {next_due}, before its target had begun (overlap: stop_previous)"
 
 
 def too_many_failures(verdicts: list[bool], most: int | None) -> str | None:
@@ -76,4 +76,4 @@ def too_many_failures(verdicts: list[bool], most: int | None) -> str | None:
     """
     if most is None or len(verdicts) < most or not all(verdicts[:most]):
         return None
-    return f"the last {most} failed (pause_after_failures); Resume lets it go on (crawlctl schedule resume)"
+    return f"the last {most} targets failed (pause_after_failures); Resume starts it again (crawlctl schedule resume)"

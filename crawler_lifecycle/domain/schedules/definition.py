@@ -190,7 +190,7 @@ class ScheduleSpec:
     def _check_target(self) -> None:
         given = [kind for kind in TargetKind if getattr(self, kind) is not None]
         if len(given) != 1:
-            raise InvalidRequest("run: give exactly one of run, manager and graph: what the schedule begins")
+            raise InvalidRequest("run: give exactly one of run, manager and graph as the target")
         check_own(self.kind, self.target)
         size = len(json.dumps(self.target))
         if size > TARGET_BYTES:
@@ -202,7 +202,7 @@ class ScheduleSpec:
         read_zone(self.time_zone)
         gap = self.every_s if self.every_s is not None else smallest_gap_s(self.calendars())
         if self.offset_s and (self.every_s is None or self.offset_s >= self.every_s):
-            raise refusal("offset_s", self.offset_s, "it goes with every_s, and is smaller")
+            raise refusal("offset_s", self.offset_s, "give it only with every_s, and smaller than every_s")
         if self.jitter_s >= gap:
             raise refusal("jitter_s", self.jitter_s, f"give less than the {gap} s between two due times")
         for name in ("start_at", "end_at"):
@@ -235,9 +235,9 @@ def check_own(kind: TargetKind, given: Container[str]) -> None:
 def check_schedule_name(name: str) -> None:
     """Raise ``InvalidRequest`` unless the text may be the name of a schedule."""
     if not SCHEDULE_NAME.fullmatch(name):
-        raise refusal("name", name, f"give at most {NAME_MAX} letters, digits and _ . -; the first one no sign")
+        raise refusal("name", name, f"give at most {NAME_MAX} letters, digits and _ . -; begin with a letter or digit")
     if name == NAME_OF_FORM:
-        raise refusal("name", name, f"/schedules/{NAME_OF_FORM} is the form that makes one; give another name")
+        raise refusal("name", name, f"/schedules/{NAME_OF_FORM} is the page of the form; give another name")
 
 
 def due_text(due_at: datetime) -> str:

@@ -108,15 +108,15 @@ def _inner(address: Address) -> list[Address]:
 
 def _kind(address: Address) -> str | None:
     if address.is_loopback:
-        return "of this machine itself"
+        return "an address of this machine"
     if address.is_link_local:
         return "link-local, where clouds keep metadata of machines"
     if address.is_multicast:
-        return "for many receivers"
+        return "a multicast address"
     if any(address.version == one.version and address in one for one in _INNER):
-        return "of a cloud's own services"
+        return "an address of a cloud's own services"
     if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address in _NAT64):
         return None  # the IPv4 address in it decides
     special = any(address.version == one.version and address in one for one in _SPECIAL)
     public = address.is_global and not special and (address.version == 4 or address in _PUBLIC6)
-    return None if public else "private, or of no network"
+    return None if public else "private or reserved"

@@ -66,7 +66,7 @@ def check_webhook_name(name: object) -> None:
     if not isinstance(name, str) or not WEBHOOK_NAME.fullmatch(name):
         raise refusal("name", name, f"give 1 to {NAME_MAX} letters, digits, dots, dashes and underscores")
     if name == NAME_OF_FORM:
-        raise refusal("name", name, f"/webhooks/{NAME_OF_FORM} is the form that makes one; give another name")
+        raise refusal("name", name, f"/webhooks/{NAME_OF_FORM} is the page of the form; give another name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +190,4 @@ def cure(name: str, through_seq: int, *, fails: bool) -> str:
     resume, stuck = f"crawlctl webhook resume {name}", through_seq + 1
     if not fails:
         return f"{resume}, or delete it"
-    return f"mend the receiver, then {resume}; to leave event {stuck} out, and it alone: {resume} --skip-event {stuck}"
+    return f"repair the receiver, then {resume}; to skip only event {stuck}: {resume} --skip-event {stuck}"

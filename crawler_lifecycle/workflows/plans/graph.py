@@ -184,7 +184,7 @@ class FunctionCalls:
 
 
 def call_batch(order: BatchOrder, pool: str | None, seconds: float | None = None) -> ActivityHandle[Any]:
-    """Start the activity that calls functions in a pool of workers. A cancelled one ends when the worker confirms it."""
+    """Start the activity that calls functions in a pool of workers. It is cancelled when the worker confirms it."""
     options = config(GraphBatchActivities.run_graph_batch.__name__)
     options["task_queue"] = names.functions_queue(pool)
     options["cancellation_type"] = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
@@ -284,7 +284,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     def _check(self, kind: type[CancelSteps | RetrySteps | AppendSteps], order: Any) -> None:
         self._read(kind, order)
         if self._s.ended or self._stop_wanted():
-            raise refused(f"graph {self._s.graph_id} ends; wait for its end, and send the command to the gateway")
+            raise refused(f"graph {self._s.graph_id} is ending; wait for its end, then send the command to the gateway")
 
     async def _change(self, order: CancelSteps | RetrySteps | AppendSteps) -> int:
         def carry_out(request_id: str) -> Awaitable[int]:
@@ -443,7 +443,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         ended = await self._ended(GraphActivities.end_graph, order, self._stop_changed)
         if ended is None:
             s.state, s.next_at = GraphState.EXECUTING, None
-            await pause(PASS_LEAST_S, self._stop_changed, "runs that came to life")
+            await pause(PASS_LEAST_S, self._stop_changed, "runs that became live")
             return
         s.state, s.cause, s.waiting = ended.state, ended.cause, None
         s.ended = s.inbox.closed = True

@@ -94,7 +94,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         read_update(AddJobs, page)
         if self._s.outcome is not None or self._s.over is not None or self._stop_wanted():
             raise refused(
-                f"manager {self._s.manager_id} ends and takes no more jobs; wait for its end, then start it again"
+                f"manager {self._s.manager_id} is ending and takes no more jobs; wait for its end, then start it again"
             )
 
     @workflow.query(name=names.QUERY_STATUS, description="The manager as its workflow sees it now")
@@ -150,7 +150,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
                 return
             if error.type != InvalidRequest.code:
                 raise
-            s.over = ManagerEnded(RunStatus.FAILED, "failed", f"What its class decided cannot be: {error.message}")
+            s.over = ManagerEnded(RunStatus.FAILED, "failed", f"The decision of its class is invalid: {error.message}")
             return
         s.took(answer, workflow.now())
         publish(s)
@@ -309,7 +309,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         ended = await self._ended(ManagingActivities.end_manager, order, wake)
         if ended is None:
             s.gone, s.passes = False, 0
-            await pause(PASS_LEAST_S, wake, "runs that came to life")
+            await pause(PASS_LEAST_S, wake, "runs that became live")
             return
         s.status, s.outcome, s.cause = ended.status, ended.outcome, ended.cause
         s.waiting, s.inbox.closed = None, True
