@@ -143,7 +143,7 @@ def check_text(field: str, value: object, most: int = SAID_MAX, *, needed: bool 
     """Raise ``InvalidRequest`` unless the text can be stored and sent. ``None`` is allowed unless it is ``needed``."""
     if (needed or value is not None) and not travels(value, most):
         cure = f"give a text of 1 to {most} characters without control characters"
-        raise refusal(field, value, f"{cure}, {TRAVEL_MAX} bytes as JSON at most (outside of ASCII 6 or 12 for each)")
+        raise refusal(field, value, f"{cure}, at most {TRAVEL_MAX} bytes as JSON (outside of ASCII, 6 or 12 for each)")
 
 
 def check_request_id(value: object) -> None:

@@ -21,7 +21,7 @@ RUNS, RUNS_MIN = 10, 3
 SAID_MAX = 5
 #: Cached because all tasks of a run have the same field names.
 _travels = lru_cache(4 * NAMES_MAX)(travels)
-_PART = Bound(0, 1, above=True, cure=": the part of the usual share that is demanded")
+_PART = Bound(0, 1, above=True, cure=": the required part of the usual share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,10 @@ def _violations(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[s
         known.sort()
         usual = (known[len(known) // 2] + known[~len(known) // 2]) / 2  # their median
         least = part * usual
-        if least - share > 1e-9:  # shares are rounded
+        if least - share > 1e-9:  # a tolerance, because shares are rounded
             digits = next((n for n in range(3) if round(100 * share, n) < round(100 * least, n)), 3)
             has, had, needs = (f"{100 * one:.{digits}f} %" for one in (share, usual, least))
             yield (
-                f"{name}: {has} of {coverage.items:,} items have it, usual are {had} "
+                f"{name}: {has} of {coverage.items:,} items have it, the usual share is {had} "
                 f"(median of {len(known)} runs), expected at least {needs}"
             )

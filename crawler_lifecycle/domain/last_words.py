@@ -32,16 +32,16 @@ _ERROR_LINES = (
         r"(?:Uncaught |Caused by: |Exception in thread \".*?\" |Unhandled exception\. )?"
         r"(?P<told>(?:[\w$]+\.)*[\w$]*(?:Error|Exception|Interrupt|Timeout)(?: \[\w+\])?(?:: .*)?)$"
     ),
-    # Go, Rust, git and many others
+    # messages of Go, Rust, git and many other programs
     re.compile(
         r"(?P<told>(?:panic|fatal|error|(?:fatal|PHP Fatal|Fatal Python) error|thread '.*' panicked at)[: ].+)$"
     ),
-    # shells
+    # messages of shells
     re.compile(
         r"(?P<told>(?:\S+: ){1,3}(?:.*command not found(?:: \S+)?|\S+: not found"
         r"|.*: (?:No such file or directory|Permission denied)))$"
     ),
-    # loggers, such as Scrapy's; without their time, because equal errors should give equal lines
+    # lines of loggers, such as Scrapy's; without their time, because equal errors should give equal lines
     re.compile(
         r"(?!.{0,100}\b(?:DEBUG|INFO|WARN(?:ING)?)\b)(?:.{0,100}?[\s\[])?"
         r"(?:CRITICAL|ERROR|FATAL)\]?[:\s]\s*(?P<told>\S.*)$"

@@ -184,7 +184,7 @@ def marked_through(value: object) -> int:
 
 
 def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
-    """Return the highest number of an event of the run that may be removed; ``None``: none was removed."""
+    """Return the number up to which events of the run may have been removed; ``None``: none were removed."""
     marks = [marked_through(one["value"]) for one in properties if one["name"] == PROPERTY_PRUNED]
     return max(marks, default=None)
 

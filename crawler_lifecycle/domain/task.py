@@ -177,7 +177,7 @@ class TaskState:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The way in which a task ended."""
+    """The end of a task: its status, its outcome and its cause."""
 
     status: TaskStatus
     outcome: str
@@ -273,8 +273,8 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
     if stop is not None and stop.limit is None:
         by = f" by {stop.requested_by}" if stop.requested_by else ""
         if stop.escalated:
-            return Ending(TaskStatus.CANCELLED, "cancel_timeout", f"Stop asked{by}, then forced, {how}")
-        return Ending(TaskStatus.CANCELLED, "cancelled", f"Stop asked{by}, {how}")
+            return Ending(TaskStatus.CANCELLED, "cancel_timeout", f"Stop requested{by}, then forced, {how}")
+        return Ending(TaskStatus.CANCELLED, "cancelled", f"Stop requested{by}, {how}")
     if stop is not None and stop.limit is not None:
         cause = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}, {how}"
         return Ending(TaskStatus.FAILED, stop.limit, cause, retryable=stop.limit != "timed_out")
@@ -296,7 +296,7 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
 def _beside(end: End) -> str:
     """Return words about a problem that came along with a crawler's own success; empty: there was none."""
     if end.reason == "OOMKilled":
-        return ", although the kernel killed a process of it for memory"
+        return ", although the kernel killed one of its processes for memory"
     if end.disruption is not None:
         return f", although it was being ended from outside{f' ({end.message})' if end.message else ''}"
     if end.reason == POD_FAILED:

@@ -137,7 +137,7 @@ class _Tree:
             return int(value)
         if isinstance(value, float):
             if value - value != 0:
-                raise self._no(path, f"{float(value)} is no number that JSON has; give None")
+                raise self._no(path, f"{float(value)} is no number in JSON; give None")
             return float(value)
         if isinstance(value, list | tuple | Mapping):
             return self._container(value, path)
@@ -147,9 +147,7 @@ class _Tree:
         if id(value) in self._open:
             raise self._no(path, "it contains itself; give a value without a cycle")
         if len(path) >= DEPTH_MAX:
-            raise self._no(
-                path[:10], f"more than {DEPTH_MAX} lists and dictionaries within one another; make it flatter"
-            )
+            raise self._no(path[:10], f"more than {DEPTH_MAX} levels of lists and dictionaries; give fewer levels")
         self._open.add(id(value))
         found: Any
         if isinstance(value, Mapping):
@@ -209,10 +207,10 @@ def _untagged(found: dict[str, Any]) -> Any:
     except (KeyError, TypeError, ValueError, ArithmeticError):
         known = ", ".join(_OF_TEXT)
         raise NoValue(
-            f"{{{key!r:.40}: {value!r:.60}}} is no value; the only key of a dictionary may begin with $ "
-            f"only as a type ({known}); put another $ before any other such key"
+            f"{{{key!r:.40}: {value!r:.60}}} is no value; a single key that begins with $ must name a type "
+            f"({known}); put another $ before any other such key"
         ) from None
 
 
 def _refused(text: str) -> object:
-    raise NoValue(f"{text} is no number that JSON has")
+    raise NoValue(f"{text} is no number in JSON")

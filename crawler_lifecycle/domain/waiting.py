@@ -117,11 +117,11 @@ def _stop(s: Standing) -> str | None:
     if not s.stop_heard:
         return f"{what}: no workflow has acted on it yet"
     if s.tasks is None:
-        return f"{what}: until its tasks are proved to have ended"
+        return f"{what}: its tasks are not proved to have ended"
     active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
     if not active:
         queued = s.tasks.get("QUEUED", 0)
-        return f"{what}: {_tasks(queued)} may still be on the way to the cluster" if queued else f"{what}: the verdict"
+        return f"{what}: {_tasks(queued)} may still be created" if queued else f"{what}: the verdict is missing"
     named = [str(index) for index in s.unproved[:NAMED_MAX]]
     which = f" (index {', '.join(named)}{' …' if active > len(named) else ''})" if named else ""
     return f"{what}: {_tasks(active)}{which} not yet proved to have ended"

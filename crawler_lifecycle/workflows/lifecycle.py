@@ -134,7 +134,7 @@ class CrawlerLifecycleWorkflow:
         """Return the state of the run that its workflow knows."""
         return self._s.snapshot()
 
-    @workflow.query(name=names.QUERY_RECORD, description="What it knows of the run's row, for a database that lost it")
+    @workflow.query(name=names.QUERY_RECORD, description="The data of the run's row, for a database that lost it")
     def record(self) -> WorkflowRecord:
         """Return the data of the run's row that the workflow knows."""
         return self._s.record()
@@ -454,7 +454,7 @@ class CrawlerLifecycleWorkflow:
             await best_effort(s, step)
             s.completed += 1
         export = await best_effort(s, CompletionActivities.export_supporting_files)
-        if s.parent is not None and names.graph_key_of(s.parent) is not None:  # its step waits for the archive
+        if s.parent is not None and names.graph_key_of(s.parent) is not None:  # a graph waits for the archive
             await tell(s.parent, names.SIGNAL_WAKE, None, s.inbox)
         # Updates that came late are answered (with a refusal) before the workflow ends.
         await workflow.wait_condition(workflow.all_handlers_finished)

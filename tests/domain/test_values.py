@@ -107,7 +107,7 @@ for _ in range(50):
     WIDE = [WIDE, WIDE]
 
 REFUSED: dict[str, tuple[object, str]] = {
-    "NaN": ({"a": [1, math.nan]}, r"value\['a'\]\[1\]: nan is no number that JSON has; give None"),
+    "NaN": ({"a": [1, math.nan]}, r"value\['a'\]\[1\]: nan is no number in JSON; give None"),
     "infinity": (-math.inf, "-inf is no number"),
     "decimal NaN": (Decimal("sNaN"), "sNaN is no number"),
     "recursive": (HOLDS_ITSELF, r"value\[1\]\['again'\]: it contains itself"),

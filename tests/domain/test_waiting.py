@@ -91,12 +91,15 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     ),
     "a stop during a deployment": (
         replace(STOPPED, tasks={"QUEUED": 1}),
-        "stop by ann asked for 40 s ago: 1 task may still be on the way to the cluster",
+        "stop by ann asked for 40 s ago: 1 task may still be created",
     ),
-    "a stop that is proved": (replace(STOPPED, tasks={"CANCELLED": 1}), "stop by ann asked for 40 s ago: the verdict"),
+    "a stop that is proved": (
+        replace(STOPPED, tasks={"CANCELLED": 1}),
+        "stop by ann asked for 40 s ago: the verdict is missing",
+    ),
     "a stop in a list": (
         replace(STOPPED, tasks=None),
-        "stop by ann asked for 40 s ago: until its tasks are proved to have ended",
+        "stop by ann asked for 40 s ago: its tasks are not proved to have ended",
     ),
     "a stop while the cluster is away": (
         replace(STOPPED, look_error="503", look_error_since=before(35)),

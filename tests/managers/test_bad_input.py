@@ -48,7 +48,7 @@ NO_JOBS = [
     ({"page": 1, "project_id": 1.5}, "project_id: 1.5 is not allowed"),
     ({"page": "x" * 70_000}, "bytes of JSON"),
     ({"page": "a\0b"}, "spider_args.page: 'a\\x00b' is not allowed; leave out the NUL character"),
-    ({"page": "\ud800"}, "leave out the NUL character and halves of surrogate pairs"),
+    ({"page": "\ud800"}, "leave out NUL characters and lone surrogates"),
     ({"page": 1, "tags": ["a\0"]}, "tags[0]: 'a\\x00' is not allowed"),
     ({"x" * 500: object}, "spider_args.xxx"),
     ({"page": threading.Lock()}, "TypeError: cannot pickle"),

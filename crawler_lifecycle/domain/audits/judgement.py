@@ -100,7 +100,7 @@ def judge_counted(run: LiveRun) -> AuditFinding | None:
     job = run.uncounted
     if job is None:
         return None
-    why = f"has no such {job.kind}" if job.state is None else f"has its {job.kind} as {job.state} without this run"
+    why = f"has no such {job.kind}" if job.state is None else f"has the {job.kind} ({job.state}) without this run"
     spared = None if job.starting else f"not changed: Stop ends the run (crawlctl stop {run.run_id})"
     if job.state == JobState.QUEUED:
         spared = f"not changed: a resume of the manager records it; Stop ends the run (crawlctl stop {run.run_id})"

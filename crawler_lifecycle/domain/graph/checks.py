@@ -95,7 +95,7 @@ def check_step(step: StepSpec) -> None:
     for dep in step.deps:
         check_name(dep, f"{where}: deps")
     if step.kind is StepKind.GRAPH and (step.resources or step.not_before):
-        raise refusal(f"{where}: {'resources' if step.resources else 'not_before'}", "set", "set it at its steps")
+        raise refusal(f"{where}: {'resources' if step.resources else 'not_before'}", "set", "set it at the steps in it")
     if len(step.resources) > ALTERNATIVES_MAX:
         raise refusal(f"{where}: resources", len(step.resources), f"give at most {ALTERNATIVES_MAX} alternatives")
     for one in step.resources:
@@ -187,7 +187,7 @@ def link(
             raise InvalidRequest(f"step {shown(path)}: there is no graph {shown(above)} before it; send that first")
         if above and above != below and not holds(numbers[above]):
             late = "takes no new steps, because it has ended or is no graph; append the step elsewhere"
-            text = "is no graph; only a graph holds other steps" if numbers[above] >= first else late
+            text = "is no graph; only a graph can contain other steps" if numbers[above] >= first else late
             raise InvalidRequest(f"step {shown(path)}: {shown(above)} {text}")
         numbers[path] = number
     found = [_link(*one, numbers, check_deps) for one in zip(paths, steps, parents, strict=True)]

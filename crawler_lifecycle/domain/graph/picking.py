@@ -294,11 +294,11 @@ def _dependencies(spread: Propagation, number: int) -> str:
 def _capacity(spread: Propagation, capacity: Capacity, step: Step) -> str:
     if step.batch is not None:
         whose = "role plans" if step.queue is None else f"pool {shown(step.queue)}"
-        return f"it was given to the workers of the {whose}, and waits for one that is free"
+        return f"it waits for a free worker of the {whose}"
     full = capacity.full(step)
     if full is not None:
         where = "the graph" if full == WHOLE else shown(spread.steps[full].path)
-        return f"it waits for one of the {capacity.cap(full)} places of {where}"
+        return f"it waits for one of the {capacity.cap(full)} slots of {where}"
     if step.resources and capacity.alternative(step) is None:
         needs = [
             " and ".join(f"{need} of {name} ({capacity.free[name]} free)" for name, need in one.items())

@@ -75,9 +75,9 @@ class Picture:
     nodes: Sequence[Node]
     edges: Sequence[tuple[str, str]]
     left_out: int = 0
-    """Nodes beyond ``NODES_MAX``."""
+    """The number of nodes beyond ``NODES_MAX``, which are left out."""
     edges_left_out: int = 0
-    """Edges beyond ``EDGES_MAX``."""
+    """The number of edges beyond ``EDGES_MAX``, which are left out."""
 
 
 def label(step: Drawn) -> str:

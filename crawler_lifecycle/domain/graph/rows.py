@@ -43,7 +43,7 @@ class Step:
     attempt: int = 0
     """The number of executions of this step that have begun, over all attempts of the graph."""
     tries: int = 0
-    """The tries that count against ``max_attempts``; a retry by a person starts the count again."""
+    """The number of tries that count against ``max_attempts``. A retry by a person resets it to 0."""
     not_before: datetime | None = None
     batch: int | None = None
     """The number of the call that alone may begin the step, until the step ends or the call has answered. ``None``

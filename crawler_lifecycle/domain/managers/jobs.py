@@ -131,7 +131,7 @@ def params_of(job: Job) -> dict[str, Any]:
 def retry_params(params: Mapping[str, Any], retry: int, key: str, override: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of a job's next try (S-58, S-59). ``override``: the result of ``get_retry_override``."""
     if not isinstance(override, Mapping):
-        raise refusal("get_retry_override", override, "answer a dictionary of what is to change, or {}")
+        raise refusal("get_retry_override", override, "return a dictionary of the changed parameters, or {}")
     change = deepcopy(dict(override))
     made = deepcopy(dict(params))
     tags = [tag for tag in made.get("tags") or [] if not str(tag).startswith(RETRIED_FROM)]
@@ -208,7 +208,7 @@ def _texts(field_name: str, values: Mapping[Any, Any]) -> dict[str, str]:
 def _check_text(field_name: str, text: str) -> str:
     """Return the text. Raises ``InvalidRequest`` unless every process and database accepts it."""
     if "\0" in text or (not text.isascii() and text != text.encode("utf-8", "replace").decode()):
-        raise refusal(field_name, text, "leave out the NUL character and halves of surrogate pairs")
+        raise refusal(field_name, text, "leave out NUL characters and lone surrogates")
     return text
 
 

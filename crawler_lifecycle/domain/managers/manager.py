@@ -183,7 +183,9 @@ class AddJobs:
         check_request_id(self.request_id)
         size = len(json.dumps([asdict(job) for job in self.jobs]))
         if len(self.jobs) > PAGE_ITEMS or size > PAGE_BYTES:
-            text = f"jobs: {len(self.jobs)} of {size} bytes are too many; give at most {PAGE_ITEMS} of {PAGE_BYTES}"
+            text = (
+                f"jobs: {len(self.jobs)} of {size} bytes are too many; give at most {PAGE_ITEMS} and {PAGE_BYTES} bytes"
+            )
             raise InvalidRequest(text)
 
 

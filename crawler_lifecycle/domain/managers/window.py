@@ -34,7 +34,7 @@ class Rules:
 
     cap: float
     may_start: Callable[[Job], bool] = lambda job: True
-    """``can_schedule_job_with_params``."""
+    """The method ``can_schedule_job_with_params`` of the class."""
     spider_cap: Callable[[str], float | None] = lambda spider: None
     key_of: Callable[[Job], str | None] = lambda job: None
     """The key under which ``key_cap`` counts a job; ``None``: no key."""

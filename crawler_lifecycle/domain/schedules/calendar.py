@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.bounds import refusal
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-#: Days of each month, in the longest year.
+#: The number of days of each month in a leap year.
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _PART = re.compile(r"(?P<first>\*|[a-z0-9]+)(?:-(?P<last>[a-z0-9]+))?(?:/(?P<step>[0-9]{1,4}))?")
 _FIVE = "give five fields (minute hour day month weekday), such as 30 2 * * MON-FRI"
@@ -57,7 +57,7 @@ class OddDay:
     day: date
     oddity: Oddity
     local_time: str
-    """The first such time, ``HH:MM``."""
+    """The first such local time of the day, ``HH:MM``."""
 
 
 def read_cron(text: str) -> list[Calendar]:
@@ -108,7 +108,7 @@ def _field(cron: str, name: str, text: str, least: int, most: int, words: Sequen
             if words is _WEEKDAYS and match["last"] == "sun":
                 last = 7  # FRI-SUN: Sunday is the last day of the week here
         if step < 1 or last < first:
-            raise refusal("cron", cron, f"{part!r} is no {name}: a range goes upwards, in steps of at least 1")
+            raise refusal("cron", cron, f"{part!r} is no {name}: a range must go upwards, in steps of at least 1")
         found |= set(range(first, last + 1, step))
     return tuple(sorted(found))
 
@@ -138,7 +138,7 @@ def read_zone(name: str) -> ZoneInfo:
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         pass
-    raise refusal("time_zone", name, "give a zone of the IANA database, such as Europe/Berlin; UTC is always there")
+    raise refusal("time_zone", name, "give a zone of the IANA database, such as Europe/Berlin; UTC always exists")
 
 
 def due_minutes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[datetime]:
@@ -149,7 +149,7 @@ def due_minutes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, 
     at = after.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
     while at <= until:
         local = at.astimezone(zone)
-        quarter = at + timedelta(minutes=15 - local.minute % 15)  # clocks are set at full quarters
+        quarter = at + timedelta(minutes=15 - local.minute % 15)  # clocks change at full quarters of an hour
         if not any(one.has_day(local.date()) for one in calendars):
             midnight = at + timedelta(minutes=24 * 60 - 60 * local.hour - local.minute)
             at = midnight if midnight.astimezone(zone).utcoffset() == local.utcoffset() else quarter

@@ -23,7 +23,7 @@ class Decision(StrEnum):
 
     @property
     def begins(self) -> bool:
-        """Return whether something was begun, or will be."""
+        """Return whether this decision begins the target, now or later."""
         return self in (Decision.STARTED, Decision.QUEUED)
 
 

@@ -33,7 +33,7 @@ LIMITS: Mapping[str, Bound] = {
     "offset_s": Bound(0, YEAR_S, "seconds", whole=True),
     "jitter_s": Bound(0, DAY_S, "seconds", whole=True),
     "catch_up_s": Bound(10, YEAR_S, "seconds", whole=True),
-    "pause_after_failures": Bound(1, 1000, whole=True, or_none=True, cure=", or leave it out to go on for ever"),
+    "pause_after_failures": Bound(1, 1000, whole=True, or_none=True, cure=", or leave it out for no limit"),
 }
 
 

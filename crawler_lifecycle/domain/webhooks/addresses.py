@@ -60,7 +60,7 @@ class WebhookRules:
         if NUMBER.fullmatch(host):
             self.check_address(host, host)
         elif _INNER_NAME.fullmatch(host.lower()) and not here and not self.networks:
-            raise _refusal(host, "it is a name of an inner network")
+            raise _refusal(host, "it is a name of a private network")
         for one in spec.secrets:
             check_variable("secrets", one, self.env_prefix, f"{_SETTING}ENV_PREFIX")
 

@@ -1,4 +1,4 @@
-"""The definition of a webhook: its address, its events, and the secrets that sign them."""
+"""The definition of a webhook: its address, its events, and the secrets for their signatures."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def read_secret(reference: str, text: str | None) -> bytes:
         key = b""
     if not LEAST <= len(key) <= MOST:
         cure = f"whsec_ and {LEAST} to {MOST} random bytes in base64: echo whsec_$(openssl rand -base64 32)"
-        raise InvalidRequest(f"secrets: what the variable {name} holds is no secret of a webhook; give {cure}")
+        raise InvalidRequest(f"secrets: the value of the variable {name} is no secret of a webhook; give {cure}")
     return key
 
 

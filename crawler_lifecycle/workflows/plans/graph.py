@@ -254,7 +254,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         return await self._change(self._read(CancelSteps, order))
 
     @workflow.update(
-        name=names.UPDATE_RETRY_STEPS, description="Let steps begin anew (RetrySteps; nothing: all failed)"
+        name=names.UPDATE_RETRY_STEPS, description="Begin steps again (RetrySteps; nothing: all failed steps)"
     )
     async def retry_steps(self, order: Any = None) -> int:
         """Begin steps again. Return their number."""

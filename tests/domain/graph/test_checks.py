@@ -76,7 +76,7 @@ for _ in range(100_000):
         ([step("a", queue="a b")], r"queue: 'a b'"),
         ([step("a", max_parallel=3)], r"max_parallel: 3 is not allowed; set it at a group"),
         ([group("g", max_parallel=0)], r"max_parallel: 0"),
-        ([group("g", resources=({"db": "1"},))], r"resources: 'set' is not allowed; set it at its steps"),
+        ([group("g", resources=({"db": "1"},))], r"resources: 'set' is not allowed; set it at the steps in it"),
         ([crawl("a", graft=True)], r"graft: True is not allowed; only a function or a worker may graft"),
         *(
             ([step("a", resources=({"db": amount},))], r"resources: db: .* is not allowed; give an amount above 0")
