@@ -76,7 +76,7 @@ class Bound:
         """Return whether the value is an allowed number. A boolean is no number."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
             return False
-        # ``isfinite`` raises for an integer that is too large for a float, and the comparisons below do not.
+        # Only floats: ``isfinite`` raises an error for an integer that is too large for a float.
         if isinstance(value, float) and not math.isfinite(value):
             return False
         return value <= self.most and (value > self.least if self.above else value >= self.least)

@@ -392,7 +392,7 @@ def reconcile(
 
 
 def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent) -> Change:
-    """Return the change of a task that is gone after our own stop. It is requested: no loss and no correction."""
+    """Return the change of a task that is gone after our own stop. This end is no loss and no correction."""
     if stop.limit is None:
         outcome = "cancel_timeout" if stop.escalated else "cancelled"
         return Change(task.task_id, task.status, TaskStatus.CANCELLED, seen.changed_at, outcome, "Stopped and gone")

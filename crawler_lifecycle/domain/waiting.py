@@ -113,7 +113,7 @@ def _stop(s: Standing) -> str | None:
     if s.stop_at is None:
         return None
     who = f" by {s.stop_by}" if s.stop_by else ""
-    what = f"{'forced stop' if s.stop_force else 'stop'}{who} asked for{_for(s, s.stop_at, _AGO)}"
+    what = f"{'forced stop' if s.stop_force else 'stop'} requested{who}{_for(s, s.stop_at, _AGO)}"
     if not s.stop_heard:
         return f"{what}: no workflow has acted on it yet"
     if s.tasks is None:

@@ -371,7 +371,7 @@ class CrawlerLifecycleWorkflow:
             await ask_to_end(s)
         elif s.counts.active:
             await asyncio.gather(ask_to_end(s), self._cancel_queued())
-        else:  # this reads the counts again, and only then executing tasks may be known
+        else:  # ``_cancel_queued`` counts the tasks again, and may find executing tasks
             await self._cancel_queued()
             await ask_to_end(s)
 

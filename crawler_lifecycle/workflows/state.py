@@ -108,7 +108,7 @@ class Inbox:
         """Take over a stop that is already in the database. The gateway may have recorded it."""
         if intent is not None:
             before, self.stop = self.stop, intent if self.stop is None else intent.merged(self.stop)
-            # The signal of the same stop changes nothing any more. So a forced stop is marked as new here.
+            # The signal of this stop comes later and then brings no change. So mark a new force as a change here.
             self.changed = self.changed or (before is not None and self.stop.force and not before.force)
 
     def signal(

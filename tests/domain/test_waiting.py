@@ -79,31 +79,31 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     ),
     "a stop that nobody heard": (
         replace(STOPPED, stop_heard=False),
-        "stop by ann asked for 40 s ago: no workflow has acted on it yet",
+        "stop requested by ann 40 s ago: no workflow has acted on it yet",
     ),
     "a stop": (
         replace(STOPPED, unproved=[0, 3]),
-        "stop by ann asked for 40 s ago: 2 tasks (index 0, 3) not yet proved to have ended",
+        "stop requested by ann 40 s ago: 2 tasks (index 0, 3) not yet proved to have ended",
     ),
     "a stop of many": (
         replace(STOPPED, tasks={"STOPPING": 9, "CANCELLED": 5}, unproved=[0, 1, 2, 3, 4], stop_force=True),
-        "forced stop by ann asked for 40 s ago: 9 tasks (index 0, 1, 2, 3, 4 …) not yet proved to have ended",
+        "forced stop requested by ann 40 s ago: 9 tasks (index 0, 1, 2, 3, 4 …) not yet proved to have ended",
     ),
     "a stop during a deployment": (
         replace(STOPPED, tasks={"QUEUED": 1}),
-        "stop by ann asked for 40 s ago: 1 task may still be created",
+        "stop requested by ann 40 s ago: 1 task may still be created",
     ),
     "a stop that is proved": (
         replace(STOPPED, tasks={"CANCELLED": 1}),
-        "stop by ann asked for 40 s ago: the verdict is missing",
+        "stop requested by ann 40 s ago: the verdict is missing",
     ),
     "a stop in a list": (
         replace(STOPPED, tasks=None),
-        "stop by ann asked for 40 s ago: its tasks are not proved to have ended",
+        "stop requested by ann 40 s ago: its tasks are not proved to have ended",
     ),
     "a stop while the cluster is away": (
         replace(STOPPED, look_error="503", look_error_since=before(35)),
-        "stop by ann asked for 40 s ago: 2 tasks not yet proved to have ended; "
+        "stop requested by ann 40 s ago: 2 tasks not yet proved to have ended; "
         "the cluster has not answered for 35 s: 503",
     ),
     "an end": (Standing("COMPLETED", NOW, waiting_for="x", look_error="y", next_look_at=before(999)), None),

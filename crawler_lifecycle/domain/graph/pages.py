@@ -145,7 +145,7 @@ def _page(number: int, data: bytes) -> dict[str, Any]:
     try:
         page = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{where}: this is no JSON ({error}); send a page of encode_pages") from None
+        raise InvalidRequest(f"{where}: this is no JSON ({error}); send the bytes of encode_pages") from None
     allowed = {"steps", "context"} if number == 0 else {"steps"}
     if not isinstance(page, dict) or not page.keys() <= allowed or not isinstance(page.get("steps"), list):
         raise InvalidRequest(f"{where}: an object with {' and '.join(sorted(allowed))} is needed")

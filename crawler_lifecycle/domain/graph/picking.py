@@ -234,7 +234,7 @@ class Picking:
 
 
 def _sizes(ready: Iterable[Step]) -> dict[str | None, int]:
-    """Return the number of steps in one call for each pool: the ready steps of a pool fill at most ``SPREAD`` calls."""
+    """Return the number of steps in a call for each pool. At most ``SPREAD`` calls contain all ready steps of a pool."""
     counts: dict[str | None, int] = {}
     for step in ready:
         if step.kind is StepKind.FUNCTION and not step.long and not step.resources:

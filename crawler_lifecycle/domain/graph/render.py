@@ -141,7 +141,7 @@ def to_mermaid(
 
 
 class _Tree:
-    """The nodes and edges of a drawing, in order. A box replaces the steps of a sub-graph with too many."""
+    """The nodes and edges of a drawing, in order. A box replaces a sub-graph with too many steps."""
 
     def __init__(self, steps: Sequence[Drawn], states: Mapping[str, str], expand: bool | Collection[str]) -> None:
         self.nodes: list[Node] = []

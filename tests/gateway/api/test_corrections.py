@@ -100,7 +100,7 @@ def test_places_and_stops_and_deliveries(world: World, client: TestClient, fence
     assert client.get("/v1/runs").json()["runs"][0]["waiting"] == waiting
     world.store.stops.record_stop(fence.run_id, StopIntent(world.clock.now, requested_by="ada"), "s1")
     world.clock.forward(7)
-    assert shown(client, fence)["waiting"] == "stop by ada asked for 7 s ago: no workflow has acted on it yet"
+    assert shown(client, fence)["waiting"] == "stop requested by ada 7 s ago: no workflow has acted on it yet"
     world.store.stops.cancel_queued(fence, world.clock.now)
     world.store.stops.acted_on_stop(fence, world.clock.now)
     assert shown(client, fence)["waiting"].endswith(": 2 tasks (index 0, 1) not yet proved to have ended")
