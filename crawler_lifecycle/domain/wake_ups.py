@@ -20,7 +20,7 @@ from datetime import datetime
 POLL_S = 0.1
 #: Seconds to wait for the look after a wake-up.
 PATIENCE_S = 30.0
-#: Seconds to wait after the first failed try, doubled after each further one, and the longest wait.
+#: The first and the longest wait after failed tries, in seconds. The wait doubles after each try.
 RETRY_S, RETRY_MAX_S = 0.5, 30.0
 
 

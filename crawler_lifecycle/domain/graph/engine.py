@@ -236,8 +236,8 @@ class Graph:
         """Begin these steps and the steps in them again. Return their number.
 
         ``numbers``: ``None`` means all steps that were discarded or cancelled, or wait for their next try. Completed
-        and scheduled steps begin again only if they are named. ``cascade``: so do the dependents that were cancelled
-        because of these steps. ``fresh``: crawls get a new run instead of a resume.
+        and scheduled steps begin again only if they are named. ``cascade``: the dependents that were cancelled because
+        of these steps begin again too. ``fresh``: crawls get a new run instead of a resume.
 
         Raises ``InvalidRequest`` for a step that may still execute (``ending``), and for a step that could not start
         because of another step that is not retried.

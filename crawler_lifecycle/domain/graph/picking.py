@@ -234,7 +234,7 @@ class Picking:
 
 
 def _sizes(ready: Iterable[Step]) -> dict[str | None, int]:
-    """Return the number of steps in a call for each pool. At most ``SPREAD`` calls contain all ready steps of a pool."""
+    """Return the number of steps in a call for each pool: at most ``SPREAD`` calls contain all its ready steps."""
     counts: dict[str | None, int] = {}
     for step in ready:
         if step.kind is StepKind.FUNCTION and not step.long and not step.resources:
