@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "infinity": (-math.inf, "-inf is no number"),
     "decimal NaN": (Decimal("sNaN"), "sNaN is no number"),
     "recursive": (HOLDS_ITSELF, r"value\[1\]\['again'\]: it contains itself"),
-    "deep": (DEEP, "more than 100 lists and dictionaries within one another"),
+    "deep": (DEEP, "more than 100 levels of lists and dictionaries"),
     "the same again and again": (WIDE, r"more than \d+ bytes"),
     "key": ({"a": {1: 2}}, r"value\['a'\]: the key 1 is no text; give str\(key\)"),
     "set": ({1}, "a set cannot be encoded; give a sorted list"),

@@ -47,7 +47,7 @@ NO_JOBS = [
     ({"page": 1, "spider_args": "x"}, "spider_args: 'x' is not allowed; give a dictionary"),
     ({"page": 1, "project_id": 1.5}, "project_id: 1.5 is not allowed"),
     ({"page": "x" * 70_000}, "bytes of JSON"),
-    ({"page": "a\0b"}, "spider_args.page: 'a\\x00b' is not allowed; leave out the NUL character"),
+    ({"page": "a\0b"}, "spider_args.page: 'a\\x00b' is not allowed; leave out NUL characters"),
     ({"page": "\ud800"}, "leave out NUL characters and lone surrogates"),
     ({"page": 1, "tags": ["a\0"]}, "tags[0]: 'a\\x00' is not allowed"),
     ({"x" * 500: object}, "spider_args.xxx"),

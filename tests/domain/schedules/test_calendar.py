@@ -147,7 +147,7 @@ def test_the_days_that_people_are_told_of() -> None:
         ({"cron": "@daily"}, "give five fields"),
         ({"cron": "0 24 * * *"}, "'24' is no hour; give 0 to 23"),
         ({"cron": "0 0 * * FRY"}, "'fry' is no weekday; give 0 to 7, or SUN to SAT"),
-        ({"cron": "0 0 * * FRI-MON"}, "a range goes upwards"),
+        ({"cron": "0 0 * * FRI-MON"}, "a range must go upwards"),
         ({"cron": "*/0 * * * *"}, "in steps of at least 1"),
         ({"cron": "٣ * * * *"}, "is no minute"),
         ({"cron": "0 0 * * *", "time_zone": "Europe/Atlantis"}, "zone of the IANA database"),
