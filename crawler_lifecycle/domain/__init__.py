@@ -1,1 +1,1 @@
-"""The words and rules of a crawl: pure Python, standard library only, no input or output, no Temporal."""
+"""The terms and rules of a crawl: pure Python with the standard library, without input, output or Temporal."""

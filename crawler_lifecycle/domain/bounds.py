@@ -1,7 +1,7 @@
-"""Bounds of numbers, times and texts from outside: each is set here and applied where the value enters.
+"""Bounds of numbers, times and texts that come from callers and crawlers.
 
-The first part is the table of what a caller may ask for (``LIMITS``). The second part reads a crawler's figures: an
-impossible value becomes unknown, because a value that no column holds would break every look.
+The first part checks values of a caller (``LIMITS``); a wrong value is refused. The second part reads values of a
+crawler. There an impossible value becomes unknown, because a value that fits no column would break every look.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ INT_MAX = 2**31 - 1
 #: Times outside of these years are refused.
 FIRST_YEAR, LAST_YEAR = 1970, 2100
 _TIME_CURE = f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as 2026-03-01T12:00:00Z"
-#: Processors of one task, more than any machine has.
+#: The most processors of one task: more than any machine has.
 CPU_MAX = 100_000
 DAY_S = 86_400.0
 YEAR_S = 366 * DAY_S
-#: How many of each kind may be open in one installation, where its settings (``LIFECYCLE_LIMITS__MANAGERS`` …) say
-#: nothing else. Each open webhook holds a thread of a worker.
+#: The most open objects of each kind in one installation, by default (settings ``LIFECYCLE_LIMITS__MANAGERS`` …). Each
+#: open webhook needs a thread of a worker.
 MOST: Mapping[str, int] = {"managers": 1_000, "graphs": 1_000, "schedules": 1_000, "webhooks": 100}
-#: JSON of the tasks of one deployment call, in bytes. With the fields that the tasks share it stays below a megabyte,
-#: the usual default of proxies.
+#: The most bytes of JSON of the tasks in one deployment call. With the fields that the tasks share, a call stays below
+#: one megabyte, a usual limit of proxies.
 OFFER_BYTES_MAX = 768 * 1024
-#: Characters of who asked for something, and of what that belongs to, as their columns take them.
+#: The most characters of a short text, such as ``requested_by`` or ``parent``. It is the length of their columns.
 SAID_MAX = 255
-#: Bytes of any such text as JSON, which is how it travels: Temporal's converter makes 6 or 12 bytes of a character that
-#: is not ASCII, and Temporal ends a workflow that sets a search attribute of more than 2,048. As UTF-8 so many
-#: characters have 765 bytes at most; a workflow id may have 1,000.
+#: The most bytes of such a text as JSON, as it is sent through Temporal. There a character outside of ASCII has 6 or 12
+#: bytes. Temporal ends a workflow that sets a search attribute of more than 2,048 bytes. As UTF-8 such a text has at
+#: most 765 bytes, and a workflow id may have 1,000.
 TRAVEL_MAX = 2_000
-#: Control characters, single surrogates and line separators: databases, protobuf or logs would change them.
+#: Unicode categories that are refused: control characters, surrogates and line separators. Databases, protobuf or logs
+#: would change them.
 _UNFIT = ("Cc", "Cs", "Zl", "Zp")
-#: Characters of the scheduler service's answer for one task: its name, its uid, its reason.
+#: The most characters of a task's name, uid and reason in an answer of the scheduler service.
 NAME_MAX, UID_MAX, REASON_MAX = 255, 100, 1000
 
 
-# --- what a caller may ask for ----------------------------------------------------------------------------------------
+# --- values of a caller -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The numbers that a field of a request may have. ``above``: ``least`` itself is not allowed."""
+    """The allowed numbers of a field of a request. ``above``: ``least`` itself is not allowed."""
 
     least: float
     most: float
@@ -58,12 +59,12 @@ class Bound:
     above: bool = False
     whole: bool = False
     or_none: bool = False
-    """True when it may be ``None``."""
+    """True when the value may be ``None``."""
     cure: str = ""
-    """Advice on what else may be done, after the range."""
+    """Further advice, after the range in the message."""
 
     def cure_text(self) -> str:
-        """Return what to give instead."""
+        """Return the advice after a wrong value, such as ``give a whole number from 1 to 5``."""
         kind = "a whole number" if self.whole else "a number"
         least = f"above {self.least:g}" if self.above else f"from {self.least:g}"
         to = "and at most" if self.above else "to"
@@ -72,24 +73,24 @@ class Bound:
         return f"give {kind} {least} {to} {most}{unit}{self.cure}"
 
     def holds(self, value: object) -> bool:
-        """Return whether the value is such a number. ``True`` is no number, and neither is a text."""
+        """Return whether the value is an allowed number. A boolean is no number."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
             return False
-        # An integer may be too large for a float: comparing is exact, ``isfinite`` would raise.
+        # Only floats: ``isfinite`` raises an error for an integer that is too large for a float.
         if isinstance(value, float) and not math.isfinite(value):
             return False
         return value <= self.most and (value > self.least if self.above else value >= self.least)
 
 
 _OPEN = ", or null for no limit"
-#: Every number of a request. Every way in (HTTP, Temporal, catalogue, CLI) builds the dataclasses of ``domain.run``,
-#: which use only this table.
+#: The bounds of all numbers of a request. Every input (HTTP, Temporal, catalogue, CLI) builds the dataclasses of
+#: ``domain.run``, and these use only this table.
 LIMITS: Mapping[str, Bound] = {
     "run_id": Bound(1, ID_MAX, whole=True, or_none=True),
     "attempt": Bound(1, INT_MAX, whole=True),
     "priority": Bound(1, 5, whole=True, cure=": 1 is first, 5 is last"),
     "max_parallel_tasks": Bound(1, TASKS_PER_RUN_MAX, whole=True, or_none=True, cure=", or leave it out for all"),
-    # A run that is looked at less often than once a day is not looked after.
+    # At least one look a day: with fewer looks, the recorded status would be of little use.
     "poll_minutes": Bound(0, 1440, "minutes", above=True),
     "limits.start_check_s": Bound(0, 3600, "seconds"),
     "limits.start_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, cure=_OPEN),
@@ -101,20 +102,20 @@ LIMITS: Mapping[str, Bound] = {
 
 
 def refusal(field: str, value: object, cure: str) -> InvalidRequest:
-    """The error for a value that is not allowed; it names field, value and cure."""
+    """Return the error for a value that is not allowed. It names field, value and cure."""
     shown = "a very large number" if isinstance(value, int) and abs(value) >= 10**60 else repr(value)
     return InvalidRequest(f"{field}: {shown[:120]} is not allowed; {cure}")
 
 
 def check_number(field: str, value: object, bound: Bound | None = None) -> None:
-    """Raise ``InvalidRequest`` unless the number is within its bound, by default that of the field in ``LIMITS``."""
+    """Raise ``InvalidRequest`` unless the number is within its bound (by default the field's bound in ``LIMITS``)."""
     bound = bound or LIMITS[field]
     if not (bound.holds(value) or (value is None and bound.or_none)):
         raise refusal(field, value, bound.cure_text())
 
 
 def storable(at: datetime) -> datetime:
-    """The time in UTC. Raises ``ValueError`` with the cure for one outside of the years that we can store."""
+    """Return the time in UTC. Raises ``ValueError`` with the cure for a time outside of the years that we store."""
     found = believable(at)
     if found is None:
         raise ValueError(_TIME_CURE)
@@ -122,7 +123,7 @@ def storable(at: datetime) -> datetime:
 
 
 def check_time(field: str, value: datetime | None) -> None:
-    """Raise ``InvalidRequest`` unless the time has a time zone and lies in the years that we can store."""
+    """Raise ``InvalidRequest`` unless the time has a time zone and lies in the years that we store."""
     if value is None:
         return
     if not isinstance(value, datetime):
@@ -132,64 +133,64 @@ def check_time(field: str, value: datetime | None) -> None:
 
 
 def travels(value: object, most: int = SAID_MAX) -> bool:
-    """Return whether databases, Temporal and workflow ids accept this unchanged: a text of 1 to ``most`` characters."""
+    """Return whether databases, Temporal and workflow ids keep this text unchanged: 1 to ``most`` characters."""
     if not isinstance(value, str) or not 0 < len(value) <= most or len(json.dumps(value)) > TRAVEL_MAX:
         return False
     return value.isprintable() or not any(unicodedata.category(c) in _UNFIT for c in value)
 
 
 def check_text(field: str, value: object, most: int = SAID_MAX, *, needed: bool = False) -> None:
-    """Raise ``InvalidRequest`` unless the text can be stored and sent, or is left out where it is not ``needed``."""
+    """Raise ``InvalidRequest`` unless the text can be stored and sent. ``None`` is allowed unless it is ``needed``."""
     if (needed or value is not None) and not travels(value, most):
         cure = f"give a text of 1 to {most} characters without control characters"
-        raise refusal(field, value, f"{cure}, {TRAVEL_MAX} bytes as JSON at most (outside of ASCII 6 or 12 for each)")
+        raise refusal(field, value, f"{cure}, at most {TRAVEL_MAX} bytes as JSON (outside of ASCII, 6 or 12 for each)")
 
 
 def check_request_id(value: object) -> None:
-    """Raise ``InvalidRequest`` unless every database distinguishes this request id from every other one;
+    """Raise ``InvalidRequest`` unless the text may be a request id. ``None`` is allowed.
 
-    ``None`` is allowed. MySQL ignores spaces at the end when it compares.
+    Spaces at the ends are refused: MySQL ignores spaces at the end when it compares.
     """
     check_text("request_id", value, REQUEST_ID_MAX)
     if isinstance(value, str) and value != value.strip():
         raise refusal("request_id", value, "remove the spaces at its ends")
 
 
-# --- what a crawler says ----------------------------------------------------------------------------------------------
+# --- values of a crawler ----------------------------------------------------------------------------------------------
 
-#: A counter of one task: the sum over all tasks of a run still fits its column.
+#: The highest counter of one task. The sum over all tasks of a run still fits into its column.
 COUNT_MAX = ID_MAX // TASKS_PER_RUN_MAX
-#: Linux has 64 signals, some of its ports 128.
+#: The highest number of a signal. Linux has 64 signals, some of its ports 128.
 SIGNAL_MAX = 128
-#: Bytes of JSON of a crawler's own statistics, and characters of their names.
+#: The most bytes of JSON of a crawler's own statistics, and the most characters of their names.
 STATISTICS_MAX, STATISTIC_NAME_MAX = 8192, 120
-#: Characters of a text in a summary, and of a note on resumption, that are kept.
+#: The most characters that are kept of a text in a summary, and of a note about a resume.
 TEXT_MAX, NOTE_MAX = 1000, 200
 
 
 def count(value: object) -> int | None:
-    """A counter, or bytes of memory: a whole number from 0 to ``COUNT_MAX``; ``None`` (unknown) for anything else."""
+    """Return a counter or bytes of memory: a whole number from 0 to ``COUNT_MAX``; ``None``: it is no such number."""
     return value if type(value) is int and 0 <= value <= COUNT_MAX else None
 
 
 def exit_code(value: object) -> int | None:
-    """The exit code of a process, as systems report it; ``None`` (unknown) for anything else."""
+    """Return the exit code of a process; ``None``: the value is no exit code that fits into its column."""
     return value if type(value) is int and -INT_MAX <= value <= INT_MAX else None
 
 
 def exit_signal(value: object) -> int | None:
-    """The number of a signal; ``None`` for anything else, also for 0."""
+    """Return the number of a signal; ``None``: the value is no such number, or 0."""
     return value if type(value) is int and 0 < value <= SIGNAL_MAX else None
 
 
 def statistics(value: object) -> dict[str, int | float]:
-    """A crawler's own statistics: the numbers among them, in their order, until there are enough of them."""
+    """Return the numbers among a crawler's own statistics, in their order, up to ``STATISTICS_MAX`` bytes of JSON."""
     good: dict[str, int | float] = {}
     left = STATISTICS_MAX - 2
     for name, number in value.items() if isinstance(value, dict) else ():
         if not isinstance(name, str) or not 0 < len(name) <= STATISTIC_NAME_MAX or not name.isprintable():
             continue
-        if type(number) not in (int, float) or not -ID_MAX <= number <= ID_MAX:  # which no NaN is
+        if type(number) not in (int, float) or not -ID_MAX <= number <= ID_MAX:  # false for NaN
             continue
         left -= len(json.dumps({name: number}))
         if left < 0:
@@ -199,7 +200,10 @@ def statistics(value: object) -> dict[str, int | float]:
 
 
 def words(value: object, most: int = TEXT_MAX) -> str | None:
-    """A text of at most ``most`` characters that every database and Temporal accept; ``None`` for an empty one."""
+    """Return the text, cut to ``most`` characters and without those that a database or Temporal refuses.
+
+    ``None``: the text is empty, or the value is no text.
+    """
     if not isinstance(value, str):
         return None
     text = value[:most].replace("\0", "")
@@ -207,12 +211,12 @@ def words(value: object, most: int = TEXT_MAX) -> str | None:
 
 
 def cut_to_travel(text: str) -> str:
-    """The text, or as much of its beginning as certainly travels."""
+    """Return the text, cut if it is too long for a search attribute of Temporal."""
     return text if len(text) <= SAID_MAX and len(json.dumps(text)) <= TRAVEL_MAX else text[: TRAVEL_MAX // 12]
 
 
 def moment(value: object) -> datetime | None:
-    """An ISO 8601 time with its zone, in UTC; ``None`` for any other text, and for a time outside of our years."""
+    """Return an ISO 8601 time in UTC; ``None``: no such text, no zone, or a year that we do not store."""
     if not isinstance(value, str):
         return None
     try:
@@ -223,7 +227,7 @@ def moment(value: object) -> datetime | None:
 
 
 def believable(at: datetime) -> datetime | None:
-    """The time in UTC, unless it is outside of our years."""
+    """Return the time in UTC; ``None``: it is outside of the years that we store."""
     try:
         at = at.astimezone(UTC)
     except (ValueError, OverflowError):

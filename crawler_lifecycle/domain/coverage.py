@@ -1,4 +1,4 @@
-"""Fields that items fill: what a crawl tells of them, and whether a run brought less than its crawler usually does."""
+"""Coverage: the share of a run's items that fill each field, and the comparison with earlier runs of its crawler."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from itertools import islice
 from .bounds import Bound, check_number, check_text, count, refusal, travels
 from .run import COVERAGE, RunStatus, Verdict
 
-#: Fields that are told of a task or a run, and characters of their names: as ``runner/feeds.py`` has it.
+#: The most fields of a task or a run, and of characters of a field's name. ``runner/feeds.py`` has the same limits.
 FIELDS_MAX, FIELD_NAME_MAX = 30, 60
-#: Names that are summed over the tasks of a run.
+#: The most field names that are summed over the tasks of a run.
 NAMES_MAX = 1_000
-#: Completed runs with which a run is compared, and how many of them are needed.
+#: A run is compared with at most ``RUNS`` completed runs, and only if ``RUNS_MIN`` of them know the field.
 RUNS, RUNS_MIN = 10, 3
-#: Sentences that a cause holds.
+#: The most fields that a cause describes.
 SAID_MAX = 5
-#: All tasks of a run have the same names.
+#: Cached because all tasks of a run have the same field names.
 _travels = lru_cache(4 * NAMES_MAX)(travels)
-_PART = Bound(0, 1, above=True, cure=": the part of the usual share that is demanded")
+_PART = Bound(0, 1, above=True, cure=": the required part of the usual share")
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The share of items that fill each field, 0 to 1, and the number of these items, at least 1."""
+    """The share (0 to 1) of items that fill each field, and the number of all items (at least 1)."""
 
     items: int
     shares: Mapping[str, float]
 
     @classmethod
     def of(cls, said: object) -> Coverage | None:
-        """Read what a runner says, or a row holds; what cannot be is left out. ``None``: it says nothing of items."""
-        items, told = (said.get("items"), said.get("shares")) if isinstance(said, Mapping) else (None, None)
+        """Read a runner's report or the value of a row. Leave out impossible fields. ``None``: it reports no items."""
+        items, shares = (said.get("items"), said.get("shares")) if isinstance(said, Mapping) else (None, None)
         items = count(items)
-        if not items or not isinstance(told, Mapping):
+        if not items or not isinstance(shares, Mapping):
             return None
         good = (
             (name, share)
-            for name, share in told.items()
+            for name, share in shares.items()
             if isinstance(name, str)
             and len(name) <= FIELD_NAME_MAX
             and _travels(name, FIELD_NAME_MAX)
             and type(share) in (int, float)
-            and 0 <= share <= 1  # which no NaN is
+            and 0 <= share <= 1  # false for NaN
         )
         return cls(items, dict(islice(good, FIELDS_MAX)))
 
     def share(self, name: str) -> float | None:
-        """The share of items that fill a field; ``None``: unknown, as other fields took its place."""
+        """Return the share of items that fill a field. ``None``: unknown, only the most filled fields are kept."""
         return self.shares.get(name, None if len(self.shares) >= FIELDS_MAX else 0.0)
 
 
 class OnViolation(StrEnum):
-    """The consequence for a run that brought less than is expected."""
+    """The consequence for a run whose items fill a field less than is expected."""
 
     ATTENTION = "attention"
     FAIL = "fail"
@@ -63,13 +63,13 @@ class OnViolation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The part of the usual share that is demanded of each field, and whether less of it fails the run."""
+    """The required part of the usual share for each field. ``fail``: a run below it fails."""
 
     parts: Mapping[str, float] = field(default_factory=dict)
     fail: bool = False
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for what cannot be expected."""
+        """Raise ``InvalidRequest`` for too many fields, an invalid field name or an invalid part."""
         if len(self.parts) > FIELDS_MAX:
             raise refusal("expect", f"{len(self.parts)} fields", f"name at most {FIELDS_MAX}")
         for name, part in self.parts.items():
@@ -77,14 +77,14 @@ class Expected:
             check_number(f"expect.{name}", part, _PART)
 
 
-def summed(told: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | None:
-    """The coverage of all tasks together, each by its items; of too many fields those that most fill, after ``first``.
+def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | None:
+    """Return the coverage of all tasks together, weighted by their items.
 
-    ``None`` where no task told any.
+    Of too many fields it keeps those in ``first``, then the most filled ones. ``None``: no task has a coverage.
     """
     items, wanted = 0, frozenset(first)
     filled: dict[str, float] = {}
-    for one in told:
+    for one in tasks:
         items += one.items
         for name, share in one.shares.items():
             if name in filled or name in wanted or len(filled) < NAMES_MAX:
@@ -94,9 +94,9 @@ def summed(told: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | No
 
 
 def judged(verdict: Verdict, coverage: Coverage | None, before: Sequence[Coverage], expected: Expected) -> Verdict:
-    """The verdict of a run whose fields are looked at too; only a COMPLETED one becomes another.
+    """Return the verdict of a run after the check of its coverage. Only a COMPLETED verdict can change.
 
-    ``before``: the coverage of its crawler's last ``RUNS`` completed runs, as far as they have one.
+    ``before``: the coverages of its crawler's last ``RUNS`` completed runs. A run without a coverage is left out.
     """
     if verdict.status is not RunStatus.COMPLETED or coverage is None:
         return verdict
@@ -118,10 +118,10 @@ def _violations(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[s
         known.sort()
         usual = (known[len(known) // 2] + known[~len(known) // 2]) / 2  # their median
         least = part * usual
-        if least - share > 1e-9:  # shares are rounded
+        if least - share > 1e-9:  # a tolerance, because shares are rounded
             digits = next((n for n in range(3) if round(100 * share, n) < round(100 * least, n)), 3)
             has, had, needs = (f"{100 * one:.{digits}f} %" for one in (share, usual, least))
             yield (
-                f"{name}: {has} of {coverage.items:,} items have it, usual are {had} "
+                f"{name}: {has} of {coverage.items:,} items have it, the usual share is {had} "
                 f"(median of {len(known)} runs), expected at least {needs}"
             )

@@ -1,7 +1,7 @@
 """Errors of the domain, each with a stable type string.
 
-The type string is used in Temporal, problem documents and logs; texts may change, types may not. After a ``RETRYABLE``
-error a later try may succeed; after any other error it fails in the same way.
+Temporal, problem documents and logs use the type string. Texts may change, type strings may not. After a retryable
+error a later try may succeed. After any other error every try fails in the same way.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import ClassVar
 class LifecycleError(Exception):
     """Base of all errors that we raise on purpose.
 
-    ``code`` is the stable type string: the name of the class; an adapter's subclass has the name of its base class
-    here. ``retryable`` says whether a later try can help, and ``retry_after_s`` how many seconds the other side asked
-    us to wait.
+    ``code`` is the stable type string: the name of the class. A subclass in an adapter has the code of its base class
+    here. ``retryable``: a later try may succeed. ``retry_after_s``: the seconds that the other side asked us to wait.
     """
 
     code: ClassVar[str] = "LifecycleError"
@@ -37,7 +36,7 @@ class RunNotFound(LifecycleError):
 class RowMissing(RunNotFound):
     """The row of a live run is missing: the database was restored from an older copy, or created again.
 
-    Its workflow waits, and continues by itself once ``crawlctl audit --adopt`` has made the row again.
+    The run's workflow waits. It continues by itself after ``crawlctl audit --adopt`` has made the row again.
     """
 
     retryable = True
@@ -48,7 +47,7 @@ class DuplicateRequest(LifecycleError):
 
 
 class RunIsLive(LifecycleError):
-    """The run is owned by a workflow that is still open, so nobody else may take it over."""
+    """A workflow that is still open owns the run, so no other workflow may take it over."""
 
 
 class AlreadyCompleted(LifecycleError):
@@ -56,21 +55,21 @@ class AlreadyCompleted(LifecycleError):
 
 
 class Fenced(LifecycleError):
-    """The writer lost the run: its attempt or owner is not the recorded one any more. It must not write."""
+    """The writer no longer owns the run: the row has another attempt or owner. It must not write."""
 
 
 class Overtaken(LifecycleError):
-    """A look or a manager's cycle came too late: a later one is recorded. A retry reads again, and may write."""
+    """A look or a manager's cycle came too late: a later one is already recorded. A retry reads the new state first."""
 
     retryable = True
 
 
 class NotInThisState(LifecycleError):
-    """The action does not fit the state of the run (resume of a run that is still going on, and the like)."""
+    """The action does not fit the state of the run: for example, the resume of a run that has not ended."""
 
 
 class RunDeleted(NotInThisState):
-    """The run was deleted, or is about to be: nothing that it brought is read or written, and nobody resumes it."""
+    """The run is deleted, or its deletion has begun. Its data is neither read nor written, and it cannot be resumed."""
 
 
 class TooManyOpen(NotInThisState):
@@ -78,31 +77,31 @@ class TooManyOpen(NotInThisState):
 
 
 class DeploymentRefused(LifecycleError):
-    """The scheduler service said that this deployment will never work (unknown crawler, bad arguments)."""
+    """The scheduler service refused the deployment for good (unknown crawler, bad arguments)."""
 
 
 class DeploymentExpired(LifecycleError):
-    """The deployment call was older than its ``expires_at``; a fresh try may succeed."""
+    """The deployment call arrived after its ``expires_at``. A new try may succeed."""
 
     retryable = True
 
 
 class SchedulerUnavailable(LifecycleError):
-    """The scheduler service could not be reached, or answered that it cannot work now."""
+    """The scheduler service cannot be reached, or reports that it cannot work now."""
 
     retryable = True
 
 
 class MeantElsewhere(SchedulerUnavailable):
-    """The scheduler service creates tasks in another namespace than the caller reads, so it created none."""
+    """The scheduler service uses another namespace than the caller reads, so it created no task."""
 
 
 class CallTooLarge(SchedulerUnavailable):
-    """The scheduler service, or a proxy before it, takes no call of this size. That is no word about any task."""
+    """The scheduler service, or a proxy before it, refused the call for its size. This says nothing about any task."""
 
 
 class ClusterUnavailable(LifecycleError):
-    """The cluster could not be read completely. This says nothing about any task (an error is no observation)."""
+    """The cluster could not be read completely. The error says nothing about the state of any task."""
 
     retryable = True
 
@@ -118,7 +117,7 @@ class NotStarted(LifecycleError):
 
 
 class NothingDeployed(LifecycleError):
-    """The cluster took none of the offered tasks yet (quota, too many waiting)."""
+    """The cluster has accepted none of the offered tasks yet (quota, too many waiting tasks)."""
 
     retryable = True
 
@@ -130,25 +129,25 @@ class StoreUnavailable(LifecycleError):
 
 
 class StoreRefused(StoreUnavailable):
-    """The database works but refused one statement of ours.
+    """The database works but refused one of our statements.
 
-    The text names the statement and never a value in it. It is retried nevertheless: no run may be given up because of
-    our own bug, which a new build may fix.
+    The text names the statement, and never a value in it. The error is retried: it is a bug of ours, which a new build
+    may fix, and no run may fail because of it.
     """
 
 
 class RowUnreadable(LifecycleError):
-    """A row holds an impossible value, because of a manual edit.
+    """A row has an impossible value because of a manual edit.
 
-    The text names table, key, column, value and cure. The row is not overwritten. Work that waits for it continues by
-    itself once a person has repaired it.
+    The text names table, key, column, value and cure. The row is not overwritten. Work that waits for the row continues
+    by itself after a person has repaired it.
     """
 
     retryable = True
 
 
 class RowEdited(RowUnreadable, Fenced):
-    """Only one of attempt and owner changed, which no takeover does: a manual edit. Refused until it is repaired."""
+    """A manual edit changed the attempt or the owner alone; a takeover changes both. Writers wait for the repair."""
 
 
 class TemporalUnavailable(LifecycleError):
@@ -158,29 +157,29 @@ class TemporalUnavailable(LifecycleError):
 
 
 class NotDelivered(LifecycleError):
-    """A notification, event or archive could not be delivered now; it stays recorded and is sent again."""
+    """A notification, an event or an archive could not be delivered now. It stays recorded and is sent again."""
 
     retryable = True
 
 
 class NotYetDelivered(NotDelivered):
-    """The archive of a run is on its way, and its files cannot be read before it is there."""
+    """The archive of a run is not delivered yet. Its files can be read only after that."""
 
 
 class CatalogueError(LifecycleError, ValueError):
-    """``crawlers.yaml`` cannot be used; the text names file, line, key and cure."""
+    """``crawlers.yaml`` cannot be used. The text names file, line, key and cure."""
 
 
 def _subclasses(cls: type[LifecycleError]) -> list[type[LifecycleError]]:
-    # Each once: an error may be of two kinds.
+    # ``dict.fromkeys`` keeps each class once: an error may have two base classes.
     return list(dict.fromkeys(c for sub in cls.__subclasses__() for c in (sub, *_subclasses(sub))))
 
 
 def codes() -> frozenset[str]:
-    """Every type string there is."""
+    """Return all type strings."""
     return frozenset(c.code for c in _subclasses(LifecycleError))
 
 
 def not_retryable() -> list[str]:
-    """The type strings that no retry can mend, for Temporal's retry policies."""
+    """Return the type strings of errors that are not retried, for Temporal's retry policies."""
     return sorted({c.code for c in _subclasses(LifecycleError) if not c.retryable})

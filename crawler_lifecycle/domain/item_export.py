@@ -1,4 +1,4 @@
-"""Items as JSON Lines and CSV: values in, pieces of bytes out, in memory that does not grow with the items."""
+"""Items as JSON Lines and CSV, in pieces of bytes. The memory does not grow with the number of items."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import Any, Final
 from .item_table import VALUE
 from .items import as_text, matching, plain
 
-#: The first items, whose fields become columns: so many, or fewer where they have so many characters.
+#: The fields of the first items become the columns of a CSV file: of at most so many items or characters.
 HEAD_ITEMS, HEAD_CHARS = 1_000, 2 * 1024 * 1024
-#: Columns beside the one with all fields of an item that have none, as JSON.
+#: The most columns, and the name of one more column: it has the fields without a column, as JSON.
 COLUMNS_MAX, LEFT_OUT = 1_000, "(left out)"
-#: Bytes of a piece, and items after which there is one, were it empty: whoever reads may have gone away.
+#: The bytes of a piece. After ``PAUSE_ITEMS`` skipped items a piece is sent even if it is empty: sending it shows
+#: whether the reader is still there.
 PIECE, PAUSE_ITEMS = 64 * 1024, 500
 PAUSE: Final = object()
-"""Stands where items were passed over."""
-#: Texts that a spreadsheet runs; numbers with a sign are none.
+"""A mark in a stream of items, in place of skipped items."""
+#: Texts that a spreadsheet would execute as a formula. Numbers with a sign are harmless.
 _FORMULA = re.compile(r"[=@\t\r\n\uff1d\uff0b\uff0d\uff20]|[+\-](?!\d[\d.,]*(?:[eE][+-]?\d+)?$)")
 
 
@@ -32,27 +33,30 @@ def chosen(
     offset: int = 0,
     limit: int | None = None,
 ) -> Iterator[Any]:
-    """The items with this text in this field, or in any; of these, some; of each, some fields. ``PAUSE`` is between."""
-    fits, place = matching(field, contains), 0
+    """Yield the items with this text in this field (or in any field), with only these fields.
+
+    ``offset`` and ``limit`` count matching items. ``PAUSE`` stands in place of many skipped items.
+    """
+    fits, matches = matching(field, contains), 0
     for count, item in enumerate(items, 1):
-        place += (taken := fits(item))
-        if taken and place > offset:
+        matches += (taken := fits(item))
+        if taken and matches > offset:
             cut = fields is not None and isinstance(item, dict)
             yield {name: item[name] for name in fields or () if name in item} if cut else item
         elif not count % PAUSE_ITEMS:
             yield PAUSE
-        if limit is not None and place == offset + limit:
+        if limit is not None and matches == offset + limit:
             return
 
 
 def as_jsonl(items: Iterable[Any]) -> Iterator[bytes]:
-    """An item a line, as JSON that everybody reads."""
+    """Yield the items as JSON Lines: one item a line."""
     text = io.StringIO()
     return _pieces(items, text, lambda item: text.write(plain(item) + "\n"))
 
 
 def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Iterator[bytes]:
-    """A line with the names of ``fields``, or of those of the first items, and a record for each item."""
+    """Yield the items as CSV. The first line has the names of the columns: ``fields``, or those of the first items."""
     source, text = iter(items), io.StringIO()
     head, columns, leaves_out = yield from read_head(source)
     names = list(fields or columns)
@@ -69,7 +73,7 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
 
 
 def _pieces(items: Iterable[Any], text: io.StringIO, write: Callable[[Any], object]) -> Iterator[bytes]:
-    """The text, which ``write`` makes longer by an item, a piece at a time."""
+    """Yield the text in pieces. ``write`` appends one item to ``text``."""
     for item in items:
         if item is not PAUSE:
             write(item)
@@ -81,8 +85,10 @@ def _pieces(items: Iterable[Any], text: io.StringIO, write: Callable[[Any], obje
 
 
 def read_head(items: Iterator[Any]) -> Generator[bytes, None, tuple[list[Any], list[str], bool]]:
-    """Take the first items; an empty piece for each ``PAUSE``. Returns them, the columns that their fields become, and
-    whether an item may have fields that have no column."""
+    """Read the first items, and yield an empty piece for each ``PAUSE``.
+
+    Returns the items, the columns for their fields, and whether an item may have fields without a column.
+    """
     head, names, chars, full = list[Any](), dict[str, None](), 0, False
     while not full and (item := next(items, items)) is not items:
         if item is PAUSE:
@@ -97,12 +103,12 @@ def read_head(items: Iterator[Any]) -> Generator[bytes, None, tuple[list[Any], l
 
 
 def fields_of(item: Any) -> dict[str, Any]:
-    """The fields of an item; what has none is one."""
+    """Return the fields of an item. An item that is no object becomes the field ``VALUE``."""
     return item if isinstance(item, dict) else {VALUE: item}
 
 
 def utf8(text: str) -> str:
-    """The text without half characters."""
+    """Return the text without surrogates, which UTF-8 cannot represent."""
     return text.encode("utf-8", "replace").decode()
 
 

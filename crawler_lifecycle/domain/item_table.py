@@ -1,7 +1,7 @@
-"""A page of items as a table: values in, texts out.
+"""A page of items as a table of texts.
 
-Whatever the items are, there is a table, in memory that does not grow with them. Numbers keep the digits that stand in
-the file, and every cell is text: nothing is computed with them.
+Any items give a table, and its memory does not grow with their number. Numbers keep the digits of the file. Every cell
+is a text.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-#: Columns of a table, and characters of a cell and of the name of a column. A page ends early after so many cells.
+#: The most columns of a table, and the most characters of a cell and of a column's name. A page ends early after
+#: ``CELLS_MAX`` cells.
 COLUMNS_MAX, CELL_MAX, NAME_MAX, CELLS_MAX = 50, 300, 100, 50_000
-#: Further items that are counted, and lists inside of each other that are written.
+#: The most items after the page that are counted, and the most levels of nested lists that are written.
 COUNT_MAX, _DEPTH_MAX = 50_000, 20
-#: The column of what has no fields.
+#: The column of an item that is no object.
 VALUE = "(value)"
 
-#: Control characters as their pictures; tab and line feed stay.
+#: Control characters -> the Unicode symbols for them. Tab and line feed stay.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
 
 
 @dataclass(frozen=True, slots=True)
 class ItemColumn:
-    """A column, and how many of the shown items have a value in it."""
+    """A column, and the number of shown items with a value in it."""
 
     name: str
     filled: int
@@ -34,29 +35,29 @@ class ItemColumn:
 
 @dataclass(frozen=True, slots=True)
 class ItemTable:
-    """Items from one place on. ``rows`` have a text or ``None`` for each column."""
+    """A page of items. Each row has a text or ``None`` for each column."""
 
     offset: int
-    """Items that come before."""
+    """The number of items before the page."""
     columns: list[ItemColumn] = field(default_factory=list)
     rows: list[list[str | None]] = field(default_factory=list)
     next: int | None = None
-    """The offset of the next page; ``None`` where no item follows."""
+    """The offset of the next page; ``None``: no item follows."""
     total: int | None = None
-    """All items; ``None`` where more follow than were counted."""
+    """The number of all items; ``None``: more follow than were counted."""
     columns_left_out: int = 0
     notes: list[str] = field(default_factory=list)
-    """Sentences that a reader should know: what could not be read, and why there are no items."""
+    """Sentences for the reader: about data that could not be read, and why there are no items."""
 
 
 class Number(str):
-    """A number as it is written in the file, with all its digits."""
+    """A number as the text in the file, with all its digits."""
 
     __slots__ = ()
 
 
 class _Object(dict[str, Any]):
-    """A JSON object; ``repeated``: a name occurred in it more than once, and the last value counts."""
+    """A JSON object. ``repeated``: a name occurs more than once in it, and the last value counts."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -64,7 +65,7 @@ class _Object(dict[str, Any]):
 
 
 def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
-    """The page of these items. They should be read by ``DIGITS``."""
+    """Return one page of these items. Read them with ``DIGITS``, which keeps the digits of numbers."""
     source = iter(items)
     passed = sum(1 for _ in islice(source, offset))
     filled: Counter[str] = Counter()
@@ -77,7 +78,7 @@ def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
         rows.append({name: cell(value) for name, value in fields.items()})
         cells += len(fields)
     more = sum(1 for _ in islice(source, COUNT_MAX))
-    # A stable sort: among equals the one that came first.
+    # The sort is stable: of equally filled columns the earlier one comes first.
     chosen = sorted(filled, key=lambda name: -filled[name])[:COLUMNS_MAX]
     columns = [ItemColumn(visible(name, NAME_MAX) or "(no name)", filled[name]) for name in chosen]
     shown = passed + len(rows)
@@ -89,25 +90,25 @@ def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
 
 
 def visible(text: str, most: int = CELL_MAX) -> str:
-    """The text for a screen: no half characters, control characters as their pictures, cut with ``…``."""
+    """Return the text for a screen: without surrogates, with symbols for control characters, and cut with ``…``."""
     short = text if len(text) <= most else text[: most - 1] + "…"
     return short.encode("utf-8", "replace").decode("utf-8").translate(_VISIBLE)
 
 
 _numbers = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), Number)
-#: Reads numbers with all their digits.
+#: A JSON decoder that keeps all digits of numbers.
 DIGITS = json.JSONDecoder(object_pairs_hook=_Object, strict=False, **_numbers)
 
 
 def cell(value: Any) -> str | None:
-    """A value as text: a text unchanged, ``None`` for null, any other value as JSON."""
+    """Return a value as the text of a cell: ``None`` for null, and JSON for anything that is no text."""
     if value is None:
         return None
     return visible(value if isinstance(value, str) else _written(value, 0))
 
 
 def _written(value: Any, depth: int) -> str:
-    """JSON, in which numbers keep their digits."""
+    """Return a value as JSON. Numbers keep their digits."""
     if isinstance(value, Number):
         return value
     if not isinstance(value, Mapping | list):

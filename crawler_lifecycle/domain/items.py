@@ -1,7 +1,7 @@
-"""Items of a feed, one after the other, in memory that does not grow with the feed: bytes in, values out.
+"""The reader of feeds: it turns bytes into items, one after the other. The memory does not grow with the feed.
 
-A feed is a file with items: JSON Lines, a JSON list, CSV. Crawlers write it, so whatever the bytes are, there are
-items, or a count of what was skipped and a sentence.
+A feed is a file with items: JSON Lines, a JSON list or CSV. Crawlers write it, so it may contain any bytes. Data that
+cannot be read is skipped and counted, and a sentence reports it.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, BinaryIO, TextIO, cast
 
-#: Characters of one item. A longer one is skipped and counted.
+#: The most characters of one item. A longer item is skipped and counted.
 ITEM_MAX = 8 * 1024 * 1024
 _CHUNK = 64 * 1024
-#: Lists inside of each other that are written, where they are too many for Python.
+#: The most levels of nested lists that are written, if a value has too many levels for Python.
 _DEPTH_MAX = 50
-#: Of a feed in two formats the first of these counts.
+#: The formats of feeds. If a feed exists in two formats, the first one in this order counts.
 _FORMATS = ("jsonl", "jsonlines", "ndjson", "jl", "json", "csv", "tsv")
 _NAMED_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
 _NO_FEED = re.compile(r"(^|/)(skipped\.jsonl$|[^/]*/pages/)")
-#: The mark of UTF-32 is asked for first: it begins with that of UTF-16.
+#: Byte order marks. UTF-32 comes first, because its mark begins with the mark of UTF-16.
 _BOMS = (
     ("utf-32", (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)),
     ("utf-16", (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
 )
 _SPACE = re.compile(r"[ \t\r\n]*")
-#: Reasons for which something is skipped, and what a person reads.
+#: Reasons for skipped or repaired data, and the sentences about them.
 NO_JSON, TOO_LONG, TORN, UNREADABLE, MENDED = "no_json", "too_long", "torn", "unreadable", "mended"
 _SENTENCES = {
     NO_JSON: "{0:,} lines were no JSON",
     TOO_LONG: f"{{0:,}} items were longer than {ITEM_MAX:,} characters",
-    TORN: "{0:,} last lines were not whole: they are being written, or their crawler died",
+    TORN: "{0:,} last lines were incomplete: they are being written, or their crawler died",
     UNREADABLE: "{0:,} files could not be read to their end",
-    MENDED: "{0:,} lines were no UTF-8; they were read as Windows-1252, or with marks for what is no text",
+    MENDED: "{0:,} lines were no UTF-8; they were read as Windows-1252, or with replacement characters",
 }
-#: The cure for a run without items.
+#: The sentence about a run without items.
 NO_FEEDS = (
     "this run has left no items yet: a crawler writes them to items.jsonl in the folder CRAWL_FILES_DIR, a JSON object "
     "a line; a Scrapy project gets such a feed by default"
 )
-# ``json.dumps`` would make one for each value.
+# ``json.dumps`` would create a new encoder for each value.
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 
 
 def is_items(name: str) -> bool:
-    """Tell whether a file of this name may hold items."""
+    """Return whether a file with this name may contain items."""
     return "." in name and _suffix(name) in _FORMATS
 
 
 def feeds(names: Iterable[str]) -> list[str]:
-    """The feeds among the files of a run, in their order.
+    """Return the feeds among the files of a run, in their order.
 
-    Of each task (the first folder of a name) these are the files that are named ``items…``, or else all that may hold
-    items. One feed in two formats, such as ``items.jsonl`` and ``items.csv``, counts once.
+    The first folder of a name is the task. For each task these are the files with a name ``items…``, or else all files
+    that may contain items. A feed in two formats, such as ``items.jsonl`` and ``items.csv``, counts once.
     """
     best: dict[str, str] = {}
     names = [name for name in names if is_items(name) and not _NO_FEED.search(name)]
@@ -78,7 +78,7 @@ def _suffix(name: str) -> str:
 
 
 def sentences(skipped: Counter[str]) -> list[str]:
-    """Sentences for people about what was skipped."""
+    """Return sentences for people about skipped data."""
     return [text.format(skipped[reason]) for reason, text in _SENTENCES.items() if skipped[reason]]
 
 
@@ -89,8 +89,10 @@ def read_items(
     notes: list[str] | None = None,
     decoder: json.JSONDecoder = _decoder,
 ) -> Iterator[Any]:
-    """The items of the file of this name, whose bytes are these pieces. What is skipped is counted in ``skipped``, and
-    ``notes`` gets sentences about what cannot be read on."""
+    """Yield the items of a file. ``pieces`` are its bytes.
+
+    ``skipped`` counts the skipped data by reason. ``notes`` receives a sentence if the rest cannot be read.
+    """
     kind = _suffix(name)
     text = _text_of(pieces, "" if kind in ("csv", "tsv") else "\n")
     reader = _Reader(name, text, skipped, [] if notes is None else notes, decoder)
@@ -98,8 +100,10 @@ def read_items(
 
 
 def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
-    """Tell of an item whether this text is in one field, or in any, in any case; without a text: whether something is
-    in that field."""
+    """Return a test of an item: whether this text is in the field, or in any field. Upper and lower case are equal.
+
+    Without a text, the test is whether the field has a value.
+    """
     wanted = (contains or "").casefold()
 
     def fits(item: Any) -> bool:
@@ -111,12 +115,12 @@ def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
 
 
 def as_text(value: Any) -> str:
-    """A text unchanged, nothing for null, any other value as JSON."""
+    """Return a value as text: a text unchanged, an empty text for null, and JSON for any other value."""
     return value if isinstance(value, str) else "" if value is None else plain(value)
 
 
 def plain(value: Any) -> str:
-    """The value as JSON that everybody reads: what is no number becomes null, what is nested very deeply ``…``."""
+    """Return the value as standard JSON: NaN and infinity become null, and lists nested too deeply become ``…``."""
     try:
         return _encoder.encode(value)
     except (ValueError, RecursionError):
@@ -136,8 +140,10 @@ def _bounded(value: Any, depth: int) -> Any:
 
 
 def _text_of(pieces: Iterable[bytes], newline: str) -> TextIO:
-    """The bytes as text. Bytes that are no UTF-8 come as lone surrogates, which are mended line by line.
-    ``newline`` ends a line; of ``""`` each kind of end does."""
+    """Return the bytes as a text file. Bytes that are no UTF-8 become lone surrogates; ``_mended`` replaces them later.
+
+    ``newline`` ends a line; ``""``: any kind of line end does.
+    """
     rest = iter(pieces)
     begin = b""
     while len(begin) < 4 and (piece := next(rest, b"")):
@@ -162,7 +168,7 @@ class _Pieces(io.BufferedIOBase):
 
 @dataclass
 class _Reader:
-    """One feed; one of the methods that yield items is called once."""
+    """The reader of one feed. Call one of the methods that yield items, and call it once."""
 
     name: str
     text: TextIO
@@ -171,12 +177,12 @@ class _Reader:
     decoder: json.JSONDecoder
 
     def _end(self, why: str) -> None:
-        """Note that the rest cannot be read."""
+        """Record that the rest of the feed cannot be read."""
         self.skipped[UNREADABLE] += 1
         self.notes.append(f"{self.name}: {why}")
 
     def _lines(self) -> Iterator[str]:
-        """Whole lines."""
+        """Yield the lines, without those that are too long."""
         while line := self.text.readline(ITEM_MAX):
             if len(line) == ITEM_MAX and not line.endswith(("\n", "\r")):
                 self.skipped[TOO_LONG] += 1
@@ -198,92 +204,92 @@ class _Reader:
                 self.skipped[NO_JSON if line.endswith("\n") else TORN] += 1
 
     def values(self) -> Iterator[Any]:
-        """Items of a list, or items one behind the other."""
+        """Yield the items of a JSON list, or of JSON values that follow one another."""
         window = _Window(self.text, self.decoder)
         in_list = window.next() == "["
-        window.place += in_list
+        window.position += in_list
         while window.next() not in ("]", ""):
             try:
                 item = window.value()
             except (ValueError, RecursionError) as error:
-                self._end(f"it ends in something that is no JSON: {str(error)[:100]}")
+                self._end(f"the rest is no JSON: {str(error)[:100]}")
                 return
             yield item
             follows = window.next()
             if in_list and follows == ",":
-                window.place += 1
+                window.position += 1
             elif in_list and follows not in ("]", ""):
-                self._end("behind its last item stands something that is no JSON")
+                self._end("the text after its last item is no JSON")
                 return
 
     def records(self) -> Iterator[dict[str, str]]:
-        """Lines of CSV by the names in the first one."""
+        """Yield the records of a CSV file, with the names of its first line."""
         lines = self._lines()
         first = next(lines, "")
         delimiter = "\t" if _suffix(self.name) == "tsv" else max(",;\t|", key=first[:10_000].count)
         rows = filter(None, csv.reader(chain([first], lines), delimiter=delimiter))
         try:
-            names = _unlike(next(rows, []))
+            names = _distinct(next(rows, []))
             for row in rows:
                 more = (f"(column {n + 1})" for n in range(len(names), len(row)))
                 yield {name: value for name, value in zip(chain(names, more), row, strict=False) if value}
         except csv.Error as error:
-            self._end(f"it cannot be read on: {str(error)[:100]}; a quote without its end is one cause")
+            self._end(f"the rest cannot be read: {str(error)[:100]}; one cause is a quote without its end")
 
 
 class _Window:
-    """The part of a text in which the next value stands."""
+    """The part of a text that contains the next value."""
 
     def __init__(self, text: TextIO, decoder: json.JSONDecoder) -> None:
         self._file, self._decoder = text, decoder
-        self._text, self.place = "", 0
+        self._text, self.position = "", 0
 
     def next(self) -> str:
-        """The next character that is no space; ``""`` at the end."""
+        """Move to the next character that is no space, and return it; ``""`` at the end."""
         while True:
-            found = _SPACE.match(self._text, self.place)
-            self.place = found.end() if found else self.place
-            if self.place < len(self._text) or not self._grow(_CHUNK):
-                return self._text[self.place : self.place + 1]
+            found = _SPACE.match(self._text, self.position)
+            self.position = found.end() if found else self.position
+            if self.position < len(self._text) or not self._grow(_CHUNK):
+                return self._text[self.position : self.position + 1]
 
     def value(self) -> Any:
-        """The value that begins here. Raises ``ValueError`` and ``RecursionError``."""
+        """Read the value that begins here. Raises ``ValueError`` and ``RecursionError``."""
         size = _CHUNK
         while True:
             try:
-                value, end = self._decoder.raw_decode(self._text, self.place)
+                value, end = self._decoder.raw_decode(self._text, self.position)
             except (ValueError, RecursionError):
-                # It may be cut here. Each turn reads twice as much, so that a long value takes linear time.
-                if len(self._text) - self.place > ITEM_MAX or not self._grow(size):
+                # The value may continue in the file. Each turn reads twice as much: a long value takes linear time.
+                if len(self._text) - self.position > ITEM_MAX or not self._grow(size):
                     raise
             else:
-                if end < len(self._text) or not self._grow(size):  # a number may go on
-                    self.place = end
+                if end < len(self._text) or not self._grow(size):  # at the end of the text a number may continue
+                    self.position = end
                     return value
             size *= 2
 
     def _grow(self, size: int) -> bool:
         more = _mended(self._file.read(size))
-        self._text, self.place = self._text[self.place :] + more, 0
+        self._text, self.position = self._text[self.position :] + more, 0
         return bool(more)
 
 
 def _mended(text: str) -> str:
-    """The text without the lone surrogates that stand for bytes which are no UTF-8."""
+    """Return the text with characters in place of its lone surrogates, which stand for bytes that are no UTF-8."""
     try:
         text.encode()
         return text
     except UnicodeEncodeError:
         data = text.encode("utf-8", "surrogateescape")
     mended = data.decode("utf-8", "replace")
-    # Of Windows' own encoding nearly every letter with an accent is wrong; of a spoilt file few are.
+    # In a Windows-1252 text nearly all characters outside of ASCII are invalid UTF-8. In a damaged file few are.
     if mended.count("\ufffd") * 2 > len(mended) - len(mended.encode("ascii", "ignore")):
         return data.decode("cp1252", "replace")
     return mended
 
 
-def _unlike(names: Iterable[str]) -> list[str]:
-    """The names of columns, each another one."""
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Return the names of columns. A name that is empty or occurred before gets the number of its column."""
     found: dict[str, None] = {}
     for n, name in enumerate(names):
         own = name.strip()

@@ -6,14 +6,12 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-#: A name or an address, and perhaps a port. The whole text must match, because a foreign host may begin like ours.
+#: A name or an address, with or without a port. The whole text must match: ``localhost.example.com`` is another host.
 _HOST = re.compile(r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([a-z0-9.-]+))(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address, with or without a port and with nothing else, can only mean this
-    machine.
-    """
+    """Return whether this host name or address can only mean this machine. It may have a port and nothing else."""
     found = _HOST.fullmatch(host)
     name = host if found is None else found[1] or found[2]
     try:
@@ -23,7 +21,7 @@ def is_loopback(host: str) -> bool:
 
 
 def leads_here(address: object) -> bool:
-    """Return whether ``http://HOST:PORT…`` or ``HOST:PORT`` leads to this machine and nowhere else."""
+    """Return whether ``http://HOST:PORT…`` or ``HOST:PORT`` can only mean this machine."""
     if not isinstance(address, str):
         return False
     try:

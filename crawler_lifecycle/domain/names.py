@@ -1,7 +1,7 @@
-"""Every name that people outside may type, store or search for.
+"""Names that other programs and people use: workflows, queues, signals, search attributes, events and objects.
 
-Changing one of these is a change of contract: schedulers start the workflow type, operators send the signals, saved
-views in the Temporal UI use the search attributes, reports join on the names of cluster objects.
+A change of such a name breaks users. Schedulers start the workflow type. Operators send the signals. Saved views in the
+Temporal UI use the search attributes. Reports join on the names of cluster objects.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from .run_ref import RunRef
 
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
-#: Sends an ended run's deliveries again; started by a person, hours or months after the run.
+#: Sends an ended run's deliveries again. A person starts it, hours or months after the run.
 EXPORT_WORKFLOW = "RunExportWorkflow"
-#: Deletes what a run brought, and leaves a stub of it.
+#: Deletes the data of a run. The run's row stays.
 DELETION_WORKFLOW = "RunDeletionWorkflow"
-#: Delivers the end of a manager or a graph, which waits for no bus.
+#: Delivers the event of the end of a manager or a graph, which does not wait for the delivery.
 EVENT_WORKFLOW = "CrawlEventWorkflow"
 #: Compares database, cluster and Temporal.
 AUDIT_WORKFLOW = "CrawlAuditWorkflow"
-#: The Temporal Schedule that starts it, and the id of the workflow of an audit on demand.
+#: The id of the Temporal Schedule that starts audits, and of the workflow of an audit on demand.
 AUDIT_SCHEDULE = "crawl-audit"
-#: Keeps a stream of runs going (``domain/managers/manager.py``).
+#: Starts the runs of a manager, one after the other (``domain/managers/manager.py``).
 MANAGER_WORKFLOW = "CrawlManagerWorkflow"
-#: Keeps a graph going (``domain/graph``), and makes one call of its functions that is not to end with an execution.
+#: Executes a graph (``domain/graph``), and carries out one call of its functions in a workflow of its own.
 GRAPH_WORKFLOW, GRAPH_BATCH_WORKFLOW = "GraphWorkflow", "GraphBatchWorkflow"
 
 #: Decides about one due time of a schedule, and begins its target (``domain/schedules``).
@@ -34,24 +34,24 @@ DUE_WORKFLOW = "CrawlDueWorkflow"
 #: Delivers events to one webhook (``domain/webhooks``).
 WEBHOOK_WORKFLOW = "CrawlWebhookWorkflow"
 
-#: Where the page has the form that makes a schedule or a webhook, so that none of them has this name.
+#: The page uses this name in the path of the form for a new schedule or webhook. So none of them may have it.
 NAME_OF_FORM = "new"
 
-#: Workflows, database and notification steps.
+#: For workflows, and for activities that use the database or send notifications.
 QUEUE_MAIN = "crawler-lifecycle"
-#: Deployments and looks: everything that may hang on a slow cluster.
+#: For deployments and looks, which may hang on a slow cluster.
 QUEUE_CLUSTER = "crawler-lifecycle-cluster"
-#: Everything from a stop to the proof that nothing runs, so that a stop never waits behind a hanging look.
+#: For activities from a stop to the proof that nothing runs. So a stop never waits behind a look that hangs.
 QUEUE_CONTROL = "crawler-lifecycle-control"
-#: Zip and upload.
+#: For the export of archives: zip and upload.
 QUEUE_EXPORT = "crawler-lifecycle-export"
-#: Audits: workflow and activities, with threads and connections of their own, so that they never delay a run.
+#: For audits, workflow and activities. They have their own threads and connections, so they never delay a run.
 QUEUE_AUDIT = "crawler-lifecycle-audit"
-#: Users' code: one cycle of a manager. A worker that holds a manager's process serves ``plans_queue`` as well.
+#: For users' code: cycles of managers. A worker with a manager's process also serves ``plans_queue``.
 QUEUE_PLANS = "crawler-lifecycle-plans"
-#: Functions of graphs, beside them: a cycle of a manager never waits behind hundreds of functions.
+#: For functions of graphs. So a cycle of a manager never waits behind hundreds of functions.
 QUEUE_FUNCTIONS = "crawler-lifecycle-plans-functions"
-#: Deliveries to webhooks: what leaves for addresses that people name, leaves from the workers of this queue alone.
+#: For deliveries to webhooks. Only workers of this queue call the addresses that users name.
 QUEUE_WEBHOOKS = "crawler-lifecycle-webhooks"
 
 SIGNAL_STOP = "stop"
@@ -60,13 +60,14 @@ SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_RUN_ENDED = "run_ended"
 SIGNAL_MANAGER_ENDED = "manager_ended"
 SIGNAL_GRAPH_ENDED = "graph_ended"
-#: Notifies a graph that a call in a workflow of its own has returned (its number).
+#: Notifies a graph that a call in its own workflow has returned. The payload is the call's number.
 SIGNAL_BATCH_ENDED = "batch_ended"
-#: Makes the workflow of a manager, a graph or a webhook read its rows now; it carries no data.
+#: Makes the workflow of a manager, a graph or a webhook read its rows now. It has no payload.
 SIGNAL_WAKE = "wake"
-#: To a manager: the worker that holds its object shuts down, and another worker has to build it again.
+#: Notifies a manager that the worker with its object shuts down. Another worker has to build the object again.
 SIGNAL_MOVED = "moved"
-#: Nobody can send it: so many more signals that nobody knows came in the same step of the workflow (its payload).
+#: An internal signal that nobody can send. Its payload is the number of further unknown signals in the same step of the
+#: workflow.
 SIGNAL_MORE = ""
 QUERY_STATUS = "status"
 QUERY_RECORD = "record"
@@ -78,19 +79,19 @@ UPDATE_CANCEL_STEPS, UPDATE_RETRY_STEPS, UPDATE_APPEND_STEPS = "cancel_steps", "
 _KEYWORDS = ("RunUid", "Crawler", "Trigger", "Stage", "Status", "Outcome", "Flow", "Parent", "Name")
 SEARCH_ATTRIBUTES = {"CrawlRunId": "Int", **{f"Crawl{name}": "Keyword" for name in _KEYWORDS}}
 
-#: The history property under which the id of the owning workflow is kept.
+#: The history property with the id of the owning workflow.
 PROPERTY_WORKFLOW_ID = "workflow_id"
-#: The one that says since when an attempt's files are given up or gone (``crawlctl cluster tidy``).
+#: The history property with the time at which the removal of an attempt's files began (``crawlctl cluster tidy``).
 PROPERTY_FILES_REMOVED = "files_removed"
-#: The one that says up to which event, and when, rows of an attempt were removed (``crawlctl db prune``).
+#: The history property with the last removed event of an attempt, and the time of the removal (``crawlctl db prune``).
 PROPERTY_PRUNED = "pruned"
-#: The chain of executions that owned an attempt before another execution took it over.
+#: The history property with the chain of executions that owned an attempt before another one took it over.
 PROPERTY_FORMER_OWNER = "former_owner"
 
 EVENT_RUN_STARTED = "run.started"
 EVENT_RUN_CHANGED = "run.changed"
 EVENT_RUN_STOPPED = "run.stopped"
-#: The state of a run between its deployment and the first check.
+#: The text of ``waiting_for`` while a run waits for the start of its main task.
 WAITING_FOR_START = "the main task's start"
 
 EVENT_RUN_ENDED = "run.ended"
@@ -100,11 +101,11 @@ EVENT_GRAPH_CHANGED = "graph.changed"
 EVENT_GRAPH_ENDED = "graph.ended"
 EVENT_SCHEDULE_MISSED = "schedule.missed"
 EVENT_SCHEDULE_SKIPPED = "schedule.skipped"
-#: A recorded status was untrue; the look at a run is overdue; its workflow cannot go on.
+#: A recorded status was untrue. The look at a run is overdue. The workflow of a run cannot continue.
 EVENT_CORRECTION_MADE, EVENT_RUN_STALE, EVENT_RUN_BLOCKED = "correction.made", "run.stale", "run.blocked"
-#: A webhook was paused, by a person or after failed deliveries; events that it had not received were removed.
+#: A webhook was paused, by a person or after failed deliveries. Events were removed before a webhook received them.
 EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_MISSED = "webhook.paused", "webhook.missed"
-#: A person tries a webhook; for that one alone.
+#: A person tests a webhook. Only this webhook receives the event.
 EVENT_WEBHOOK_TEST = "webhook.test"
 #: The events that webhooks may receive.
 EVENT_TYPES = frozenset(
@@ -115,12 +116,12 @@ EVENT_TYPES = frozenset(
         *(EVENT_SCHEDULE_MISSED, EVENT_SCHEDULE_SKIPPED),
     }
 )
-#: Events that happen at most once in an attempt; their id needs no sequence number.
+#: Events that occur at most once in an attempt. Their id needs no sequence number.
 EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_MANAGER_ENDED, EVENT_GRAPH_ENDED})
 
 #: The highest run number that is accepted from outside of the database. A thousand new runs a second reach it after 31
-#: years. Foreign names that are numbers (a time in milliseconds, a row of nines) are above it: otherwise one such
-#: folder would use up all remaining numbers.
+#: years. A foreign folder may have a larger number as its name, such as a time in milliseconds. New run numbers must
+#: not continue from there.
 RUN_NUMBER_MAX = 10**12
 
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
@@ -129,91 +130,93 @@ TASKS_PER_RUN_MAX = 100_000
 
 
 def workflow_id(crawler: str, request_id: str) -> str:
-    """The workflow id of a run that we start ourselves: ``crawl/<crawler>/<request_id>``."""
+    """Return the workflow id of a run that we start ourselves: ``crawl/<crawler>/<request_id>``."""
     return f"crawl/{crawler}/{request_id}"
 
 
 def request_of_workflow(workflow_id: str) -> str | None:
-    """The request id of a run that we started ourselves, by its ``workflow_id``; ``None`` for any other id."""
+    """Return the request id in a ``workflow_id``; ``None``: it is no workflow id of a run that we started."""
     kind, _, rest = workflow_id.partition("/")
     request_id = rest.partition("/")[2]
     return request_id if kind == "crawl" and request_id else None
 
 
 def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
-    """The workflow id of one attempt of a run, where the plain one may still be taken by an earlier attempt."""
+    """Return the workflow id of one attempt, for use while an earlier attempt may still have ``workflow_id``."""
     return f"{workflow_id(crawler, request_id)}/{attempt}"
 
 
 def uid_workflow_id(workflow_id: str, run_uid: str) -> str:
-    """The workflow id of a run where another run of the same request works under ``workflow_id``."""
+    """Return the workflow id of a run if another run with the same request id already uses ``workflow_id``."""
     return f"{workflow_id}/{run_uid[:8]}"
 
 
 def plans_queue(worker_id: str) -> str:
-    """The task queue of one worker process of the role ``plans``: calls go where the user's object lives."""
+    """Return the task queue of one worker process of the role ``plans``: the process with the user's object."""
     return f"{QUEUE_PLANS}/{worker_id}"
 
 
 def functions_queue(pool: str | None) -> str:
-    """The task queue of a pool of workers that call functions; ``None``: of the common one."""
+    """Return the task queue of a pool of workers for functions; ``None``: the common pool."""
     return QUEUE_FUNCTIONS if pool is None else f"{QUEUE_PLANS}-{pool}"
 
 
 def pool_of(queue: str) -> str | None:
-    """The pool of such a task queue."""
+    """Return the pool of a task queue of ``functions_queue``; ``None``: the common pool."""
     return None if queue == QUEUE_FUNCTIONS else queue.removeprefix(f"{QUEUE_PLANS}-")
 
 
 def graph_workflow_id(key: str) -> str:
-    """The workflow id of a graph, which is also the ``parent`` of its runs."""
+    """Return the workflow id of a graph. It is also the ``parent`` of the graph's runs."""
     return f"graph/{key}"
 
 
 def graph_key_of(workflow_id: str) -> str | None:
-    """The key that such a workflow id names; ``None`` for any other."""
+    """Return the key of the graph in a workflow id; ``None``: it is no workflow id of a graph."""
     kind, _, key = workflow_id.partition("/")
     return key if kind == "graph" and key else None
 
 
 def graph_batch_workflow_id(key: str, batch: int) -> str:
-    """The workflow id of one call of a graph's functions, where that has a workflow of its own."""
+    """Return the workflow id of one call of a graph's functions that has its own workflow."""
     return f"graph-batch/{key}/{batch}"
 
 
 def export_workflow_id(run: RunRef, attempt: int) -> str:
-    """The workflow id under which an attempt's deliveries are sent again: one at a time."""
+    """Return the id of the workflow that sends an attempt's deliveries again. Only one may be open at a time."""
     return f"crawl-export/{run}/{attempt}"
 
 
 def deletion_workflow_id(run: RunRef) -> str:
-    """The workflow id under which what a run brought is deleted. It names no search attribute of the run: it goes on
-    until nothing is found that does."""
+    """Return the id of the workflow that deletes a run's data.
+
+    This workflow has no search attributes of the run, because it deletes every workflow that has them.
+    """
     return f"crawl-delete/{run}"
 
 
 def ended_key(kind: str, id: int, uid: str, attempt: int) -> str:
-    """The id of the event that a manager or a graph (``kind``) has ended: once in an attempt."""
+    """Return the id of the event that a manager or a graph (``kind``) has ended. It occurs once in an attempt."""
     return f"{kind}s/{id}-{uid}/{attempt}/{kind}.ended"
 
 
 def event_workflow_id(key: str) -> str:
-    """The workflow id under which the event of this id is delivered."""
+    """Return the id of the workflow that delivers the event with this id."""
     return f"crawl-export/{key}"
 
 
 def cluster_name(run_id: int, index: int, attempt: int) -> str:
-    """The name of a task on its cluster, the same for every retry of its deployment.
+    """Return the name of a task on its cluster, the same for every retry of its deployment.
 
-    A DNS-1123 label of at most 52 characters, so that Kubernetes can add its suffix for the pod (63 in all).
+    It is a DNS-1123 label of at most 52 characters. Kubernetes adds a suffix for the pod (63 characters in all).
     """
     return f"crawl-{run_id}-{index}-{attempt}"
 
 
 def run_number(name: str) -> int:
-    """The number of a run that a folder or the first part of a key is named after; 0 for any other name.
+    """Return the run number at the beginning of a folder's name or a key; 0: there is none.
 
-    A number above ``RUN_NUMBER_MAX`` is no run's.
+    A number above ``RUN_NUMBER_MAX`` is not the number of a run.
     """
     digits = re.match(r"[1-9][0-9]{0,12}(?![^-])", name, re.ASCII)
     number = int(digits.group()) if digits is not None else 0
@@ -221,47 +224,48 @@ def run_number(name: str) -> int:
 
 
 def request_fingerprint(text: str) -> str:
-    """A short, stable fingerprint of a request's canonical text, used to tell a repeat from a different request."""
+    """Return a short, stable hash of a request's canonical text. A repeated request has the same hash."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def event_key(run: RunRef, attempt: int, type: str) -> str:
-    """The stable id of an event that happens once in an attempt. Receivers recognise repeated deliveries by it, so it
-    names one run.
+    """Return the stable id of an event that occurs once in an attempt.
+
+    Receivers recognise repeated deliveries by this id. So it contains the unique name of the run.
     """
     return f"{run}/{attempt}/{type}"
 
 
 def run_subject(run_id: int) -> str:
-    """The subject that an event about a run names."""
+    """Return the subject of an event about a run."""
     return f"runs/{run_id}"
 
 
 def manager_subject(manager_id: int) -> str:
-    """The subject that an event about a manager names."""
+    """Return the subject of an event about a manager."""
     return f"managers/{manager_id}"
 
 
 def graph_subject(key: str) -> str:
-    """The subject that an event about a graph names."""
+    """Return the subject of an event about a graph."""
     return f"graphs/{key}"
 
 
 def archive_key(run: RunRef, attempt: int) -> str:
-    """The location of an attempt's supporting files, below the archive's root; no other run uses this name."""
+    """Return the path of an attempt's archive below the archive's root. No other run uses this path."""
     return f"{run}/{attempt}/supporting-files.zip"
 
 
 def files_prefix(index: int, attempt: int) -> str:
-    """The folder of a task's supporting files inside of an archive."""
+    """Return the folder of a task's supporting files inside an archive."""
     return f"task-{index}" + (f"-attempt-{attempt}" if attempt > 1 else "")
 
 
 def bundle_key(run: RunRef, index: int, attempt: int, name: str) -> str:
-    """The key of an object of a task's pod, below the prefix of ``LIFECYCLE_CLUSTER__FILES_URL``."""
+    """Return the key of an object that a task's pod stores, below the prefix of ``LIFECYCLE_CLUSTER__FILES_URL``."""
     return f"{run}/{index}/{attempt}/{name}"
 
 
 def schedule_subject(name: str) -> str:
-    """The subject that an event about a schedule names."""
+    """Return the subject of an event about a schedule."""
     return f"schedules/{name}"

@@ -1,7 +1,7 @@
-"""A run: its request, its statuses, its events, and the verdict from its tasks.
+"""A run: its request, its statuses, its answers, and the verdict from its tasks.
 
-The dataclasses here are wire formats: they travel as JSON through Temporal, HTTP and the database. Unknown fields are
-refused (``extra: forbid``, read by pydantic at the edges; this module itself needs only the standard library).
+The dataclasses here are sent as JSON through Temporal and HTTP and stored in the database. Unknown fields are refused:
+pydantic reads ``extra: forbid``. This module itself needs only the standard library.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .names import CRAWLER_NAME
 
 INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
-#: Arguments and settings of one task together, in bytes of JSON. They stand in its Job and again in its pod, and a list
-#: is read in pages of 500 objects, whose answer may have 64 MiB (docs/kubernetes.md).
+#: The most bytes of JSON of one task's arguments and settings together. Its Job contains them, and its pod again. We
+#: read lists in pages of 500 objects, and such a page may have at most 64 MiB (docs/kubernetes.md).
 TASK_BYTES_MAX = 64 * 1024
 
-#: Tags of one run, and the characters of each.
+#: The most tags of one run, and the most characters of a tag.
 TAGS_MAX, TAG_MAX = 50, 200
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 class Trigger(StrEnum):
-    """The cause that started the run."""
+    """The reason why the run was started."""
 
     SCHEDULED = "scheduled"
     MANUAL = "manual"
@@ -48,7 +48,7 @@ class Stage(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """Status of a run. Terminal statuses are final for an attempt; only a resume (a new attempt) leaves them."""
+    """Status of a run. A terminal status is final for its attempt. Only a resume (a new attempt) changes it."""
 
     INITIALIZING = "INITIALIZING"
     PROCESSING = "PROCESSING"
@@ -61,11 +61,11 @@ class RunStatus(StrEnum):
         return self in (RunStatus.COMPLETED, RunStatus.FAILED)
 
 
-#: Outcomes of runs that a person ended: they failed, and that was intended.
+#: Outcomes of runs that a person stopped. They are FAILED, as intended.
 STOPPED_OUTCOMES = ("cancelled", "cancel_timeout")
-#: Outcome of a run whose items fill a field less than its crawler's entry expects (``domain/coverage.py``).
+#: Outcome of a run whose items fill a field less than the crawler's entry expects (``domain/coverage.py``).
 COVERAGE = "coverage"
-#: Every outcome that we give ourselves (docs/lifecycle.md, "How an end is read").
+#: All outcomes that we set ourselves (docs/lifecycle.md, "How an end is read"). Crawlers may report others.
 OUTCOMES = frozenset({
     *("finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out", "cancelled (stalled)", "killed by oom"),
     *("evicted", "interrupted", "memusage_exceeded", "diskusage_exceeded", "size_limit", "time_limit", "banned"),
@@ -76,9 +76,7 @@ _ORDER = list(RunStatus)
 
 
 def run_may_become(current: RunStatus, new: RunStatus) -> bool:
-    """Return whether a run may change from ``current`` to ``new`` in one attempt: only forwards, and never after an
-    end.
-    """
+    """Return whether a run may change from ``current`` to ``new`` in one attempt: only forwards, not after an end."""
     return not current.terminal and _ORDER.index(new) > _ORDER.index(current)
 
 
@@ -89,17 +87,17 @@ class Limits:
     __pydantic_config__: ClassVar = _STRICT
 
     start_check_s: float = 6.0
-    """First interval between checks whether the main task has started."""
+    """The first interval between checks whether the main task has started."""
     start_timeout_s: float | None = None
-    """The main task must have started by then; without it the run waits as long as the cluster needs."""
+    """The run is stopped as ``start_timeout`` if no task has started after so many seconds."""
     run_timeout_s: float | None = None
     """The run is stopped as ``timed_out`` after so many seconds of processing."""
     stall_timeout_s: float | None = 3600.0
     """The run is stopped as ``cancelled (stalled)`` after so many seconds without a sign of life."""
     stop_grace_s: float = 30.0
-    """Seconds that a crawler gets between its stop signal and its end by force."""
+    """The time from a crawler's stop signal to its end by force."""
     force_stop_after_s: float | None = 300.0
-    """A stop becomes a forced stop when tasks still exist so many seconds after the last of them was asked to end."""
+    """The time from the last request to end a task until the stop becomes a forced stop."""
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -108,7 +106,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resources that a task asks of the cluster, in Kubernetes' notation (``cpu: 500m``, ``memory: 512Mi``)."""
+    """Resources of a task, in the notation of Kubernetes (``cpu: 500m``, ``memory: 512Mi``)."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -120,7 +118,7 @@ class Resources:
         parse_memory(self.memory)
 
     def over(self, base: Resources) -> Resources:
-        """These values, and those of ``base`` where one is not given."""
+        """Return these values, with those of ``base`` in place of missing ones."""
         return Resources(cpu=self.cpu or base.cpu, memory=self.memory or base.memory)
 
 
@@ -128,9 +126,9 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 
 
 
 def parse_memory(text: str | None) -> int | None:
-    """Bytes of a Kubernetes memory quantity (``512Mi``, ``1G``, ``1048576``); ``None`` stays ``None``.
+    """Return the bytes of a Kubernetes memory quantity (``512Mi``, ``1G``, ``1048576``); ``None`` stays ``None``.
 
-    Raises ``InvalidRequest`` when the text is no such quantity.
+    Raises ``InvalidRequest`` if the text is no such quantity.
     """
     if text is None:
         return None
@@ -146,7 +144,7 @@ def parse_memory(text: str | None) -> int | None:
 
 
 def parse_cpu(text: str | None) -> float | None:
-    """Processors of a Kubernetes cpu quantity (``500m``, ``2``, ``0.5``). Raises ``InvalidRequest``."""
+    """Return the processors of a Kubernetes cpu quantity (``500m``, ``2``, ``0.5``). Raises ``InvalidRequest``."""
     if text is None:
         return None
     number, factor = (text[:-1], 0.001) if text.endswith("m") else (text, 1.0)
@@ -161,7 +159,7 @@ def parse_cpu(text: str | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ChildTask:
-    """One task of a multi-process run: its arguments, which override those of the run."""
+    """One task of a multi-process run. Its arguments override those of the run."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -174,9 +172,9 @@ def check_sizes(
     tasks: Sequence[Mapping[str, str]] | None = None,
     first: int = 0,
 ) -> None:
-    """Refuse more than one task may carry: ``tasks`` are the own arguments of each, counted from ``first``.
+    """Raise ``InvalidRequest`` if the arguments and settings of a task are larger than ``TASK_BYTES_MAX``.
 
-    Raises ``InvalidRequest``, naming the task.
+    ``tasks``: the own arguments of each task. The error names the task, counted from ``first``.
     """
     shared, set_ = _json_bytes(args), _json_bytes(settings)
     for n, own in enumerate([{}] if tasks is None else tasks, first):
@@ -197,7 +195,7 @@ def _json_bytes(texts: Mapping[str, str]) -> int:
 
 
 def _check_inline(tasks: Sequence[ChildTask], cure: str) -> None:
-    """Refuse more than travels well through Temporal."""
+    """Raise ``InvalidRequest`` for more tasks than one message through Temporal should contain."""
     if len(tasks) > INLINE_TASKS_MAX:
         raise InvalidRequest(
             f"tasks: {len(tasks)} inline tasks are not allowed; give at most {INLINE_TASKS_MAX} at once, {cure}"
@@ -221,7 +219,7 @@ def check_tags(where: str, tags: Sequence[object]) -> None:
 class AddTasks:
     """The input of the update ``add_tasks``: a page of child tasks for a live run.
 
-    ``request_id`` makes a repeat harmless; without one the id of the update does. Raises ``InvalidRequest``.
+    A repeat with the same ``request_id`` adds nothing; the default is the id of the update. Raises ``InvalidRequest``.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -254,7 +252,7 @@ class TasksAdded:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """Everything that a caller may say about a run; the single input of ``CrawlerLifecycleWorkflow``.
+    """The request for a run: the single input of ``CrawlerLifecycleWorkflow``.
 
     Raises ``InvalidRequest`` (a ``ValueError``) naming the field, the value and the cure.
     """
@@ -319,7 +317,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """Payload of the signals ``stop`` and ``force_stop``; every field may be left out."""
+    """The payload of the signals ``stop`` and ``force_stop``. Every field may be left out."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -331,10 +329,10 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopIntent:
-    """A recorded intent to end a run: by a person, or by one of its own limits.
+    """A recorded stop of a run, by a person or by one of the run's limits.
 
-    ``limit`` is the outcome of the limit (``timed_out`` and the like) and ``None`` for a person, whose stop outweighs
-    every limit. ``escalated`` says that a plain stop had to be forced.
+    ``limit``: the outcome of the limit, such as ``timed_out``; ``None``: a person stopped it. A person's stop has
+    precedence over limits. ``escalated``: a plain stop became a forced one.
     """
 
     requested_at: datetime
@@ -346,37 +344,39 @@ class StopIntent:
 
     @property
     def stopped(self) -> str:
-        """The sentence of who stopped it, and why."""
+        """A sentence that says who stopped the run, and why."""
         who = f" by {self.requested_by}" if self.requested_by else ""
         return f"Stopped{who}" + (f": {self.reason}" if self.reason else "")
 
     def merged(self, later: StopIntent) -> StopIntent:
-        """Both intents as one: force if either forces, and the time and the reason of the first. The later reason
-        counts only where it is stronger: a person's, after that of a limit.
+        """Return both stops as one.
+
+        It is forced if one of them is. Its time is that of the first stop. Its reason is that of the first stop, unless
+        the first came from a limit and the later one from a person.
         """
-        told = later if self.limit is not None and later.limit is None else self
+        reasons = later if self.limit is not None and later.limit is None else self
         force, escalated = self.force or later.force, self.escalated or later.escalated
-        return replace(told, requested_at=self.requested_at, force=force, escalated=escalated)
+        return replace(reasons, requested_at=self.requested_at, force=force, escalated=escalated)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """The location of an attempt's supporting files."""
+    """The archive of an attempt's supporting files."""
 
     url: str
     bytes: int
     files: int
     sha256: str
     note: str | None = None
-    """Number of files that the archive lacks: of tasks whose files are missing or incomplete."""
+    """A text about the tasks whose files are missing or incomplete in the archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """Answer of the query ``status``: the workflow's own knowledge, and facts that are final.
+    """The answer of the query ``status``: the state that the workflow itself knows.
 
-    Statuses and counters of a live run are in the database: others write them too, and a workflow learns later what its
-    activities wrote. So they are left out until the verdict, and never disagree.
+    The statuses and counters of a live run are left out until the verdict. They are in the database, where others
+    write them too, and the workflow's values may be older.
     """
 
     run_id: int | None
@@ -386,25 +386,25 @@ class RunSnapshot:
     trigger: Trigger
     stage: Stage
     status: RunStatus | None = None
-    """The status with which this attempt ended; until then the gateway and the database have it."""
+    """The status with which this attempt ended; ``None`` before the end: the database has the status."""
     outcome: str | None = None
     cause: str | None = None
     stop: StopIntent | None = None
     tasks: dict[str, int] | None = None
-    """Of a run that has ended, as ``status``."""
+    """The number of tasks by status; ``None`` before the end, as with ``status``."""
     rung: int = 0
     last_look_at: datetime | None = None
     next_look_at: datetime | None = None
     looks: int = 0
     waiting_for: str | None = None
     waiting: str | None = None
-    """A sentence about what it waits for, without ages; the gateway's has them."""
+    """A sentence that says what the run waits for, without durations. The gateway's sentence has durations."""
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The result that the workflow returns. A crawl that failed is a successful workflow with a failed result."""
+    """The result of the workflow. The workflow succeeds even if the crawl failed."""
 
     run_id: int
     run_uid: str
@@ -419,14 +419,14 @@ class RunResult:
     export: ExportResult | None = None
 
 
-#: Of a shorter time there is no average: it would be the noise of the first moments.
+#: The shortest time, in seconds, for which an average is computed. Before that it would change too much.
 PACE_LEAST_S = 1.0
 
 
 def pages_per_minute(pages: int | None, started_at: datetime | None, until: datetime | None) -> float | None:
-    """The average from the start to ``until``: the end, or while there is none the newest progress.
+    """Return the average from the start to ``until``: the end, or the newest progress of a run that has not ended.
 
-    ``None`` where it is unknown: no counter, no recorded start or progress, or no time has passed.
+    ``None``: a value is unknown, or less than ``PACE_LEAST_S`` has passed.
     """
     if pages is None or pages < 0 or started_at is None or until is None:
         return None
@@ -436,19 +436,19 @@ def pages_per_minute(pages: int | None, started_at: datetime | None, until: date
 
 @dataclass(frozen=True, slots=True)
 class EndedTasks:
-    """The number of tasks of a run that ended alike, with the most frequent cause of them."""
+    """The number of tasks with the same status and outcome, with their most frequent cause."""
 
     status: str
     outcome: str | None
     count: int
     cause: str | None = None
     alike: int = 0
-    """The number of tasks with this cause; 0 where that was not counted."""
+    """The number of tasks with this cause; 0: not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The way in which a run ended."""
+    """The end of a run: its status, its outcome and its cause."""
 
     status: RunStatus
     outcome: str
@@ -461,11 +461,14 @@ def _common(outcomes: Iterable[str | None], fallback: str) -> str:
 
 
 def verdict(groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok: bool = False) -> Verdict:
-    """The verdict of a run over its tasks that are not superseded, all of which must have ended.
+    """Return the verdict of a run from its tasks, without tasks that a later attempt replaced.
 
-    Rule: all succeeded = COMPLETED; stopped by a person = FAILED / ``cancelled``; otherwise FAILED with the common
-    outcome of the failed tasks, or ``partial`` when some succeeded (COMPLETED for crawlers declared ``partial_ok``).
-    Raises ``ValueError`` when a task has not ended or there is none.
+    - All tasks succeeded: COMPLETED.
+    - A person stopped the run: FAILED, outcome ``cancelled``.
+    - Some tasks succeeded: outcome ``partial``, COMPLETED for a crawler with ``partial_ok`` and else FAILED.
+    - No task succeeded: FAILED, with the common outcome of the tasks or else ``failed``.
+
+    Raises ``ValueError`` if a task has not ended, or if there is no task.
     """
     groups = [g for g in groups if g.count]
     total = sum(g.count for g in groups)

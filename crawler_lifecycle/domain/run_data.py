@@ -1,6 +1,7 @@
-"""Files and items of runs for users' code: read in pieces, through whoever may read them.
+"""Files and items of runs for users' code.
 
-Users' processes hold no credentials. They ask a ``DataSource``, piece by piece, and everything is parsed here.
+Users' processes hold no credentials. They read files piece by piece from a ``DataSource``, and this module parses the
+bytes.
 """
 
 from __future__ import annotations
@@ -18,37 +19,40 @@ from typing import Any, BinaryIO, Protocol, TypedDict, cast
 from .bounds import INT_MAX, refusal
 from .items import feeds, read_items, sentences
 
-#: Bytes that are read ahead of a file.
+#: The most bytes of a file that one call reads.
 PIECE = 1024 * 1024
-#: Fields that may be asked for.
+#: The most field names that a caller may request.
 FIELDS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """A file that a crawl left."""
+    """A file that a run produced."""
 
     run_id: int
     name: str
-    """As in the archive: ``task-0/items.jsonl``."""
+    """The path in the archive: ``task-0/items.jsonl``."""
     bytes: int
 
 
 class DataSource(Protocol):
-    """Files of runs. Raises ``NotDelivered`` and ``ClusterUnavailable`` when they cannot be read now, and
-    ``InvalidRequest`` for what may not be asked."""
+    """A reader of the files of runs.
+
+    Raises ``NotDelivered`` or ``ClusterUnavailable`` if files cannot be read now, and ``InvalidRequest`` for a request
+    that is not allowed.
+    """
 
     def run_files(self, run_id: int) -> Sequence[RunFile]:
-        """The supporting files of the newest attempt."""
+        """Return the supporting files of the newest attempt."""
         ...
 
     def read_file(self, file: RunFile, offset: int) -> bytes:
-        """Bytes from this offset on, at most ``PIECE``; none at the end of the file."""
+        """Return at most ``PIECE`` bytes from this offset on; none at the end of the file."""
         ...
 
 
 class AskedFiles:
-    """``DataSource`` by questions to a worker (``activities.run_files.FileQuestions``)."""
+    """A ``DataSource`` that asks a worker (``activities.run_files.FileQuestions``)."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
@@ -61,13 +65,13 @@ class AskedFiles:
 
 
 class HeldFiles:
-    """``DataSource`` in memory, for tests."""
+    """A ``DataSource`` in memory, for tests."""
 
     def __init__(self) -> None:
         self._runs: dict[int, dict[str, bytes]] = {}
 
     def leave(self, run_id: int, items: Iterable[Any] | None, files: Mapping[str, bytes] | None = None) -> None:
-        """Let a run have these items, and other files by their names."""
+        """Give a run these items, and other files by their names."""
         lines = None if items is None else "".join(f"{json.dumps(item)}\n" for item in items).encode()
         self._runs[run_id] = {**({} if lines is None else {"task-0/items.jsonl": lines}), **(files or {})}
 
@@ -79,20 +83,20 @@ class HeldFiles:
 
 
 class Which(TypedDict, total=False):
-    """Items that are wanted."""
+    """The options of ``Items``: which items to read."""
 
     task: int | None
-    """Only of the task with this index."""
+    """Only items of the task with this index."""
     offset: int
     limit: int | None
     fields: Collection[str] | None
-    """Only these of each item."""
+    """Only these fields of each item."""
 
 
 class Items:
-    """The items of crawls, one after the other: iterate over them, as often as you like.
+    """The items of runs, one after the other. You can iterate over them several times.
 
-    ``skipped`` has sentences about what the last iteration could not read, such as ``3 lines were no JSON``.
+    ``skipped`` has sentences about data that the last iteration could not read, such as ``3 lines were no JSON``.
     """
 
     def __init__(
@@ -105,8 +109,7 @@ class Items:
         limit: int | None = None,
         fields: Collection[str] | None = None,
     ) -> None:
-        """``task``: only of the task with this index. ``fields``: only these of each item. Raises
-        ``InvalidRequest``."""
+        """Check the options, which ``Which`` explains. Raises ``InvalidRequest``."""
         for name, value in (("task", task), ("offset", offset), ("limit", limit)):
             if value is not None and (type(value) is not int or not 0 <= value <= INT_MAX):
                 raise refusal(name, value, "give a whole number from 0 on")
@@ -136,11 +139,10 @@ class Items:
 
 
 def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:
-    """The file of this name, to be read from its beginning. Raises ``InvalidRequest`` where there is none, and where
-    several runs have it."""
+    """Open the file of this name for reading. Raises ``InvalidRequest`` if no run or several runs have it."""
     found = [file for run_id in runs for file in source.run_files(run_id) if file.name == name]
     if len(found) != 1:
-        cure = "files() lists what is there" if not found else "several runs have it; name the step of one of them"
+        cure = "files() lists the files" if not found else "several runs have it; name the step of one of them"
         raise refusal("name", name, cure)
     return cast(BinaryIO, io.BufferedReader(FarFile(partial(source.read_file, found[0]), found[0].bytes), PIECE))
 
@@ -153,13 +155,13 @@ def _pieces(source: DataSource, file: RunFile) -> Iterator[bytes]:
 
 
 def _task_of(name: str) -> int | None:
-    """The index of the task that has the file of this name: ``task-3/…`` or ``task-3-attempt-2/…``."""
+    """Return the index of the task in a file's name: 3 for ``task-3/…`` or ``task-3-attempt-2/…``."""
     number = name.partition("/")[0].removeprefix("task-").partition("-")[0]
     return int(number) if number.isdecimal() else None
 
 
 class FarFile(io.RawIOBase):
-    """A file that lies elsewhere: ``read`` answers its bytes from an offset on, as many as it likes."""
+    """A remote file as a Python file. ``read`` returns bytes from an offset on, and chooses how many."""
 
     def __init__(self, read: Callable[[int], bytes], size: int) -> None:
         self._read, self._size, self._offset = read, size, 0

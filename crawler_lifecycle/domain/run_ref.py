@@ -10,34 +10,35 @@ from dataclasses import dataclass
 class RunRef:
     """The identity of a run outside of its database.
 
-    Names contain the number, which a restored or new database may give out again. The uid is given when the row is
-    inserted and never again: only an object with this uid belongs to the run.
+    Names of objects contain the run's number. A restored or new database may use the same number again. The uid is
+    created with the row and never used again: only an object with this uid belongs to the run.
     """
 
     run_id: int
     uid: str
 
     def __str__(self) -> str:
-        """The name of the run wherever we may choose one: no other run has it, of this or any other database."""
+        """Return the unique name of the run. No other run of any database has it."""
         return f"{self.run_id}-{self.uid}"
 
     @classmethod
     def named(cls, name: str) -> RunRef | None:
-        """The run that has this name (``str``); ``None`` for any other text, also for ``007-…``: our numbers have no
-        leading zeros.
+        """Return the run with this name (``str(run)``); ``None``: the text is no such name.
+
+        ``007-…`` is no such name, because our numbers have no leading zeros.
         """
         found = _NAME.fullmatch(name)
         number = int(found[1]) if found else 0
         return cls(number, found[2]) if found and number <= RUN_ID_MAX else None
 
     def owns(self, uid: str | None) -> bool:
-        """Return whether an object with this uid belongs to this run; an object without a uid does not."""
+        """Return whether an object with this uid belongs to this run. An object without a uid does not."""
         return uid == self.uid
 
     def foreign(self, what: str, uid: str | None) -> str:
-        """Return a text about an object that has the run's number but belongs to another run, with the cure."""
-        whose = f"run {self.run_id} with the uid {uid}" if uid else f"a run {self.run_id} that names no uid"
-        return f"{what} is of {whose}, and this run has the uid {self.uid}: {FOREIGN_CURE}"
+        """Return a text, with the cure, about an object with this run's number that belongs to another run."""
+        whose = f"run {self.run_id} with the uid {uid}" if uid else f"a run {self.run_id} without a uid"
+        return f"{what} belongs to {whose}, and this run has the uid {self.uid}: {FOREIGN_CURE}"
 
 
 _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})", re.ASCII)
@@ -47,9 +48,8 @@ _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})", re.ASCII)
 RUN_ID_MAX = 2**63 - 1
 
 
-#: Why two runs have one number, and what to do.
+#: A text for people: why two runs have the same number, and what they can do.
 FOREIGN_CURE = (
-    "the database was restored or made anew and gave the number out again; it is left alone; an audit "
-    "lists it (crawlctl audit), and with adopt takes up again what executes and no row knows (crawlctl audit --adopt); "
-    "what is not wanted is ended by hand"
+    "the database was restored or created again, and used the number twice; the object is not changed; an audit lists "
+    "it (crawlctl audit); to adopt executing tasks without a row, use crawlctl audit --adopt; end all others by hand"
 )

@@ -1,13 +1,12 @@
-"""Stall detection: when a run that executes shows no sign of life.
+"""Stall detection: it measures for how long an executing run has shown no sign of life.
 
-Only time that looks confirm counts. Two successful looks in a row, with the run executing and readable at both and no
-changed counter between them, confirm the time between them, but never more than was planned: while nobody could look
-(no worker, no answer of the cluster) the state is unknown, and a run must not be ended for that. Any progress sets the
-time back to zero.
+Only time that looks confirm counts. Two successful looks in a row confirm the time between them if the run executed at
+both and no counter changed. They confirm at most the planned time. If nobody could look (no worker, no answer of the
+cluster), the state is unknown, and no run is stopped because of that. Any progress resets the time to zero.
 
-A run that counts is judged by its counters alone: crawlers print every minute that nothing happens. One that never
-counted anything is judged by what its crawlers write, as their runners see it; it is quiet for no longer than they are.
-Where nobody sees that, or one of them never wrote anything, the run never stalls.
+A run with counters is judged by its counters alone, because many crawlers write a log line every minute without any
+progress. A run without counters is judged by the output of its crawlers, which their runners watch. If that is unknown
+for one of them, or one never wrote anything, the run never stalls.
 """
 
 from __future__ import annotations
@@ -15,42 +14,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-#: A look may come so many seconds later than planned and still confirm all of the time since the one before.
+#: A look that comes at most so many seconds after its planned time confirms all the time since the previous look.
 PUNCTUAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The report of one successful look about a run's progress."""
+    """The progress of a run according to one successful look."""
 
     observed_at: datetime
     executing: bool
-    """True when it saw an executing task whose signs of life it could read."""
+    """True when a task executes and the look could read its signs of life."""
     moved: bool
-    """True when any counter differs from what was known before."""
+    """True when a counter has changed since the previous look."""
     counted: bool
-    """True when any counter was ever above zero."""
+    """True when a counter was above zero at any look."""
     silent: timedelta | None = None
-    """Seconds for which no executing task has written anything; ``None``: this is unknown for one of them."""
+    """The time for which no executing task has written anything; ``None``: unknown for one of them."""
 
 
 def quiet_time(
     before: timedelta, last_look_at: datetime | None, planned_at: datetime | None, failed: bool, now: Reading
 ) -> timedelta:
-    """The confirmed time without progress, up to and including the look ``now``.
+    """Return the confirmed time without progress up to the look ``now``; never negative.
 
-    ``before`` is that time at the look before, which was at ``last_look_at`` and planned this one for ``planned_at``.
-    ``failed`` says that looks failed since then: the time between counts for nothing. Never negative.
+    ``before``: the result at the previous look. ``last_look_at``: the time of that look. ``planned_at``: the time for
+    which it planned this look. ``failed``: a look has failed since then, so the time between is not counted.
     """
     if now.moved or not now.executing:
         return timedelta(0)
-    quiet = _vouched(before, last_look_at, planned_at, failed, now)
+    quiet = _confirmed(before, last_look_at, planned_at, failed, now)
     if now.counted:
         return quiet
     return timedelta(0) if now.silent is None else max(timedelta(0), min(quiet, now.silent))
 
 
-def _vouched(
+def _confirmed(
     before: timedelta, last_look_at: datetime | None, planned_at: datetime | None, failed: bool, now: Reading
 ) -> timedelta:
     if last_look_at is None or failed:
@@ -63,5 +62,5 @@ def _vouched(
 
 
 def stalled(quiet: timedelta, stall_timeout_s: float | None) -> bool:
-    """Return whether a run that was quiet for so long is to be stopped. ``None`` seconds: never."""
+    """Return whether a run that was quiet for so long has to be stopped. ``stall_timeout_s`` ``None``: never."""
     return stall_timeout_s is not None and quiet >= timedelta(seconds=stall_timeout_s)

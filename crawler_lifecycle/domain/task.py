@@ -1,4 +1,4 @@
-"""A task: its statuses, observations of it, and the table from an end to status, outcome and cause."""
+"""A task: its statuses, its observations, and the rules that turn an end into status, outcome and cause."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LOG_TAIL_BYTES = 16 * 1024
 
 
 def tail(text: str, limit: int = LOG_TAIL_BYTES) -> str:
-    """The last bytes of a log, cut at a character."""
+    """Return the last ``limit`` bytes of a log, without a partial character at the beginning."""
     return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
 
 
 def log_tail(data: bytes) -> str:
-    """The same of any bytes that a crawler wrote, as text that can be stored."""
+    """Return the tail of any bytes that a crawler wrote, as a text that every database can store."""
     return tail(data[-LOG_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", ""))
 
 
@@ -60,21 +60,21 @@ def task_may_become(current: TaskStatus, new: TaskStatus) -> bool:
 
 
 class Phase(StrEnum):
-    """The state that a look saw under a task's name."""
+    """The state of a task that a look found on the cluster."""
 
     ABSENT = "absent"
-    """Nothing there. Not a verdict: the deployment may still be on its way."""
+    """The task is not on the cluster, but its deployment may still be under way. This is no end."""
     WAITING = "waiting"
-    """It exists and waits for capacity, an image, a slot."""
+    """The task exists, and waits for capacity, an image or a slot."""
     EXECUTING = "executing"
     ENDED = "ended"
     GONE = "gone"
-    """Proved to be gone without evidence of how it ended."""
+    """It is proved that the task is gone. There is no evidence of how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Numbers that a crawler counted; ``None`` is unknown, which is not zero."""
+    """Numbers that a crawler counted. ``None`` means unknown, not zero."""
 
     pages: int | None = None
     items: int | None = None
@@ -82,16 +82,16 @@ class Counters:
     bytes: int | None = None
 
 
-#: Reasons of an end by which the crawler's program never began: Kubernetes' own, and ours for init containers.
+#: Reasons of ends before the crawler's program began: two of Kubernetes, and ours for a failed init container.
 INIT_FAILED = "InitContainerFailed"
 START_FAILURES = ("StartError", "ContainerCannotRun", INIT_FAILED)
-#: The pod failed although the crawler in it ended with exit 0: only the crawler's own word makes that a success.
+#: The pod failed although its crawler ended with exit 0. This is a success only if the crawler's summary says so.
 POD_FAILED = "PodFailed"
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The evidence of an end, in Kubernetes' words for both kinds of cluster."""
+    """The evidence of an end. Both kinds of cluster use Kubernetes' words."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -102,25 +102,25 @@ class End:
     finish_reason: str | None = None
     """The reason in the crawler's summary; ``None`` when there was no summary."""
     runner: bool = True
-    """True when our runner was around the crawler (its silence then means something)."""
+    """True when our runner started the crawler. A missing summary is then a sign of a failure."""
     disruption: str | None = None
-    """``evicted`` or ``interrupted`` when the cluster ended it and neither we nor the crawler asked."""
+    """``evicted`` or ``interrupted`` if the cluster ended the task and neither we nor the crawler requested that."""
     memory_limit: str | None = None
     by_itself: bool = False
-    """True when a runner on another machine says that it got no stop signal. It decides where clocks cannot."""
-    stopped: bool | None = None
-    """True when our stop ended it, as far as the evidence itself shows that, whatever the clocks of two machines
-    say.
+    """True when a runner on another machine reports that it received no stop signal. The clocks of two machines alone
+    may not show whether a stop came before the end.
     """
+    stopped: bool | None = None
+    """True or false: the evidence itself shows whether our stop ended the task. ``None``: times have to decide."""
     if_not_stopped: str | None = None
-    """A text about its deletion before it ended, when we had requested that too: somebody else deleted it if our stop
-    came after the end.
+    """A text for a task that was deleted while we also requested its end. It applies if our stop came after the end:
+    then somebody else deleted the task.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The report of one complete look about one task."""
+    """The state of one task according to one complete look."""
 
     index: int
     attempt: int
@@ -130,7 +130,7 @@ class Observation:
     uid: str | None = None
     node: str | None = None
     reason: str | None = None
-    """The reason why it waits, or the problem while it executes, as a text for people."""
+    """A text for people: why the task waits, or its problem while it executes."""
     changed_at: datetime | None = None
     """The cluster's own time of the last change of phase."""
     started_at: datetime | None = None
@@ -138,57 +138,57 @@ class Observation:
     progress_at: datetime | None = None
     """The time at which the crawler last wrote its counters."""
     quiet: timedelta | None = None
-    """Seconds for which it has written nothing while it executes; ``None``: it never wrote, or this is unknown."""
+    """The time since the executing task last wrote anything; ``None``: it never wrote, or this is unknown."""
     peak_memory: int | None = None
     resumed: bool | None = None
-    """True when a task of a later attempt continued from saved state; ``None``: a first attempt, or unknown."""
+    """For a task of a later attempt: whether it continued from saved state. ``None``: a first attempt, or unknown."""
     resume_note: str | None = None
-    """The same in words: why it could not, where it could not."""
+    """A text about the resume: for example, why the task could not continue from saved state."""
     fields: Coverage | None = None
-    """The fields that its items fill, where it has ended and its runner says so."""
+    """The fields that its items fill, if the task has ended and its runner reports them."""
     end: End | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """The state of one task, as the database believes it to be."""
+    """The state of one task according to the database."""
 
     task_id: int
     index: int
     attempt: int
     status: TaskStatus
     since: datetime
-    """The time at which this status became true, as far as we know."""
+    """The time at which the task entered this status, as far as is known."""
     uid: str | None = None
     ever_seen: bool = False
-    """True when any look ever saw it on the cluster."""
+    """True when a look has found the task on the cluster at least once."""
     counters: Counters = field(default_factory=Counters)
     offered_until: datetime | None = None
-    """A deployment call is on its way until then, by anybody's clock; before that, its absence proves nothing."""
-    reason: str | None = None
-    """The reason why it waits, in words for a person."""
-    missed_at: datetime | None = None
-    """The time of the first of the looks in a row that did not find it; ``None``: the last look found it."""
-    place: str | None = None
-    """The namespace in which it was created, as the cluster names it; ``None``: not created, or the cluster has only
-    one.
+    """Until this time, by any machine's clock, a deployment call may still create the task. Its absence before that
+    time proves nothing.
     """
+    reason: str | None = None
+    """A text for people: why the task waits."""
+    missed_at: datetime | None = None
+    """The time of the first of the latest looks that did not find the task; ``None``: the last look found it."""
+    place: str | None = None
+    """The namespace in which the task was created. ``None``: it was not created, or the cluster has no namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The way in which a task ended."""
+    """The end of a task: its status, its outcome and its cause."""
 
     status: TaskStatus
     outcome: str
     cause: str
     retryable: bool = False
-    """True when the same task may succeed on another try: no evidence says that it would end in the same way."""
+    """True when another try may succeed: no evidence shows that it would end in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One status of one task that turned out to be different."""
+    """A change of one task's status."""
 
     task_id: int
     before: TaskStatus
@@ -197,11 +197,11 @@ class Change:
     outcome: str | None = None
     cause: str | None = None
     correction: str | None = None
-    """Kind of the correction, when the recorded status was untrue and not merely due."""
+    """The kind of the correction; ``None``: the change is normal lag."""
 
 
 def signal_name(number: int | None) -> str:
-    """``SIGKILL`` for 9; the number where the platform has no name for it."""
+    """Return the name of a signal, such as ``SIGKILL`` for 9, or its number if this platform has no name for it."""
     if number is None:
         return "no signal"
     try:
@@ -211,9 +211,10 @@ def signal_name(number: int | None) -> str:
 
 
 def own_exit(code: int | None, finish_reason: str | None, crawlers: int | None) -> int | None:
-    """The exit code of a command that had finished: its runner changes a 0 after a stop into 11.
+    """Return the crawler's own exit code, ``crawlers``, if the runner changed it; otherwise ``code``.
 
-    The finish reason gives the meaning, so the crawler's own code can be reported.
+    The runner changes a 0 after a stop into 11. The finish reason ``shutdown`` already says that, so we can report the
+    original 0.
     """
     return 0 if (code, finish_reason, crawlers) == (11, "shutdown", 0) else code
 
@@ -232,10 +233,10 @@ _LIMIT_WORDS = {
 
 
 def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
-    """The stop, unless the cluster dates the end before it: then the stop did not cause that end.
+    """Return the stop, or ``None`` if it did not cause the end because the end came first.
 
-    Kubernetes cuts its times to whole seconds, so an end belongs to a stop within the same second. If a node dates the
-    end of a crawler without a stop signal, a stop at about that time came too late.
+    Kubernetes cuts its times to whole seconds, so a stop within the same second counts as the cause. If the crawler
+    received no stop signal (``by_itself``), the stop counts only if it certainly came before the end.
     """
     if stop is None or end.stopped is not None:
         return stop if end.stopped else None
@@ -248,31 +249,32 @@ def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
 
 
 def _unasked(end: End) -> End:
-    """The evidence of an end that our own stop did not cause: somebody else deleted the task."""
+    """Return the evidence of an end that our stop did not cause. If the task was deleted, somebody else deleted it."""
     if end.if_not_stopped is None or end.disruption is not None:
         return end
     return replace(end, disruption="interrupted", message=end.if_not_stopped)
 
 
 def read_end(end: End, stop: StopIntent | None = None) -> Ending:
-    """Status, outcome and cause of an end: the first line that fits (docs/lifecycle.md, "How an end is read").
+    """Return the status, the outcome and the cause of an end.
 
-    Total: every evidence has an answer. ``stop`` is the intent recorded for the run, if there is one.
+    The first matching rule of the table in docs/lifecycle.md, "How an end is read", applies. Every evidence has a
+    result. ``stop`` is the recorded stop of the run.
     """
     stop = stop_counts(end, stop)
     how = _how(end)
     said = end.finish_reason
     if said == "finished" and end.exit_code == 0:
-        # All requests to end it came too late, a person's and the cluster's: no clock is needed.
+        # The crawler finished before any request to end it could take effect, so no times are compared.
         return Ending(TaskStatus.SUCCEEDED, "finished", f"The crawler finished, exit 0{_beside(end)}")
     end = end if stop is not None else _unasked(end)
     if stop is not None and end.disruption is not None and end.exit_code is None and end.message:
-        how = f"{how}: {end.message}"  # the stop was asked for, and the cluster says why nobody saw the end
+        how = f"{how}: {end.message}"  # the message says why the exit code is unknown
     if stop is not None and stop.limit is None:
         by = f" by {stop.requested_by}" if stop.requested_by else ""
         if stop.escalated:
-            return Ending(TaskStatus.CANCELLED, "cancel_timeout", f"Stop asked{by}, then forced, {how}")
-        return Ending(TaskStatus.CANCELLED, "cancelled", f"Stop asked{by}, {how}")
+            return Ending(TaskStatus.CANCELLED, "cancel_timeout", f"Stop requested{by}, then forced, {how}")
+        return Ending(TaskStatus.CANCELLED, "cancelled", f"Stop requested{by}, {how}")
     if stop is not None and stop.limit is not None:
         cause = f"{_LIMIT_WORDS.get(stop.limit, stop.limit)}, {how}"
         return Ending(TaskStatus.FAILED, stop.limit, cause, retryable=stop.limit != "timed_out")
@@ -286,15 +288,15 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
         what = f" ({end.message})" if end.message else ""
         return Ending(TaskStatus.FAILED, "timed_out", f"The cluster's own deadline for it passed{what}, {how}")
     if said == "shutdown":
-        cause = f"The crawler was told to shut down, not by us, {how}"
+        cause = f"Somebody else stopped the crawler, {how}"
         return Ending(TaskStatus.FAILED, "interrupted", cause, retryable=True)
     return _read_own_end(end, how)
 
 
 def _beside(end: End) -> str:
-    """The problem beside a crawler that says that it finished, in words; empty when there was none."""
+    """Return words about a problem that came along with a crawler's own success; empty: there was none."""
     if end.reason == "OOMKilled":
-        return ", although the kernel killed a process of it for memory"
+        return ", although the kernel killed one of its processes for memory"
     if end.disruption is not None:
         return f", although it was being ended from outside{f' ({end.message})' if end.message else ''}"
     if end.reason == POD_FAILED:
@@ -302,19 +304,19 @@ def _beside(end: End) -> str:
     return ""
 
 
-#: What our exit codes mean (docs/crawlers.md): status, outcome, words, and whether another try may end better.
+#: The meanings of our exit codes (docs/crawlers.md): status, outcome, cause, and whether another try may succeed.
 _CODES: Mapping[int | None, tuple[TaskStatus, str, str, bool]] = {
-    **dict.fromkeys((11, 13, 143), (TaskStatus.FAILED, "interrupted", "It was told to stop, not by us, {how}", True)),
+    **dict.fromkeys((11, 13, 143), (TaskStatus.FAILED, "interrupted", "Somebody else stopped it, {how}", True)),
     14: (TaskStatus.SUCCEEDED, "size_limit", "The crawler's own size limit was reached, {how}", False),
     15: (TaskStatus.SUCCEEDED, "time_limit", "The crawler's own time limit was reached, {how}", False),
     18: (TaskStatus.FAILED, "banned", "The site banned the crawler, {how}", True),
-    4: (TaskStatus.FAILED, "failed", "The crawler reported bad configuration (never retried), {how}{detail}", False),
+    4: (TaskStatus.FAILED, "failed", "The crawler reported a bad configuration (never retried), {how}{detail}", False),
     17: (TaskStatus.FAILED, "failed", "The crawler reported a fatal error (never retried), {how}{detail}", False),
 }
 
 
 def _read_own_end(end: End, how: str) -> Ending:
-    """The lower half of the table: ends without a request and without a disruption."""
+    """Return the ending for the lower half of the table: ends without a stop and without a disruption."""
     said, code = end.finish_reason, end.exit_code
     detail = f": {end.message}" if end.message else ""
     if said == "memusage_exceeded":
@@ -337,14 +339,17 @@ def _read_own_end(end: End, how: str) -> Ending:
 
 
 def _read_zero(end: End, detail: str) -> Ending:
-    """Exit 0 is a success only where the crawler says how it ended, or where it has no runner of ours."""
+    """Return the ending for exit 0.
+
+    It is a success only if the crawler reports its finish reason, or if our runner did not start it.
+    """
     said = end.finish_reason
     if said:
         return Ending(TaskStatus.SUCCEEDED, said, f"The crawler ended itself with {said!r}, exit 0{_beside(end)}")
     if end.reason == POD_FAILED:
         cause = f"The pod failed although the crawler ended with exit 0{detail}"
     elif end.runner:
-        cause = f"It ended without telling how (exit 0, no summary){detail}"
+        cause = f"It ended without a summary (exit 0){detail}"
     else:
         return Ending(TaskStatus.SUCCEEDED, "finished", "exit 0")
     return Ending(TaskStatus.FAILED, "failed", cause, retryable=True)
@@ -353,25 +358,25 @@ def _read_zero(end: End, detail: str) -> Ending:
 def reconcile(
     task: TaskState, seen: Observation, stop: StopIntent | None, *, due_at: datetime, resumed: bool = False
 ) -> Change | None:
-    """The change that one observation makes to one task, or ``None``.
+    """Return the change of one task that follows from one observation; ``None``: no change.
 
-    Pure, monotone and idempotent: applying the change and reconciling the same observation again gives ``None``, and
-    once a task has ended on the cluster every order of observations leads to the same end. ``due_at`` is the moment by
-    which a look should have found a change; ``resumed`` says that this is the first look of a resumed run.
+    The function is pure and idempotent: after the change is applied, the same observation gives ``None``. After a task
+    has ended on the cluster, every order of observations leads to the same end. ``due_at``: the time by which a look
+    should have found a change. ``resumed``: this is the first look of a resumed run.
     """
     if task.status.terminal or seen.phase is Phase.ABSENT:
         return None
     foreign = task.uid is not None and seen.uid is not None and seen.uid != task.uid
     if foreign or seen.phase is Phase.GONE:
         if foreign:
-            kind, cause = "not_ours", f"Another object ({seen.uid}) is under the name of ours ({task.uid})"
+            kind, cause = "not_ours", f"Another object ({seen.uid}) has the name of our object ({task.uid})"
         elif task.ever_seen or seen.started_at is not None or seen.changed_at is not None:
             kind, cause = "vanished", "It vanished from the cluster and left no trace of its end"
         else:
             kind, cause = "never_existed", "It was recorded as deployed but never existed on the cluster"
         if stop is not None and not foreign:
             return _stopped_without_trace(task, seen, stop)
-        # The history of another object of the same name does not show when ours ended.
+        # The times of another object with the same name say nothing about the end of ours.
         when = None if foreign else seen.changed_at
         return Change(task.task_id, task.status, TaskStatus.LOST, when, "lost", cause, kind)
     if seen.phase is Phase.ENDED:
@@ -387,7 +392,7 @@ def reconcile(
 
 
 def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent) -> Change:
-    """Gone after our own stop: this was requested, so it is no loss and no correction."""
+    """Return the change of a task that is gone after our own stop. This end is no loss and no correction."""
     if stop.limit is None:
         outcome = "cancel_timeout" if stop.escalated else "cancelled"
         return Change(task.task_id, task.status, TaskStatus.CANCELLED, seen.changed_at, outcome, "Stopped and gone")
@@ -396,10 +401,10 @@ def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent)
 
 
 def _correction(end: End, seen: Observation, stop: StopIntent | None, due_at: datetime, resumed: bool) -> str | None:
-    """The kind of correction, when this end shows that a status was untrue; else ``None``."""
+    """Return the kind of correction if this end shows that the recorded status was untrue; else ``None``."""
     asked = stop_counts(end, stop) is not None
     end = end if asked else _unasked(end)
-    # A crawler that reports a stop signal was still ended from outside when the cluster removed it.
+    # If the cluster ended the task, the crawler's own report ``shutdown`` does not change that.
     by_force = end.signal is not None and end.finish_reason is None
     taken_away = end.disruption is not None and end.finish_reason in (None, "shutdown")
     if (by_force or taken_away) and not asked and end.reason != "OOMKilled":

@@ -1,4 +1,4 @@
-"""A value that could not be decoded, and why."""
+"""A value that could not be decoded, and the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Undecoded:
 
     why: str
     locked: bool = False
-    """True when it is encrypted with a key that this process does not have: with the key it can be read."""
+    """True when the payload is encrypted and this process does not have the key."""
 
     def __str__(self) -> str:
         return self.why

@@ -1,7 +1,7 @@
-"""Inputs and results of graph steps: JSON, and some more Python types.
+"""The encoding of inputs and results of graph steps: JSON, and some more Python types.
 
-datetime, date, time, timedelta, Decimal, UUID and bytes travel as a dictionary with one key: ``{"$date":
-"2026-11-22"}``. A dictionary of users that looks like one gets another ``$`` before its key. Tuples come back as lists.
+A datetime, date, time, timedelta, Decimal, UUID or bytes becomes a dictionary with one key: ``{"$date":
+"2026-11-22"}``. If a user's dictionary looks like this, its key gets another ``$``. Tuples are decoded as lists.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-#: Bytes of one value, encoded, unless the settings of a worker say less; and of one stored part of it, compressed.
+#: The most bytes of one encoded value (the settings of a worker may allow less), and of one compressed part of it.
 RESULT_MAX, RESULT_PART = 64 * 1024 * 1024, 1024 * 1024
 #: The deepest nesting of lists and dictionaries.
 DEPTH_MAX = 100
-#: Bits of an integer: more digits than Python reads back.
+#: The most bits of an integer. Python refuses to read integers with more digits than its limit (4,300).
 _BITS_MAX = 14_000
 _CHUNK = 256 * 1024
 
 
 class NoValue(ValueError):
-    """This value cannot be sent; the text names its position and the cure."""
+    """A value cannot be encoded or decoded. The text names its position and the cure."""
 
 
 _TO_TEXT: dict[type, tuple[str, Callable[[Any], object]]] = {
@@ -55,16 +55,16 @@ _CURES = {
 
 
 def to_json(value: object, name: str = "value", limit: int = RESULT_MAX) -> Any:
-    """The same as plain JSON: dictionaries, lists, texts, numbers, ``True``, ``False`` and ``None``.
+    """Encode a value as plain JSON: dictionaries, lists, texts, numbers, ``True``, ``False`` and ``None``.
 
-    Raises ``NoValue`` naming the place, which begins with ``name``. ``limit``: in bytes, a lower estimate; it also
-    stops a value that contains the same list very often.
+    Raises ``NoValue`` naming the position, which begins with ``name``. ``limit``: the most bytes, by a low estimate. It
+    also stops a value that contains the same list very often.
     """
     return _Tree(name, limit).plain(value, ())
 
 
 def of_json(tree: object) -> Any:
-    """The value that was given to ``to_json``. Raises ``NoValue`` for any document that it cannot have made."""
+    """Decode a value that ``to_json`` encoded. Raises ``NoValue`` for any other document."""
     if isinstance(tree, list):
         return [of_json(one) for one in tree]
     if isinstance(tree, Mapping):
@@ -73,15 +73,15 @@ def of_json(tree: object) -> Any:
 
 
 def encode(value: object, name: str = "value", limit: int = RESULT_MAX) -> bytes:
-    """One line of ASCII. Raises ``NoValue``, also for more bytes than ``limit``."""
+    """Encode a value as one line of ASCII. Raises ``NoValue``, also for more bytes than ``limit``."""
     data = json.dumps(to_json(value, name, limit), allow_nan=False, separators=(",", ":")).encode()
     if len(data) > limit:
-        raise NoValue(f"{name}: {len(data)} bytes are more than {limit}; keep it elsewhere and give where it is")
+        raise NoValue(f"{name}: {len(data)} bytes are more than {limit}; store it elsewhere and give its location")
     return data
 
 
 def decode(data: bytes) -> Any:
-    """The value that was given to ``encode``. Raises ``NoValue`` for any bytes that it cannot have made."""
+    """Decode a value that ``encode`` encoded. Raises ``NoValue`` for any other bytes."""
     try:
         return json.loads(data, object_hook=_untagged, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
@@ -89,7 +89,7 @@ def decode(data: bytes) -> Any:
 
 
 def packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Compressed, in parts of at most ``RESULT_PART`` bytes, as the database keeps it."""
+    """Compress bytes into parts of at most ``RESULT_PART`` bytes, as the database stores them."""
     squeeze, ready = zlib.compressobj(1), bytearray()
     for chunk in chunks:
         ready += squeeze.compress(chunk)
@@ -102,7 +102,7 @@ def packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unpacked(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The bytes that ``packed`` was given, in other chunks. Raises ``NoValue`` when parts are missing or damaged."""
+    """Decompress the parts of ``packed``. Raises ``NoValue`` if parts are missing or damaged."""
     unsqueeze = zlib.decompressobj()
     try:
         for part in parts:
@@ -117,7 +117,7 @@ def unpacked(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Tree:
-    """Makes one value plain."""
+    """The encoder of one value."""
 
     def __init__(self, name: str, limit: int) -> None:
         self._name, self._limit, self._left = name, limit, limit
@@ -126,7 +126,7 @@ class _Tree:
     def plain(self, value: object, path: tuple[str | int, ...]) -> Any:
         self._left -= 2
         if self._left < 0:
-            raise NoValue(f"{self._name}: more than {self._limit} bytes; keep it elsewhere and give where it is")
+            raise NoValue(f"{self._name}: more than {self._limit} bytes; store it elsewhere and give its location")
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -137,7 +137,7 @@ class _Tree:
             return int(value)
         if isinstance(value, float):
             if value - value != 0:
-                raise self._no(path, f"{float(value)} is no number that JSON has; give None")
+                raise self._no(path, f"{float(value)} is no number in JSON; give None")
             return float(value)
         if isinstance(value, list | tuple | Mapping):
             return self._container(value, path)
@@ -145,11 +145,9 @@ class _Tree:
 
     def _container(self, value: list[Any] | tuple[Any, ...] | Mapping[Any, Any], path: tuple[str | int, ...]) -> Any:
         if id(value) in self._open:
-            raise self._no(path, "it holds itself; give a value that ends")
+            raise self._no(path, "it contains itself; give a value without a cycle")
         if len(path) >= DEPTH_MAX:
-            raise self._no(
-                path[:10], f"more than {DEPTH_MAX} lists and dictionaries within one another; make it flatter"
-            )
+            raise self._no(path[:10], f"more than {DEPTH_MAX} levels of lists and dictionaries; give fewer levels")
         self._open.add(id(value))
         found: Any
         if isinstance(value, Mapping):
@@ -166,7 +164,7 @@ class _Tree:
         if kind is None:
             cure = next((cure for one, cure in _CURES.items() if isinstance(value, one)), "give a dictionary or a text")
             name = type(value).__name__
-            raise self._no(path, f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot travel; {cure}")
+            raise self._no(path, f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot be encoded; {cure}")
         if isinstance(value, Decimal) and not value.is_finite():
             raise self._no(path, f"{value} is no number; give None")
         if isinstance(value, time) and value.tzinfo is not None and value.utcoffset() is None:
@@ -187,16 +185,16 @@ class _Tree:
             value.encode()
         except UnicodeEncodeError:
             cure = "give value.encode(errors='replace').decode()"
-            raise self._no(path, f"{value[:60]!r} has half of a pair and is no text; {cure}") from None
+            raise self._no(path, f"{value[:60]!r} has a lone surrogate and is no valid text; {cure}") from None
         return str.__str__(value)
 
     def _no(self, path: tuple[str | int, ...], what: str) -> NoValue:
-        place = "".join(f"[{part!r:.60}]" for part in path)
-        return NoValue(f"{self._name}{place}: {what}")
+        position = "".join(f"[{part!r:.60}]" for part in path)
+        return NoValue(f"{self._name}{position}: {what}")
 
 
 def _untagged(found: dict[str, Any]) -> Any:
-    """The dictionary that the encoded one stands for."""
+    """Return the value that a decoded dictionary stands for."""
     if len(found) != 1:
         return found
     ((key, value),) = found.items()
@@ -209,10 +207,10 @@ def _untagged(found: dict[str, Any]) -> Any:
     except (KeyError, TypeError, ValueError, ArithmeticError):
         known = ", ".join(_OF_TEXT)
         raise NoValue(
-            f"{{{key!r:.40}: {value!r:.60}}} is no value; a dictionary of one key that begins with $ says what "
-            f"a text means ({known}), and any other key gets another $ before it"
+            f"{{{key!r:.40}: {value!r:.60}}} is no value; a single key that begins with $ must name a type "
+            f"({known}); put another $ before any other such key"
         ) from None
 
 
 def _refused(text: str) -> object:
-    raise NoValue(f"{text} is no number that JSON has")
+    raise NoValue(f"{text} is no number in JSON")

@@ -1,16 +1,16 @@
-"""Variables of our processes that a reference ``env:NAME`` may name: nothing else of their environment is given out."""
+"""The environment variables that a reference ``env:NAME`` may name. The values of all others are not passed on."""
 
 from __future__ import annotations
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 REFERENCE = "env:"
-#: The prefix of our own settings, which are never given out, whatever the prefix is set to.
+#: The prefixes of our own settings. Their values are never passed on, even if a setting allows such a prefix.
 OURS = ("LIFECYCLE_", "TEMPORAL_")
-#: Prefixes of the variables that crawlers and webhooks may use, by default.
+#: The default prefixes of the variables for crawlers and for webhooks.
 OF_CRAWLERS, OF_WEBHOOKS = "CRAWL_", "CRAWL_HOOK"
-#: What the process contract gives to processes of tasks and of users' code (docs/crawlers.md). Of one of these the
-#: value in our own environment is that of another task, if somebody started us from within one.
+#: Variables of the process contract, which tasks and users' code receive (docs/crawlers.md). A reference may not name
+#: them: if a task started this process, they have that task's values.
 CONTRACT = frozenset(
     f"CRAWL_{name}"
     for name in (
@@ -23,18 +23,21 @@ CONTRACT = frozenset(
 
 
 def check_variable(key: str, reference: str, prefix: str, setting: str, but: str | None = None) -> None:
-    """Refuse a reference to a variable that is not made to be given out: one without ``prefix``, as ``setting`` says
-    it, or with the prefix ``but``, which is for others. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` for a reference to a variable that may not be passed on.
+
+    A variable may be passed on if its name begins with ``prefix`` and not with ``but``. ``setting`` names the setting
+    of the prefix, for the message.
+    """
     name = reference.removeprefix(REFERENCE)
     if name == reference:
         return
     if name in CONTRACT or name.upper().startswith(OURS):
-        why = "is for processes of this service, or what a task is told about itself"
+        why = "is a variable of this service or of the process contract"
     elif not name.startswith(prefix):
-        why = f"does not begin with {prefix}, as every variable does that may be named here"
+        why = f"does not begin with {prefix}, so it may not be named here"
     elif but is not None and name.startswith(but):
-        why = f"begins with {but}, as secrets of webhooks do"
+        why = f"begins with {but}, the prefix of webhook secrets"
     else:
         return
-    cure = f"give the secret to a variable such as {prefix}SHOP and name that"
+    cure = f"put the secret into a variable such as {prefix}SHOP and name that variable"
     raise InvalidRequest(f"{key}: {reference!r:.80} {why}; {cure} ({setting} sets how such names begin)")

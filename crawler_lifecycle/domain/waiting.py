@@ -1,7 +1,7 @@
-"""The reason why a run waits, in one sentence, for the gateway's answers, the command line and Temporal's UI.
+"""The sentence that says why a run waits, for the gateway's answers, the command line and Temporal's UI.
 
-It uses only the record. A failed look says nothing about any task, so the sentence says that the cluster does not
-answer, for how long, and why; an overdue look is reported with its age.
+It uses only recorded data. A failed look says nothing about any task. So the sentence then says that the cluster does
+not answer, for how long, and why. It also reports an overdue look.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from datetime import datetime
 
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 
-#: The beginning of a wait that activities record: who does not answer, then a colon and the error.
+#: Prefixes of ``waiting_for``: the service that does not answer. The error follows.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
-#: Advice when no worker takes over the work, for somebody new; and the seconds after which it is given.
-ASK_DOCTOR, UNTAKEN_S = "; crawlctl doctor tells whether there is one", 10
-#: Marks around a time that readers replace by its age.
+#: Advice if no worker takes the run, and the seconds after which the sentence contains it.
+ASK_DOCTOR, UNTAKEN_S = "; crawlctl doctor says whether there is one", 10
+#: The character before and after a time that the reader replaces by a duration.
 MARK = "\x1f"
-#: Tasks that are named before the rest is only counted.
+#: The most tasks that the sentence names.
 NAMED_MAX = 5
 
-#: The beginning of errors that are about a row of ours and not about the cluster.
+#: Prefixes of errors about a row of our database. They are not about the cluster.
 _ROWS = ("run_history ", "task_history ", "task_observation ", "task_finding ")
 _ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 _AGO = "{} ago"
@@ -33,14 +33,14 @@ _SPAN = re.compile(r"\b(for|since|ago) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The known situation of a run. With ``now`` None the text has times instead of ages."""
+    """The recorded situation of a run. If ``now`` is ``None``, the sentence has times instead of durations."""
 
     status: str
     now: datetime | None = None
     created_at: datetime | None = None
-    """The time at which its present attempt was accepted."""
+    """The time at which the current attempt was accepted."""
     owned: bool = True
-    """True when a workflow has taken the run up."""
+    """True when a workflow owns the run."""
     waiting_for: str | None = None
     waiting_since: datetime | None = None
     look_error: str | None = None
@@ -51,37 +51,37 @@ class Standing:
     """The person or limit that stopped it."""
     stop_force: bool = False
     stop_heard: bool = True
-    """True when a workflow has acted on the stop."""
+    """True when a workflow has begun to carry out the stop."""
     tasks: Mapping[str, int] | None = None
-    """Number of tasks by status; ``None``: unknown here."""
+    """The number of tasks by status; ``None``: unknown."""
     unproved: Sequence[int] = ()
-    """Indexes of tasks that are active, or the first of them."""
+    """Indexes of active tasks, or of the first ones."""
     reason: str | None = None
-    """The reason of one of the waiting tasks."""
+    """The reason why one of the tasks waits on the cluster."""
     max_parallel: int | None = None
     moments: bool = False
-    """True when each age is written as the moment since when, between two ``MARK``: for readers who count ages."""
+    """True when each duration is written as its start time between two ``MARK``. The page computes the durations."""
     undelivered: Sequence[str] = field(default_factory=tuple)
-    """For an ended run: the deliveries that have not succeeded yet, in words."""
+    """For an ended run: texts about deliveries that have not succeeded yet."""
 
 
 def waiting(s: Standing) -> str | None:
-    """The sentence; ``None`` when the run waits for nothing but the next look that is planned."""
+    """Return the sentence; ``None``: the run waits only for its next planned look."""
     if s.status in _ENDED:
         return "; ".join(s.undelivered) or None
     parts = [_stop(s), _look(s)]
     if s.stop_at is None and parts[1] is None:
-        parts.append(_start(s) or _places(s))
+        parts.append(_start(s) or _capacity(s))
     return "; ".join(part for part in parts if part) or None
 
 
 def ageless(sentence: str) -> str:
-    """The sentence without its ages: it changes only when something other than the time has changed."""
+    """Return the sentence without its durations. The result changes only if the reason changes."""
     return _SPAN.sub(r"\1\3", sentence)
 
 
 def span(seconds: float) -> str:
-    """A length of time in its largest unit: ``40 s``, ``4 min``, ``3 h``, ``2 d``."""
+    """Return a duration in its largest unit: ``40 s``, ``4 min``, ``3 h``, ``2 d``."""
     whole = max(0, int(seconds))
     for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if whole >= 2 * size or (size == 60 and whole >= size):
@@ -99,13 +99,13 @@ def _for(s: Standing, since: datetime | None, form: str = "for {}") -> str:
 
 
 def _look(s: Standing) -> str | None:
-    """The reason why the state of the run is unknown at present; ``None``: it is known."""
+    """Return the reason why the current state of the run is unknown; ``None``: it is known."""
     if s.look_error is not None and s.look_error.startswith(_ROWS):
         return f"looks have failed{_for(s, s.look_error_since)}: {s.look_error}"
     if s.look_error is not None:
         return f"the cluster has not answered{_for(s, s.look_error_since)}: {s.look_error}"
     if s.now is not None and s.next_look_at is not None and s.next_look_at < overdue_before(s.now):
-        return f"the look that was due{_for(s, s.next_look_at, _AGO)} has not come: no worker takes it up, or it hangs"
+        return f"the look that was due{_for(s, s.next_look_at, _AGO)} is missing: no worker takes it, or it hangs"
     return None
 
 
@@ -113,22 +113,22 @@ def _stop(s: Standing) -> str | None:
     if s.stop_at is None:
         return None
     who = f" by {s.stop_by}" if s.stop_by else ""
-    what = f"{'forced stop' if s.stop_force else 'stop'}{who} asked for{_for(s, s.stop_at, _AGO)}"
+    what = f"{'forced stop' if s.stop_force else 'stop'} requested{who}{_for(s, s.stop_at, _AGO)}"
     if not s.stop_heard:
         return f"{what}: no workflow has acted on it yet"
     if s.tasks is None:
-        return f"{what}: until its tasks are proved to have ended"
+        return f"{what}: its tasks are not proved to have ended"
     active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
     if not active:
         queued = s.tasks.get("QUEUED", 0)
-        return f"{what}: {_tasks(queued)} may still be on the way to the cluster" if queued else f"{what}: the verdict"
+        return f"{what}: {_tasks(queued)} may still be created" if queued else f"{what}: the verdict is missing"
     named = [str(index) for index in s.unproved[:NAMED_MAX]]
     which = f" (index {', '.join(named)}{' …' if active > len(named) else ''})" if named else ""
     return f"{what}: {_tasks(active)}{which} not yet proved to have ended"
 
 
 def _start(s: Standing) -> str | None:
-    """The obstacle that keeps the run from starting, or its next tasks from being deployed."""
+    """Return the reason why the run does not start, or why its next tasks are not deployed; ``None``: no reason."""
     if s.waiting_for is None:
         if s.status != "INITIALIZING":
             return None
@@ -138,21 +138,21 @@ def _start(s: Standing) -> str | None:
         return "its first tasks are being deployed"
     since = _for(s, s.waiting_since)
     if s.waiting_for.startswith(SCHEDULER_WAIT):
-        return f"the scheduler service has taken no deployment{since}: {s.waiting_for.removeprefix(SCHEDULER_WAIT)}"
+        return f"the scheduler service has accepted no deployment{since}: {s.waiting_for.removeprefix(SCHEDULER_WAIT)}"
     if s.waiting_for.startswith(CLUSTER_WAIT):
         return f"the cluster has not answered{since}: {s.waiting_for.removeprefix(CLUSTER_WAIT)}"
     queued = (s.tasks or {}).get("QUEUED", 0)
     if s.status != "INITIALIZING" and s.tasks is not None and not queued:
-        return None  # the word of a try that was overtaken
+        return None  # an earlier try recorded the reason, and nothing waits any more
     what = s.waiting_for.removeprefix("waiting: ")
     if s.status != "INITIALIZING":
         return f"{_tasks(queued)} QUEUED{since}: {what}" if queued else what
-    thing = what.startswith(("the ", "a ", "an "))  # the deliveries to wait for, without a sentence of its own
+    thing = what.startswith(("the ", "a ", "an "))  # a noun, not a sentence
     return f"waiting for {what}{since}" if thing else f"waiting{since}: {what}"
 
 
-def _places(s: Standing) -> str | None:
-    """Return what the tasks that do not execute yet wait for, in a run that has started."""
+def _capacity(s: Standing) -> str | None:
+    """Return what the waiting tasks of a started run wait for; ``None``: no task waits."""
     if s.tasks is None:
         return None
     queued, pending = s.tasks.get("QUEUED", 0), s.tasks.get("PENDING", 0)

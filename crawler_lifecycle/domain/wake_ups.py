@@ -1,12 +1,12 @@
-"""Wake-ups of runs after noticed changes: at most one is outstanding for each run.
+"""Wake-ups of runs after noticed changes: a run has at most one wake-up under way.
 
-A wake-up is outstanding from its signal until a look is on record that observed at or after the change it was sent for,
-or until ``PATIENCE_S`` have passed. Of further changes only the newest time is remembered. It leads to at most one more
-wake-up, and to none when that look has already seen it. So even with a thousand changes a second a run gets no more
-signals than looks; how close together those may be is the workflow's own rule.
+A wake-up is a signal to the run's workflow, which then looks. The wake-up is under way until a look is recorded that
+observed the change or a later time, at most ``PATIENCE_S``. Of further changes only the newest time is remembered. It
+leads to one more wake-up, or to none if that look saw it. Therefore a run gets no more signals than looks, even with a
+thousand changes a second. The workflow itself decides how close together its looks are.
 
-A change is known by the moment ``at`` by which it had happened, aware, in UTC. ``now`` is any clock in seconds that
-only goes forward. Not thread-safe: the owner calls it from one place.
+A change is known by a time ``at`` at which it had already happened (with time zone, in UTC). ``now`` is a clock in
+seconds that only goes forward. The class is not thread-safe.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-#: Seconds between two questions whether an outstanding wake-up has been answered, when something changed after it.
+#: Seconds between two checks for the look of a wake-up under way, while a later change waits for its own wake-up.
 POLL_S = 0.1
-#: Seconds after which a wake-up that no look answered is no longer waited for.
+#: Seconds to wait for the look after a wake-up.
 PATIENCE_S = 30.0
-#: Seconds after a try that failed; doubling.
+#: The first and the longest wait after failed tries, in seconds. The wait doubles after each try.
 RETRY_S, RETRY_MAX_S = 0.5, 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class WakeUpState:
-    """A run as the database has it now, as far as who wakes it needs it."""
+    """The fields of a run's row that a decision about a wake-up needs."""
 
     run_id: int
     workflow_id: str | None
@@ -37,7 +37,7 @@ class WakeUpState:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A signal to be sent, for all that changed until ``covers``."""
+    """A signal to send. It covers all changes up to the time ``covers``."""
 
     run_id: int
     workflow_id: str
@@ -47,16 +47,16 @@ class Wake:
 @dataclass(slots=True)
 class _Run:
     changed: datetime | None = None
-    """The newest change that no wake-up was sent for."""
+    """The time of the newest change without a wake-up."""
     covers: datetime | None = None
-    """The moment of the change for which the outstanding wake-up was sent."""
+    """The time of the change for which the wake-up under way was sent."""
     sent_at: float = -math.inf
     check_at: float = math.inf
     failures: int = 0
 
 
 class Wakes:
-    """The runs that changed lately, each with its pending wake-up."""
+    """The runs that changed lately, each with its wake-up."""
 
     def __init__(self) -> None:
         self._runs: dict[int, _Run] = {}
@@ -65,10 +65,9 @@ class Wakes:
         return len(self._runs)
 
     def changed(self, run_id: int, at: datetime, now: float, delay: float = 0.0) -> bool:
-        """Remember a change.
+        """Remember a change. Return true if the run had no wake-up waiting or under way.
 
-        Returns whether the run was not already waiting for a wake-up. ``delay`` gives another observer of the same
-        change time to wake the run first.
+        ``delay``: seconds in which another observer of the same change may wake the run first.
         """
         run = self._runs.setdefault(run_id, _Run())
         if run.changed is not None:
@@ -79,7 +78,7 @@ class Wakes:
         return run.covers is None
 
     def due(self, now: float, limit: int = 500) -> list[int]:
-        """The runs to decide about now; those that have waited longest come first. Old entries are forgotten here."""
+        """Return the runs to decide about now, the longest waiting first. Forget runs without a waiting change."""
         ripe = sorted((run.check_at, run_id) for run_id, run in self._runs.items() if run.check_at <= now)
         for _, run_id in ripe:
             if self._runs[run_id].changed is None:
@@ -87,12 +86,15 @@ class Wakes:
         return [run_id for _, run_id in ripe if run_id in self._runs][:limit]
 
     def next_at(self) -> float:
-        """The time at which something is due next; infinity when nothing is."""
+        """Return the next time at which ``due`` returns a run or forgets one; infinity: never."""
         return min((run.check_at for run in self._runs.values()), default=math.inf)
 
     def decide(self, asked: Iterable[int], standings: Iterable[WakeUpState], now: float) -> list[Wake]:
-        """The signals to send for the runs that were asked about. Runs that are unknown, ended, without an owner, or
-        looked at since they changed are forgotten. Follow each with ``sent`` or ``failed``."""
+        """Return the signals to send for the runs in ``asked``; ``standings`` are their rows.
+
+        Forget runs that are unknown or have ended, runs without an owner, and runs that a look observed after the
+        change. The caller reports each signal with ``sent`` or ``failed``.
+        """
         known = {standing.run_id: standing for standing in standings}
         wakes = []
         for run_id in asked:
@@ -116,7 +118,7 @@ class Wakes:
         return wakes
 
     def sent(self, wake: Wake, now: float, *, heard: bool = True) -> None:
-        """The signal was taken by the server; ``heard`` says whether the workflow is still open."""
+        """Note that the server has accepted the signal. ``heard``: false if the workflow was already closed."""
         run = self._runs.get(wake.run_id)
         if run is None:
             return
@@ -128,7 +130,7 @@ class Wakes:
         run.check_at = now + (PATIENCE_S if more is None else POLL_S)
 
     def failed(self, run_id: int, now: float) -> None:
-        """It could not be decided or sent now: try again later, ever more rarely."""
+        """Note that the decision or the signal failed. The next try comes after a wait that doubles each time."""
         run = self._runs.get(run_id)
         if run is not None:
             run.check_at = now + min(RETRY_S * 2.0 ** min(run.failures, 20), RETRY_MAX_S)

@@ -1,1 +1,1 @@
-"""Deterministic code: the state machines that Temporal replays. They import domain and activity stubs only."""
+"""The workflows: deterministic code that Temporal replays. They import only the domain and the stubs of activities."""

@@ -1,16 +1,16 @@
 """``CrawlAuditWorkflow``: one audit, page by page.
 
-1. What waits and executes on the cluster, compared with the rows: tasks that nobody owns.
-2. The runs that are open, compared with their workflows, and whether those that began them know of them.
-3. The managers that are open, compared with their workflows.
-4. The graphs that are open, compared with their workflows, and their steps with the runs that these execute as.
-5. The schedules, compared with what Temporal was told, and with the lines that their due times have.
-6. The due times that are still to begin, and the webhooks, compared with their workflows.
-7. The open workflows, compared with the runs, managers and graphs.
-8. The runs that ended lately: what was delivered, and what evidence says now.
+1. Tasks on the cluster are compared with their rows.
+2. Open runs are compared with their workflows, and with the records of the managers and graphs that began them.
+3. Open managers are compared with their workflows.
+4. Open graphs are compared with their workflows, and their steps with the runs and managers of these steps.
+5. Schedules are compared with Temporal's copies, and their due times with the recorded firings.
+6. Due times that have not begun their target, and webhooks, are compared with their workflows.
+7. Open workflows are compared with the rows of runs, managers and graphs.
+8. For runs that ended lately, deliveries are checked, and recorded ends are compared with the evidence.
 
-Each source is compared alone. One that cannot be read is told in the report, and the others are compared all the same.
-Only counts and the first findings travel through here; everything found is in the database.
+Each source is compared alone. If one cannot be read, the report says so, and the others are still compared. The
+workflow carries only counts and the most urgent findings. All findings are in the database.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from .requests import read_carried, read_input
 _K = FindingKind
 _LOST = (_K.NO_WORKFLOW, _K.NOT_STARTED)
 _Source = tuple[str, Callable[[Any, AuditPage], AuditPart], str, tuple[FindingKind, ...]]
-#: Sources: how each is called in a report, its activity, which kind of parents that compares, and the kinds of findings
-#: of which it shows all, with others that name them.
+#: The sources: name in the report, activity, argument of the activity, and kinds of findings. If all sources of a kind
+#: were compared, all findings of that kind are known.
 _SOURCES: tuple[_Source, ...] = (
     ("cluster_tasks", AuditActivities.audit_cluster, "", (_K.ORPHAN, _K.STILL_ALIVE)),
     ("open_runs", AuditActivities.audit_runs, "", (*_LOST, _K.NOT_COUNTED, _K.UNREADABLE)),
@@ -53,9 +53,10 @@ _SOURCES: tuple[_Source, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class AuditOrder:
-    """The order of an audit. Without ``repair`` it only tells.
+    """The input of an audit. Without ``repair`` it only reports.
 
-    ``unknown`` is a person's word about what no row knows; it needs no ``repair`` and no grace.
+    ``unknown``: a person's decision about runs, managers and graphs that the database does not know. It is carried out
+    without ``repair`` and without a grace period.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -66,10 +67,10 @@ class AuditOrder:
 
 @dataclass
 class AuditState:
-    """Progress of an audit; travels over continue-as-new. Fields are only ever added, with defaults."""
+    """The progress of an audit, which continue-as-new passes on. New fields need a default; none may be removed."""
 
     report: AuditReport | None = None
-    """The report as far as it is known."""
+    """The report so far."""
     source: int = 0
     after: str | None = None
     pages: int = 0
@@ -77,7 +78,7 @@ class AuditState:
     noted_from: datetime | None = None
 
     def add(self, report: AuditReport, name: str, part: AuditPart) -> AuditReport:
-        """Take in what one page of this source showed."""
+        """Add the result of one page of a source to the report."""
         self.pages += 1
         self.after = part.next
         if part.noted_at is not None:
@@ -97,7 +98,7 @@ _STATE = TypeAdapter(AuditState)
 
 @workflow.defn(name=names.AUDIT_WORKFLOW)
 class CrawlAuditWorkflow(WithoutSignals):
-    """One audit. Returns its report, also when something could not be compared."""
+    """The workflow of one audit. It returns the report, also if a source could not be compared."""
 
     @workflow.init
     def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
@@ -105,9 +106,9 @@ class CrawlAuditWorkflow(WithoutSignals):
 
     @workflow.run
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> AuditReport:
-        """Compare all sources, page by page; a page that this execution must leave is compared by the next one.
+        """Compare all sources, page by page. After continue-as-new, an interrupted page is compared again.
 
-        ``order`` is an ``AuditOrder`` or nothing, and all that an outside starter sends.
+        Starters send only ``order``: an ``AuditOrder``, or nothing.
         """
         if self._refused is not None:
             raise self._refused
@@ -130,16 +131,16 @@ class CrawlAuditWorkflow(WithoutSignals):
         return report
 
     async def _compare(self, order: AuditOrder, report: AuditReport) -> AuditReport:
-        """One page of the present source, or on to the next one."""
+        """Compare one page of the current source. After an error, go on to the next source."""
         s = self._s
         name, method, what, kinds = _SOURCES[s.source]
         page, text = AuditPage(order.repair, s.after, order.unknown, what), f"{name}, page {s.pages + 1}"
         try:
             part = await call(method, page, summary=text)
         except (ActivityError, ApplicationError) as error:
-            told = f"{name.replace('_', ' ')} could not be compared: {reason(error)}"[:500]
+            text = f"{name.replace('_', ' ')} could not be compared: {reason(error)}"[:500]
             s.source, s.after = s.source + 1, None
-            s.report = replace(report, troubles=[*report.troubles, told])
+            s.report = replace(report, troubles=[*report.troubles, text])
             return s.report
         if part.next is None:
             s.complete = [*s.complete, *kinds]
@@ -148,7 +149,7 @@ class CrawlAuditWorkflow(WithoutSignals):
 
 
 def _complete(shown: list[FindingKind]) -> list[FindingKind]:
-    """The kinds that every source of theirs has shown."""
+    """Return the kinds of findings whose sources were all compared."""
     needed = [kind for *_, kinds in _SOURCES for kind in kinds]
     return [kind for kind in FindingKind if 0 < shown.count(kind) == needed.count(kind)]
 

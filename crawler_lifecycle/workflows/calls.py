@@ -1,6 +1,6 @@
-"""Calls and pauses of a workflow, which a stop can always interrupt.
+"""Calls of activities and pauses of a workflow. A stop can always interrupt them.
 
-An execution continues as a new one long before its history reaches a limit of the server (``MustLeave``).
+The workflow continues as new long before its history reaches a limit of the server (``MustLeave``).
 """
 
 from __future__ import annotations
@@ -22,63 +22,66 @@ from crawler_lifecycle.domain.names import QUEUE_CONTROL
 from .policies import Options, config
 from .requests import read_answer
 
-#: Longest pause before an answer that could not be read is asked for again, in seconds.
+#: The longest wait before an activity is called again because its answer could not be read, in seconds.
 ASK_AGAIN_MAX_S = 60.0
-#: The same for activities on the control queue: the steps of a stop, which nothing can replace.
+#: The same for activities on the control queue. They are shorter because a stop needs these activities.
 ASK_AGAIN_STOPPING_S = 15.0
 A = TypeVar("A")
 R = TypeVar("R")
 
 
-#: Events after which an execution continues as a new one. A worker without it in its cache replays them all, some 0.1
-#: to 0.2 ms each; continuing costs one more step. A round, or a window of a stop with its hundred calls, comes on top;
-#: the server suggests it at 4,096 by default.
+#: The number of events after which a workflow continues as new at its next step. A worker without it in its cache
+#: replays all events, at 0.1 to 0.2 ms each. The step under way may add some hundred events. The server suggests
+#: continue-as-new at 4,096 events by default.
 HISTORY_MAX = 400
-#: Events and bytes after which it does so at once, whatever is under way, and takes that up again in the next one. The
-#: server takes no signal, a stop neither, after 10,000 of them, and ends an execution of 50 MiB.
+#: The numbers of events and bytes after which a workflow continues as new at once. The next execution repeats the work
+#: under way. After 10,000 signals the server accepts no more signals, not even a stop. It ends an execution with a
+#: history of 50 MiB.
 HISTORY_MOST, HISTORY_BYTES_MOST = 7_200, 16 * 2**20
 
 
 class Interrupted(Exception):
-    """Something more important came up while an activity was awaited; the step is taken again."""
+    """Something more important came while a step waited for an activity. The step is repeated later."""
 
 
 class MustLeave(Exception):
-    """The history is about to reach a limit of the server: the awaited work is left to the next execution."""
+    """The history is close to a limit of the server. The next execution repeats the work under way."""
 
 
 def history_full(most: int | None = None) -> bool:
-    """Return whether this execution is to go on as another one as soon as it may: after ``most`` events
-    (``HISTORY_MAX``)."""
+    """Return whether the workflow should continue as new at its next step: after ``most`` events (``HISTORY_MAX``)."""
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.get_current_history_length() >= (most or HISTORY_MAX)
 
 
 def must_leave() -> bool:
-    """Return whether it is to do so at once. Checked in every call and every pause: somebody may be flooding it."""
+    """Return whether the workflow must continue as new at once. Every call and pause checks this, because somebody may
+    send very many signals.
+    """
     info = workflow.info()
     return info.get_current_history_length() >= HISTORY_MOST or info.get_current_history_size() >= HISTORY_BYTES_MOST
 
 
 def may_leave(most: int | None = None) -> bool:
-    """Return whether to continue as new now, ``history_full`` of ``most``. While an update hangs, looks, deployments
-    and stops go on where they are.
+    """Return whether to continue as new now: the history is full, and no update is under way.
+
+    While an update hangs, looks, deployments and stops continue in this execution.
     """
     return history_full(most) and workflow.all_handlers_finished()
 
 
 class NotTaken(Exception):
-    """No worker of a task queue took an activity in time, or the only one of its queue could not do it."""
+    """No worker took an activity in time, or the only worker of the queue failed with it."""
 
 
 def never() -> bool:
-    """Never true."""
+    """Return false."""
     return False
 
 
 def start(method: Callable[[Any, A], R], arg: A, **options: Unpack[Options]) -> workflow.ActivityHandle[R]:
-    """Start an activity by the policy table."""
-    # By name and raw: an answer that cannot be read would fail the workflow task before our code could ask again.
+    """Start an activity with the options of the policy table."""
+    # The result stays raw: if the SDK could not read it, the workflow task would fail, and our code could not retry.
     handle: workflow.ActivityHandle[Any] = workflow.start_activity(
         method.__name__, arg, result_type=RawValue, **config(method.__name__, **options)
     )
@@ -93,13 +96,15 @@ async def call(
     seconds: float | None = None,
     **options: Unpack[Options],
 ) -> R:
-    """The activity's answer. Raises ``Interrupted`` as soon as ``wake()`` holds or ``seconds`` have passed,
-    ``MustLeave`` when this execution can go on no longer, and ``NotTaken`` when no worker took it in ``taken_s``, or
-    when that of ``queue`` died or failed with it.
+    """Call an activity and return its answer.
 
-    An interrupted activity is asked to cancel and its answer is not awaited: it may hang, and it is idempotent and
-    fenced, so that it can do no harm later. An error of the domain keeps its own type. An answer that cannot be read
-    (another build's, a foreign worker's) is asked for again, for ever and in sight: that is what idempotence is for.
+    Raises ``Interrupted`` as soon as ``wake()`` returns true or ``seconds`` have passed. Raises ``MustLeave`` if the
+    workflow must continue as new at once. Raises ``NotTaken`` if no worker took the activity in ``taken_s``, or if the
+    worker of ``queue`` died or failed with it. An error of the domain keeps its type.
+
+    An interrupted activity is asked to cancel, and nobody waits for it, because it may hang. It does no harm later,
+    because activities are idempotent and fenced. If an answer cannot be read (from another build or a foreign worker),
+    a note says so and the activity is called again, without a limit.
     """
     tries, left, began = 0, seconds, workflow.now()
     while True:
@@ -138,7 +143,9 @@ async def _once(
 
 
 async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle[Any], elsewhere: bool) -> R:
-    """``elsewhere``: whether what could be mended by another try is asked of another queue."""
+    """Return the answer of an activity. ``elsewhere``: for retryable errors raise ``NotTaken``; the caller then uses
+    another queue.
+    """
     try:
         raw: RawValue | None = await handle
     except ActivityError as error:
@@ -152,18 +159,18 @@ async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle
         raise
     try:
         answer: R = read_answer(method, raw.payload if raw is not None else Payload(), workflow.payload_converter())
-    except Exception as error:  # whatever a foreign payload does to a decoder
+    except Exception as error:  # a decoder may raise any error for a foreign payload
         raise _Unreadable(" ".join(str(error).split())[:100] or type(error).__name__) from error
     return answer
 
 
 class _Unreadable(Exception):
-    """An activity's answer is not what it should be."""
+    """The answer of an activity cannot be read."""
 
 
 def _report_unreadable(method: Callable[[Any, A], Any], error: _Unreadable, seconds: float) -> None:
-    """Say in the log and, where the workflow takes notes, in its snapshot that an answer could not be read."""
-    text = f"the answer of {method.__name__} could not be read, it is asked again in {seconds:g} s: {error}"
+    """Write into the log that an answer could not be read, and also add a note if the workflow has notes."""
+    text = f"the answer of {method.__name__} could not be read; it is called again in {seconds:g} s: {error}"
     workflow.logger.error(text)
     note = getattr(workflow.instance(), "note", None)
     if note is not None:
@@ -171,7 +178,7 @@ def _report_unreadable(method: Callable[[Any, A], Any], error: _Unreadable, seco
 
 
 async def pause(seconds: float | None, wake: Callable[[], bool], summary: str | None = None) -> None:
-    """Wait until ``wake()`` returns true, at most ``seconds``. Raises ``MustLeave``."""
+    """Wait until ``wake()`` returns true, or for ``seconds`` at most. Raises ``MustLeave``."""
     if wake() or (seconds is not None and seconds <= 0):
         return
     timeout = None if seconds is None else timedelta(seconds=seconds)
@@ -184,53 +191,53 @@ async def pause(seconds: float | None, wake: Callable[[], bool], summary: str | 
 
 
 class WithoutSignals:
-    """A workflow that knows no signal. What comes all the same is counted, said once and dropped.
+    """The base class of workflows without signals. Signals are counted and ignored, and the first one is logged.
 
-    The handler is needed: the SDK would keep every signal for one that may come, and wake nobody.
+    Without a handler the SDK would keep every signal in memory, for a handler that might be added later.
     """
 
     unknown_signals = 0
 
-    @workflow.signal(dynamic=True, description="no signal is known here: whatever comes is counted and dropped")
+    @workflow.signal(dynamic=True, description="this workflow has no signals: any signal is counted and ignored")
     def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         self.unknown_signals += 1
         if self.unknown_signals == 1:
-            workflow.logger.warning("unknown signal %s dropped, and every one that follows: none is known here", name)
+            workflow.logger.warning("unknown signal %s ignored, as all that follow: this workflow has no signals", name)
 
 
 def reason(error: FailureError) -> str:
-    """The cause of a failure, in the words of the innermost error that has some."""
+    """Return the message of a failure: that of an activity's own error if there is one."""
     if isinstance(error, ActivityError) and error.cause is not None:
         return str(getattr(error.cause, "message", None) or error.cause)
     return error.message or str(error)
 
 
 def fire_and_forget(handle: workflow.ActivityHandle[Any]) -> None:
-    """Start an activity without waiting for it; its result is ignored."""
+    """Ignore the result of a started activity; nobody waits for it."""
     handle.add_done_callback(look_away)
 
 
 def abandon(handles: Sequence[workflow.ActivityHandle[Any]]) -> None:
-    """Ask activities to cancel and never await them."""
+    """Ask activities to cancel, without waiting for them."""
     for handle in handles:
         fire_and_forget(handle)
         handle.cancel()
 
 
 def look_away(task: asyncio.Task[Any]) -> None:
-    """Retrieve the outcome, so that asyncio does not report an exception that nobody waits for."""
+    """Read the exception of a task, so that asyncio does not report it as never retrieved."""
     if not task.cancelled():
         task.exception()
 
 
 class Beside:
-    """Coroutines that run beside the loop of a workflow. Their results are ignored."""
+    """Coroutines that run in parallel with the main loop of a workflow. Their results are ignored."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself would forget them
+        self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to tasks
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it until it ends, or the execution does."""
+        """Start a coroutine. It runs until it ends or the execution ends."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(look_away)
@@ -238,9 +245,10 @@ class Beside:
 
 
 class Alarm:
-    """Rings when a time has come: ``rang`` is true until the workflow says otherwise.
+    """An alarm: ``rang`` becomes true at a given time. The workflow resets it.
 
-    One timer goes on while that time moves further away: a timer for each wait would cost two events more.
+    If the time moves to later, the old timer still runs to its end. A new timer for each wait would add two events to
+    the history each time.
     """
 
     def __init__(self, at: Callable[[], datetime | None], summary: str) -> None:
@@ -248,7 +256,7 @@ class Alarm:
         self.rang = False
 
     async def keep(self, over: Callable[[], bool]) -> None:
-        """Watch the time until it is over. Raises ``MustLeave``."""
+        """Keep the alarm going until ``over()`` returns true. Raises ``MustLeave``."""
         while not over():
             await workflow.wait_condition(lambda: self._at() is not None and not self.rang)
             at = self._at()

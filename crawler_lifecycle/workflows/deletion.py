@@ -1,7 +1,7 @@
-"""``RunDeletionWorkflow``: deletes what a run brought; its row, which keeps the report, stays.
+"""``RunDeletionWorkflow``: deletes the data of a run. The run's row stays and keeps the report of the deletion.
 
-Every step is tried until it is done, in the order in which nothing comes back: rows, which take nothing more of the
-run; executions, so that nothing of it goes on; then files and archives.
+Each step is tried until it succeeds. The order prevents new data: first the rows, which then accept no more data of the
+run; then the workflow executions, so that none of them continues; last the files and archives.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from .calls import MustLeave, WithoutSignals, call, never, pause
 from .requests import read_input
 
-#: Seconds after which an export has learnt that its workflow is gone (by its heartbeats, each half a minute).
+#: Seconds after which an export under way notices that its workflow is gone. It sends a heartbeat every half minute.
 STRAY_S = 60.0
 
 
 @workflow.defn(name=names.DELETION_WORKFLOW)
 class RunDeletionWorkflow(WithoutSignals):
-    """One deletion. ``run`` is a ``RunRef`` and all that is read. Fails for anything else."""
+    """The workflow of one deletion. Its input is a ``RunRef``; it fails for any other input."""
 
     @workflow.run
     async def run(self, run: Any = None, *surplus: Any) -> None:
-        """Delete. What must be left the next execution does again."""
+        """Delete the data. After continue-as-new, all steps begin again."""
         ref: RunRef = read_input(RunRef, run)
         check_number("run_id", ref.run_id, LIMITS["run_id"])
         try:

@@ -1,4 +1,4 @@
-"""Deployment beside looks: waves of tasks go to the scheduler service, and neither waits for the other."""
+"""Deployment of a run's tasks in waves, in parallel with its looks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Wave = Callable[[DeploymentActivities, Deploy], DeployReport]
 
 
 class Deploying:
-    """One wave at a time, each a page after the other for as long as there is room. The first and all later ones.
+    """The waves of a run, one at a time. A wave sends page after page of tasks while more tasks may be deployed.
 
-    An outage of the scheduler service is carried by the retries of the one call under way, so it costs no history.
-    What did not fit is offered again when a look has come since.
+    In an outage of the scheduler service, the one call under way is retried, so the history does not grow. Tasks that
+    the cluster did not accept are sent again after the next look.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -35,30 +35,33 @@ class Deploying:
         return self._task is not None and not self._task.done()
 
     def over(self) -> bool:
-        """Return whether a wave has ended of which ``settle`` has not taken note."""
+        """Return whether a wave has ended that ``settle`` has not handled yet."""
         return self._task is not None and self._task.done()
 
     def begin(self) -> None:
-        """Begin a wave when there is capacity, unless one is under way or no look has come since the last."""
+        """Begin a wave if more tasks may be deployed. A wave must not be under way, and needs a look since the last."""
         s = self._s
         if self._task is None and self._may_begin and s.room:
             self._may_begin = False
-            # From the first call on, tasks may be on the cluster, whether an answer comes or not.
+            # After the first call, tasks may be on the cluster even without an answer. So a look is planned now.
             s.next_look_at = s.next_look_at or workflow.now() + timedelta(seconds=gap(s))
             self._task = asyncio.create_task(self._wave())
 
     def looked(self) -> None:
-        """A look has come: what did not fit before may fit now."""
+        """Allow a new wave after a look: the cluster may accept tasks now."""
         self._may_begin = True
 
     def settle(self) -> None:
-        """Handle the end of a wave. Raises its error if no further try could help."""
+        """Handle the end of a wave. Raises the error with which it failed."""
         if self._task is not None and self._task.done():
             task, self._task = self._task, None
             task.result()
 
     async def leave(self) -> None:
-        """Leave a call under way behind: it is asked to cancel, creates nothing after its time, and is made anew."""
+        """Cancel a wave under way. A later wave makes its call again.
+
+        The scheduler service creates no task after the time in the cancelled call.
+        """
         self._left = True
         if self._task is not None:
             await workflow.wait([self._task])
@@ -75,7 +78,7 @@ class Deploying:
                 report = await call(acts.deploy_queued_tasks if s.deployed else first, order, wake=self._pointless)
                 s.deployed, s.counts = True, report.counts
                 s.pages_deployed += 1
-                if s.looks > looks:  # it is unknown which of the two counted later
+                if s.looks > looks:  # the counts of a look at the same time may be newer
                     s.counts = await call(ReconciliationActivities.count_alive_tasks, s.run_id, wake=self._pointless)
             except Interrupted:
                 return

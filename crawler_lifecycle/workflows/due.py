@@ -1,4 +1,4 @@
-"""``CrawlDueWorkflow``: one due time of a schedule, from the moment at which Temporal fires to its target's begin."""
+"""``CrawlDueWorkflow``: handles one due time of a schedule, from its firing by Temporal to the begin of its target."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from crawler_lifecycle.ports.schedules import DueOrder
 from .calls import MustLeave, WithoutSignals, call
 from .requests import invalid, read_input
 
-#: The time for which Temporal fired, without jitter, in whole seconds.
+#: The search attribute with the time for which Temporal fired, in whole seconds and without jitter.
 _FIRED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 
 
 @workflow.defn(name=names.DUE_WORKFLOW)
 class CrawlDueWorkflow(WithoutSignals):
-    """Decides, waits if necessary, begins the target. It ends as soon as its target has begun, and never stops that."""
+    """The workflow of one due time: it decides, waits if necessary, and begins the target.
+
+    It ends as soon as the target has begun.
+    """
 
     @workflow.run
     async def run(self, order: Any = None, *surplus: Any) -> str:
-        """``order`` is a ``DueOrder``; no other input is read. Returns the decision. Fails for anything else."""
+        """Handle the due time and return the decision.
+
+        ``order`` is a ``DueOrder``; the workflow fails for any other input. Further arguments are ignored.
+        """
         order = read_input(DueOrder, order)
         due_at = (order.due_at or _fired_for()).astimezone(UTC).replace(microsecond=0)
         order = DueOrder(order.name, due_at, order.revision)
@@ -42,7 +48,7 @@ class CrawlDueWorkflow(WithoutSignals):
         if decided.stop:
             await call(acts.stop_previous_due, decided.due_id)
         if decided.begin and await call(acts.begin_due, decided.due_id) is None:
-            return "came to nothing"
+            return "not begun"
         return str(decided.decision)
 
 

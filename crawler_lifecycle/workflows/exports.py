@@ -1,7 +1,7 @@
 """``RunExportWorkflow``: delivers an ended run's event and archive again.
 
-A run's own workflow gives up after 24 hours and may be closed for months when somebody asks for the archive again. The
-activities, their keys and their records are the same, so a delivery that had succeeded is only repeated.
+A run's own workflow gives up its deliveries after 24 hours. A person may request the archive again months later. This
+workflow uses the same activities, keys and records, so the repeat of a successful delivery does no harm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .state import RUN_ID, RUN_UID
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """Result of the deliveries; ``failed`` has a sentence for each delivery that was given up."""
+    """The result of the deliveries. ``failed`` has a sentence for each delivery that was given up."""
 
     run_id: int
     attempt: int
@@ -37,31 +37,31 @@ class ExportReport:
 
 @dataclass(frozen=True, slots=True)
 class ExportOrder:
-    """The deliveries to send again: the event ``run.ended`` with the failed pushes, the supporting files, or both."""
+    """The deliveries to repeat: ``event`` is the event ``run.ended`` with the failed pushes, ``files`` the archive."""
 
     fence: Fence
     event: bool = True
     files: bool = True
     done: int = 0
-    """Deliveries that a former execution saw to; ``report``: what came of them."""
+    """The number of deliveries that earlier executions finished. ``report`` has their results."""
     report: ExportReport | None = None
 
     def __post_init__(self) -> None:
-        """A number that no search attribute takes would fail the workflow task for ever."""
+        """Check the numbers: a number that no search attribute accepts would fail the workflow task for ever."""
         check_number("fence.run_id", self.fence.run_id, LIMITS["run_id"])
         check_number("fence.attempt", self.fence.attempt, LIMITS["attempt"])
 
 
 @workflow.defn(name=names.EXPORT_WORKFLOW)
 class RunExportWorkflow(WithoutSignals):
-    """One more delivery of one attempt. Ends well also when a delivery is given up: the records say which."""
+    """The workflow of one repeated delivery of an attempt. It succeeds even if deliveries were given up."""
 
     @workflow.run
     async def run(self, order: Any = None, *surplus: Any) -> ExportReport:
-        """Deliver in the order of completion: event, pushes, files.
+        """Deliver the event, the pushes and the files, in this order.
 
-        The next execution repeats unfinished work. ``order`` is an ``ExportOrder``; no other input is read. Fails for
-        anything else.
+        ``order`` is an ``ExportOrder``; the workflow fails for any other input. Further arguments are ignored. After
+        continue-as-new, the unfinished delivery begins again.
         """
         order = read_input(ExportOrder, order)
         fence = order.fence
@@ -92,11 +92,11 @@ class RunExportWorkflow(WithoutSignals):
 
 @workflow.defn(name=names.EVENT_WORKFLOW)
 class CrawlEventWorkflow(WithoutSignals):
-    """Delivers one event that is not about a run. Fails when delivery is given up: the record has the reason."""
+    """The workflow that delivers one event of a manager or a graph. It fails if the delivery is given up."""
 
     @workflow.run
     async def run(self, key: Any = None, *surplus: Any) -> None:
-        """``key`` is the id of the event. Fails for any other."""
+        """Deliver the event with the id ``key``. The workflow fails for an unknown id."""
         try:
             await call(CompletionActivities.deliver_event, str(key))
         except MustLeave:

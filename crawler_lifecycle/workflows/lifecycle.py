@@ -1,12 +1,12 @@
-"""``CrawlerLifecycleWorkflow``: a crawl from request to archive.
+"""``CrawlerLifecycleWorkflow``: a run from its request to its archive.
 
-1. Initiation: the run records itself (or is claimed again) and registers its workflow.
-2. Deployment: its tasks go to the scheduler service, and it is looked at until one of them has started.
-3. Reconciliation: look at the cluster at 1, 2, 3, 5, 8, 15 … minutes until no task is alive.
-4. Completion: verdict, export signal, archive.
+1. Initiation: create or claim the run's row, and record the workflow id.
+2. Deployment: send the tasks to the scheduler service, and look at the run until a task has started.
+3. Reconciliation: look at the cluster after 1, 2, 3, 5, 8, 15 … minutes until no task is alive.
+4. Completion: record the verdict, send the event, and store the archive.
 
-A stop interrupts 2 and 3 at any point and leads, by proof that nothing runs any more, to 4. Every step below does one
-thing and returns; which step comes next depends on nothing but the state, so continue-as-new may come between any two.
+A stop interrupts 2 and 3 at any point. It leads to 4 after the proof that nothing runs. Each step does one thing and
+returns. The next step depends only on the state, so continue-as-new is possible between any two steps.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ from .steps import (
     until_look,
 )
 
-#: Seconds between looks that prove that an unanswered deployment call has created nothing.
+#: The longest wait between looks for the proof that an unanswered deployment call created no task, in seconds.
 QUEUED_PROOF_S = 5.0
 
-#: Times that stops which ask for nothing more are logged before a verdict; later ones are logged beside it.
+#: How often repeated stops are recorded before the verdict. Later ones are logged in parallel with it.
 LATE_ROUNDS = 10
 
 R = TypeVar("R")
@@ -75,7 +75,7 @@ _STATE = TypeAdapter(RunState)
 
 @workflow.defn(name=names.LIFECYCLE_WORKFLOW)
 class CrawlerLifecycleWorkflow:
-    """One attempt of one run. Returns a ``RunResult`` however the crawl ended."""
+    """The workflow of one attempt of a run. It returns a ``RunResult``, also if the crawl failed."""
 
     @workflow.init
     def __init__(self, request: Any = None, carried: Any = None, *surplus: Any) -> None:
@@ -84,9 +84,10 @@ class CrawlerLifecycleWorkflow:
 
     @workflow.run
     async def run(self, request: Any = None, carried: Any = None, *surplus: Any) -> RunResult:
-        """Take the run through its stages. Fails only for a request that is invalid or a run it may not own.
+        """Carry out the run to its end.
 
-        ``request`` is a ``RunRequest`` and all that an outside starter sends.
+        The workflow fails only for an invalid request, or for a run that it may not own. Starters send only
+        ``request``, a ``RunRequest``.
         """
         if self._refused is not None:
             raise self._refused
@@ -108,7 +109,7 @@ class CrawlerLifecycleWorkflow:
         name=names.UPDATE_ADD_TASKS, description="A page of child tasks for this run ({tasks, request_id})"
     )
     async def add_tasks(self, page: Any = None) -> TasksAdded:
-        """Append tasks to the live run; they are deployed after the look that follows at once."""
+        """Append tasks to the live run. A look follows at once, and then their deployment."""
         s, order = self._s, read_update(AddTasks, page)
 
         def add(key: str) -> Awaitable[TasksAdded]:
@@ -125,29 +126,29 @@ class CrawlerLifecycleWorkflow:
             raise refused(f"run {self._s.run_id} has ended; resume it or start another run")
         if self._s.stop_wanted():
             raise refused(
-                f"run {self._s.run_id} was asked to stop and takes no more tasks; wait for its end and resume it"
+                f"run {self._s.run_id} was asked to stop and accepts no more tasks; wait for its end and resume it"
             )
 
     @workflow.query(name=names.QUERY_STATUS, description="The run as its workflow sees it now")
     def status(self) -> RunSnapshot:
-        """The run as its workflow sees it now."""
+        """Return the state of the run that its workflow knows."""
         return self._s.snapshot()
 
-    @workflow.query(name=names.QUERY_RECORD, description="What it knows of the run's row, for a database that lost it")
+    @workflow.query(name=names.QUERY_RECORD, description="The data of the run's row, for a database that lost it")
     def record(self) -> WorkflowRecord:
-        """The workflow's knowledge of the run's row."""
+        """Return the data of the run's row that the workflow knows."""
         return self._s.record()
 
     def note(self, text: str) -> None:
-        """Show people a remark, in the snapshot and in Temporal's UI."""
+        """Add a note for people, in the snapshot and in Temporal's UI."""
         self._s.inbox.note(text)
 
     async def _live(self, request: RunRequest) -> RunResult | None:
-        """Step by step to the result; ``None`` asks for continue-as-new."""
+        """Carry out the steps. Return the result; ``None``: continue as new."""
         try:
             return await self._steps(request)
         except MustLeave:
-            # Interrupted work begins again with a look at once, whatever its kind was.
+            # After any interrupted work, the next execution begins with a look.
             self._s.inbox.look_now = True
             await self._deploying.leave()
             await workflow.wait_condition(workflow.all_handlers_finished)
@@ -156,7 +157,7 @@ class CrawlerLifecycleWorkflow:
     async def _steps(self, request: RunRequest) -> RunResult | None:
         s = self._s
         while s.outcome is None:
-            if s.run_id and s.stage is not Stage.COMPLETION:  # told together with the verdict, which comes at once
+            if s.run_id and s.stage is not Stage.COMPLETION:  # COMPLETION is published with the verdict, which follows
                 publish(s)
             try:
                 if s.stage is Stage.INITIATION:
@@ -191,7 +192,7 @@ class CrawlerLifecycleWorkflow:
         s.stage, s.since = Stage.DEPLOYMENT, workflow.now()
 
     async def _look_back(self) -> None:
-        """Resume: ended tasks get their end, executing tasks are adopted, the others are queued again."""
+        """Begin a resume: record the ends of tasks, keep executing tasks, and queue the other tasks again."""
         s = self._s
         found = await look_round(s, "sweep" if s.repair else "resume", gap(s), gap(s), resumed=True)
         if s.inbox.stop is not None:
@@ -206,13 +207,13 @@ class CrawlerLifecycleWorkflow:
     # --- 2. deployment and 3. reconciliation -----------------------------------------------------------------------
 
     async def _attend(self) -> None:
-        """One turn of a live run: deploy the tasks that fit, wait for the first event, look when it is time.
+        """Do one turn of a live run: deploy tasks, wait for the first event, and look if it is time.
 
-        Both stages take the same turns: from the first task that may be on the cluster on, the run is looked at.
+        Deployment and reconciliation use the same turns: looks begin as soon as a task may be on the cluster.
         """
         s = self._s
         if s.counted and not s.counts.alive:
-            if s.started_at is None:  # nothing ever was on the cluster
+            if s.started_at is None:  # no task was ever seen on the cluster
                 await best_effort(s, DeploymentActivities.signal_pusher_started)
             s.stage = Stage.COMPLETION
             return
@@ -231,13 +232,11 @@ class CrawlerLifecycleWorkflow:
         publish(s)
 
     def _woken(self) -> bool:
-        """Return whether something comes before the look that is planned."""
+        """Return whether something else comes before the planned look."""
         return self._s.stop_wanted() or self._s.inbox.look_now or self._deploying.over() or may_leave()
 
     async def _wait(self) -> bool:
-        """Wait for the next look. Returns whether it is time for it. The start of the main task is watched
-        meanwhile.
-        """
+        """Wait for the next look, or for the start of the main task. Return whether it is time for a look."""
         s = self._s
         if s.started_at is None and s.counts.active:
             ended = await self._watch_start()
@@ -250,9 +249,9 @@ class CrawlerLifecycleWorkflow:
         return is_time(s)
 
     async def _watch_start(self) -> bool:
-        """Ask for the main task until it runs or the next look comes; whether it has ended already.
+        """Check the main task until it executes or the next look is due. Return whether it has already ended.
 
-        The retries of one activity carry the wait. Of a run with but one task they are its looks.
+        One activity checks again and again by its retries. For a run with only one task, these checks replace looks.
         """
         s = self._s
         alone = not s.multi and not s.counts.queued
@@ -277,14 +276,14 @@ class CrawlerLifecycleWorkflow:
         s = self._s
         led_by, source = gap(s), "wake" if s.inbox.look_now else "look"
         s.inbox.look_now = False
-        s.rung += source == "look"  # a look for which it was woken is beside the ladder
+        s.rung += source == "look"  # a look after a wake-up does not count as a step of the ladder
         found = await look_round(s, source, led_by, gap(s))
         self._deploying.looked()
         if s.started_at is None and (found.started or (found.changed and not s.counts.alive)):
             await self._has_started(found.started_at)
 
     async def _has_started(self, at: datetime | None) -> None:
-        """The main task or another one executes: from now on its time counts, and the ladder begins again."""
+        """Record that a task has started. The ladder of looks begins again, and ``run_timeout_s`` begins."""
         s, now = self._s, workflow.now()
         s.rung, soon = 0, now + timedelta(seconds=ladder.poll_interval(0, s.poll_minutes, s.last_look_s))
         s.next_look_at = min(s.next_look_at or soon, soon)
@@ -295,7 +294,7 @@ class CrawlerLifecycleWorkflow:
         await best_effort(s, DeploymentActivities.signal_pusher_started)
 
     async def _keep_time(self) -> None:
-        """Stop the run when one of its time limits is over, also during any wait."""
+        """Stop the run when one of its time limits has passed, in parallel with all other work."""
         s = self._s
         while s.outcome is None:
             await workflow.wait_condition(lambda: s.limit is not None or s.outcome is not None)
@@ -310,7 +309,10 @@ class CrawlerLifecycleWorkflow:
     # --- stop ------------------------------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
-        """One turn of a stop: record it, ask everything to end, look for the proof. Repeated until nothing is alive."""
+        """Do one turn of a stop: record it, ask all tasks to end, and look for the proof.
+
+        Turns repeat until no task is alive.
+        """
         s = self._s
         s.stopped, forced = True, s.escalated(workflow.now())
         if forced is not None:
@@ -327,22 +329,24 @@ class CrawlerLifecycleWorkflow:
             s.stage = Stage.COMPLETION
 
     async def _record_stop(self) -> bool:
-        """Put the stops on record that were heard, before anything is done about them; whether there were any."""
+        """Record the received stops before they are carried out. Return whether there were any."""
         s = self._s
         with s.inbox.taken() as heard:
             if heard:
                 order = RecordStop(s.fence, heard)
-                # With an unreadable row it continues for as long: force must not wait for the repair.
-                told = await call(CancellationActivities.record_stop, order, wake=lambda: s.inbox.changed)
-                s.inbox.recorded_stop(told)
+                # The activity is retried while the row is unreadable. A stronger stop interrupts it.
+                recorded = await call(CancellationActivities.record_stop, order, wake=lambda: s.inbox.changed)
+                s.inbox.recorded_stop(recorded)
         s.stop_log += heard
         s.status = RunStatus.STOPPING
         publish(s)
         return bool(heard)
 
     async def _prove(self, *, rested: bool) -> None:
-        """Look for the proof that nothing lives, and wait until the next look is worth its while. Unless ``rested`` the
-        execution before this one may have just looked."""
+        """Look for the proof that no task is alive. Then wait until the next look.
+
+        Without ``rested`` it first waits for the shortest gap, because the previous execution may have just looked.
+        """
         s, changed = self._s, self._s.stop_changed
         if not rested and gap_left(s) > 0:
             await self._logging(pause(s.until_force(gap_left(s)), changed))
@@ -353,7 +357,7 @@ class CrawlerLifecycleWorkflow:
         await self._logging(look_round(s, "stop", wait, ladder.stop_interval(s.stop_rung, s.last_look_s)))
         if not s.counts.alive:
             return
-        if s.counts.queued and not s.counts.active:  # all that is left is a deployment call that is about to be void
+        if s.counts.queued and not s.counts.active:  # only a deployment call is left, which expires soon
             wait = min(wait, QUEUED_PROOF_S)
         await self._logging(pause(s.until_force(wait), lambda: changed() or s.inbox.look_now, "proof of the stop"))
         if s.inbox.look_now:
@@ -361,13 +365,13 @@ class CrawlerLifecycleWorkflow:
         s.inbox.look_now = False
 
     async def _end_tasks(self) -> None:
-        """Cancel waiting tasks, and ask executing tasks to end: neither waits for the other."""
+        """Cancel waiting tasks, and ask executing tasks to end, both in parallel."""
         s = self._s
         if s.stop_rung and not s.counts.queued:
             await ask_to_end(s)
         elif s.counts.active:
             await asyncio.gather(ask_to_end(s), self._cancel_queued())
-        else:  # executing tasks may be known only then
+        else:  # ``_cancel_queued`` counts the tasks again, and may find executing tasks
             await self._cancel_queued()
             await ask_to_end(s)
 
@@ -376,10 +380,10 @@ class CrawlerLifecycleWorkflow:
         s.counts = await call(CancellationActivities.cancel_queued_tasks, s.fence, wake=s.stop_changed)
 
     async def _logging(self, step: Coroutine[Any, Any, R], *, leave: bool = True) -> R:
-        """Take a step of a stop, and beside it put on record the stops that ask for nothing more.
+        """Do a step of a stop, and log repeated stops in parallel.
 
-        These interrupt nothing, however often they come. With ``leave`` the step is left for the next execution, by
-        ``Interrupted``, when the history is full of them.
+        Repeated stops never interrupt the step. If they fill the history and ``leave`` is true, this raises
+        ``Interrupted``, and the next execution does the step again.
         """
         s, task = self._s, asyncio.create_task(step)
 
@@ -391,7 +395,7 @@ class CrawlerLifecycleWorkflow:
 
         try:
             while True:
-                # It is asked again when it is time for force, so that a step which hangs is over then, too.
+                # This wait ends when it is time for force, so that a step that hangs also ends then.
                 await pause(s.until_force(None), lambda: over() or full() or bool(s.inbox.heard), "until force")
                 if over() or not (full() or s.inbox.heard):
                     return await task
@@ -412,7 +416,7 @@ class CrawlerLifecycleWorkflow:
         while s.inbox.changed or (s.inbox.heard and rounds < LATE_ROUNDS):
             rounds += 1
             await self._record_late_stop()
-        # A stop that comes before the verdict is on record before it; whether the crawl had finished is judged then.
+        # A stop that comes before the verdict is recorded before it. The verdict decides which of them counts.
         verdict = call(CompletionActivities.update_run_status, s.fence, control=s.stopped, wake=lambda: s.inbox.changed)
         try:
             ended = await self._logging(verdict, leave=False)
@@ -420,12 +424,12 @@ class CrawlerLifecycleWorkflow:
             if error.type != NotInThisState.code:
                 raise
             s.stage = Stage.DEPLOYMENT if s.started_at is None else Stage.RECONCILIATION
-            s.counts, s.next_look_at = Counts(), workflow.now()  # a task came to life: look again
+            s.counts, s.next_look_at = Counts(), workflow.now()  # a task is alive again, so look again
             return
         s.judged(ended)
 
     async def _record_late_stop(self) -> None:
-        """Put stops on record that came when no task was alive any more, unless the verdict came before them."""
+        """Record stops that came after the last task ended, unless the verdict is already recorded."""
         s = self._s
         with s.inbox.taken() as heard:
             recorded = await call(CancellationActivities.record_stop, RecordStop(s.fence, heard))
@@ -450,9 +454,9 @@ class CrawlerLifecycleWorkflow:
             await best_effort(s, step)
             s.completed += 1
         export = await best_effort(s, CompletionActivities.export_supporting_files)
-        if s.parent is not None and names.graph_key_of(s.parent) is not None:  # its step waits for the archive
+        if s.parent is not None and names.graph_key_of(s.parent) is not None:  # a graph waits for the archive
             await tell(s.parent, names.SIGNAL_WAKE, None, s.inbox)
-        # A late update is refused before the workflow ends.
+        # Updates that came late are answered (with a refusal) before the workflow ends.
         await workflow.wait_condition(workflow.all_handlers_finished)
         publish(s)
         return s.result(export)

@@ -1,7 +1,7 @@
-"""One table: queue, timeouts and retries of each activity.
+"""The table of the queue, the timeouts and the retries of each activity.
 
-Retries live here and nowhere else. Database and cluster steps are tried for ever, because an outage of our own
-infrastructure must never fail a run; what no retry can mend is told apart by its type (``domain.errors``).
+All retries are defined here. Activities that use the database or the cluster are retried for ever, because an outage of
+our infrastructure must not fail a run. Errors that are not retried have their own types (``domain.errors``).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0
     )
 
 
-#: Priorities of activities on one task queue: ends of crawls first; then looks and all others; then the progress of
-#: begun runs; then new runs. Steps of workflows in a worker's cache have no priorities.
+#: Priorities of activities on one task queue. Stops come first, then looks and most others, then the deployment of
+#: existing runs, then new runs. Workflow tasks of cached workflows have no priority.
 FIRST, TURN, GOING_ON, NEW = 1, 3, 4, 5
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Options of one kind of activity. Times in seconds; ``total_s`` spans all tries."""
+    """Options of one kind of activity. Times are in seconds: ``try_s`` for one try, ``total_s`` for all tries."""
 
     queue: str
     try_s: float
@@ -51,52 +51,52 @@ class Policy:
     heartbeat_s: float | None = None
     total_s: float | None = None
     beaten: bool = False
-    """True if the worker beats for it, because the activity itself does not."""
+    """True if the worker sends the heartbeats, because the activity itself does not."""
     turn: int = TURN
-    """Its turn where more wait than a worker has slots for: 1 (first) to 5."""
+    """Its priority if more activities wait than a worker has slots for: 1 (first) to 5."""
 
 
-#: Seconds without a heartbeat after which a worker counts as dead and the step is repeated elsewhere.
+#: Seconds without a heartbeat after which a worker counts as dead. The activity is then retried on another worker.
 DEAD_S = 9.0
-#: Above the database's own timeouts (5 s to connect, 10 s to answer), so that those speak first.
+#: Longer than the database's own timeouts (5 s to connect, 10 s to answer), so that those expire first.
 DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 CREATE, BEGUN = replace(DATABASE, turn=NEW), replace(DATABASE, turn=GOING_ON)
-#: A deployment call is void after 25 s; its try may not outlive that by much.
+#: A deployment call expires after 25 s. A try should not take much longer.
 DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=DEAD_S, turn=GOING_ON)
 START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=DEAD_S, turn=GOING_ON)
 LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=DEAD_S)
-#: A push is a courtesy: three tries, which with the client's own time limit (1.4 s) take less than 5 s in all, and the
-#: run goes on. No limit from scheduling on: a worker that restarts meanwhile must not lose the event in the outbox.
+#: A push is optional, so the run continues after three tries. With the client's own time limit (1.4 s) they take less
+#: than 5 s. There is no limit for all tries: the restart of a worker must not lose the event in the outbox.
 PUSH = Policy(QUEUE_MAIN, 5, _retry(0.25, 0.5, tries=3))
 PUSHES_AGAIN = Policy(QUEUE_MAIN, 60, _retry(1, 5, tries=3))
 EVENT = Policy(QUEUE_MAIN, 30, _retry(1, 900), total_s=24 * 3600)
 ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 900), heartbeat_s=30, total_s=24 * 3600)
-#: A deletion goes on until it is done: the rows of 100,000 tasks, and archives of any number.
+#: A deletion is tried until it is done. It may be large: the rows of 100,000 tasks, and many archives.
 DELETE = Policy(QUEUE_MAIN, 3600, _retry(1, 300), heartbeat_s=30)
 DELETE_FILES = replace(DELETE, queue=QUEUE_EXPORT)
 STOP = Policy(QUEUE_CONTROL, 60, _retry(1, 15), heartbeat_s=DEAD_S, turn=FIRST)
 RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
 
-#: A page that cannot be compared is reported; the next audit finds the same.
+#: The audit reports a page that could not be compared after five tries. The next audit compares it again.
 AUDIT = Policy(QUEUE_AUDIT, 600, _retry(1, 30, tries=5), heartbeat_s=30)
 CLOSE_AUDIT = Policy(QUEUE_AUDIT, 16, _retry(1, 30))
 
-#: A few statements, and a call of Temporal and of the scheduler service. A wait for a verdict costs no history: it is
-#: tried again until that is there.
+#: A few statements, and calls of Temporal and of the scheduler service. The retries also carry the wait for the verdict
+#: of a previous target, so this wait adds no events to the history.
 BEGIN_DUE = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
-#: A pass of 20 s over what was picked, and a call of the database and of Temporal that hangs at its end.
+#: A pass of 20 s over the picked runs, and at its end a call of the database and of Temporal that may hang.
 BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
-#: Above everything that users' code may take in one cycle: begin (a hook), read pages (30 s and one page), one cycle.
+#: Longer than users' code may take in one cycle: begin (a hook), read pages (30 s and one page), one cycle.
 CYCLE = Policy(QUEUE_PLANS, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
-#: A batch of functions: it calls for some seconds, what it began last may take a minute (``SHORT_S``), and is asked to
-#: end for a while. One that may take longer gets its own time (``plans/graph.py``).
+#: A batch begins functions for some seconds. The last function may take a minute (``SHORT_S``), and some time to end. A
+#: call that may take longer has its own limit (``plans/graph.py``).
 BATCH = Policy(QUEUE_FUNCTIONS, 180, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
-#: A graph of 20,000 steps is read and written in some seconds.
+#: Reading and writing a graph of 20,000 steps takes some seconds.
 GRAPH = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 STOP_GRAPH = Policy(QUEUE_CONTROL, 60, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
 
-#: Above one shift (``activities.webhooks.SHIFT_S``) and what is under way at its end. A receiver that is down is tried
-#: once a minute.
+#: Longer than one shift (``activities.webhooks.SHIFT_S``) and the delivery under way at its end. A receiver that is
+#: down is tried once a minute.
 FOLLOW = Policy(QUEUE_WEBHOOKS, 960, _retry(1, 60), heartbeat_s=DEAD_S)
 
 #: The activities of each policy.
@@ -133,20 +133,20 @@ POLICIES: dict[str, Policy] = {name: policy for policy, names in _USERS for name
 
 
 class Options(TypedDict, total=False):
-    """Options of a caller beside the policy."""
+    """Options of one call, in addition to the policy."""
 
     control: bool
-    """Moves it to the control queue: from a stop to its proof everything runs there, so that a stop never waits behind
-    looks that hang."""
+    """True: use the control queue. All activities from a stop to its proof use it, so that a stop never waits behind a
+    look that hangs."""
     summary: str | None
     queue: str | None
-    """The queue of one worker: one try, because a second one would wait for a worker that may be dead."""
+    """The queue of one worker. There is only one try, because the worker may be dead."""
     taken_s: float | None
-    """Seconds within which a worker must take each try."""
+    """Seconds in which a worker must take each try."""
 
 
 def config(name: str, **options: Unpack[Options]) -> ActivityConfig:
-    """The call options of an activity."""
+    """Return Temporal's options for the call of an activity."""
     policy, queue = POLICIES[name], options.get("queue")
     found = ActivityConfig(
         task_queue=QUEUE_CONTROL if options.get("control") else queue or policy.queue,

@@ -1,8 +1,8 @@
-"""Reads what outside starters and callers send, and what activities answer.
+"""Readers of inputs of workflows, payloads of updates, and results of activities.
 
-The SDK applies type hints only when as many payloads came as the workflow has parameters, and it fails the workflow
-task where they do not fit. Outside starters send one payload, a continued run two, a stranger anything: all are read
-here.
+The SDK applies type hints only if the number of payloads equals the number of parameters. If a payload does not fit, it
+fails the workflow task. Starters from outside send one payload, and a continued workflow sends two; anybody may send
+anything. So workflows accept any payloads, and these functions read them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from crawler_lifecycle.domain.undecoded import Undecoded
 A = TypeVar("A")
 S = TypeVar("S")
 
-#: What is read: how it is called, and what is said where nothing came.
+#: For each type: its name in error messages, and the cure if it is missing.
 _WORDS: dict[Any, tuple[str, str]] = {
     RunRequest: ("request", 'start the workflow with a RunRequest, for example {"crawler": "services"}'),
     ManagerOrder: ("order", 'start the workflow with the manager of a stored row, for example {"manager_id": 7}'),
@@ -35,11 +35,11 @@ _WORDS: dict[Any, tuple[str, str]] = {
     AddJobs: ("jobs", 'send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}'),
     AddTasks: ("tasks", 'send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'),
 }
-_OURS = ("order", "this workflow is started by others of ours")
+_OURS = ("order", "only this service itself starts this workflow")
 
 
 def read_input(kind: type[A], value: object) -> A:
-    """The input that a workflow was started with.
+    """Read the input of a workflow.
 
     Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its value and the cure.
     """
@@ -49,7 +49,7 @@ def read_input(kind: type[A], value: object) -> A:
 
 
 def read_update(kind: type[A], value: object) -> A:
-    """The payload of an update, read strictly. Raises ``ApplicationError`` as ``read_input`` does."""
+    """Read the payload of an update strictly. Raises ``ApplicationError`` as ``read_input`` does."""
     what, missing = _WORDS.get(kind, _OURS)
     if isinstance(value, Undecoded):
         raise invalid(f"{what}: {value}")
@@ -63,16 +63,17 @@ def read_update(kind: type[A], value: object) -> A:
 
 
 def invalid(text: str) -> ApplicationError:
-    """The error for an input that can never be carried out."""
+    """Return the error for an input that can never be carried out."""
     return ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
 
 
 def read_carried(
     kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[object]
 ) -> tuple[S, ApplicationError | None]:
-    """The state that a former execution carried here, or ``new``; and why the input cannot be carried out.
+    """Return the state from the previous execution, or ``new``, and the error if the input is invalid.
 
-    Raises ``RuntimeError`` for a state of ours: a build that reads it can still come, and until then nothing fails.
+    In a continued workflow the state is our own. If it cannot be read, this raises ``RuntimeError``: the workflow task
+    is retried until a build comes that can read it.
     """
     try:
         return _carried(kind, new, value, surplus), None
@@ -90,19 +91,19 @@ def _carried(kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[obje
     try:
         return new if value is None else kind.validate_python(value)
     except ValidationError as error:
-        text = f"the second payload: {in_words(error)}; leave it out: only what continues has one"
+        text = f"the second payload: {in_words(error)}; leave it out: only a continued workflow has one"
         raise invalid(text) from None
 
 
 def refused(text: str) -> ApplicationError:
-    """The error for a command that comes too late."""
+    """Return the error for a command that comes too late."""
     return ApplicationError(text, type=NotInThisState.code, non_retryable=True)
 
 
 def undecoded(what: str, value: Undecoded) -> Exception:
-    """The error for a payload that cannot be read.
+    """Return the error for a payload that cannot be read.
 
-    One that a key would open is no failure of its sender: the workflow waits until a worker has that key.
+    If only the key is missing, the error is a ``RuntimeError``: the workflow waits until a worker has the key.
     """
     text = f"{what}: {value}"
     return RuntimeError(text) if value.locked else invalid(text)
@@ -110,15 +111,15 @@ def undecoded(what: str, value: Undecoded) -> Exception:
 
 @functools.cache
 def answer_type(method: Callable[..., Any]) -> Any:
-    """The type of an activity's answer, by its annotation."""
+    """Return the type of an activity's result, from its annotation."""
     return get_type_hints(method).get("return")
 
 
 def read_answer(method: Callable[..., Any], payload: Payload, converter: PayloadConverter) -> Any:
-    """The answer of an activity. Raises whatever a decoder raises where the type is another one.
+    """Read the result of an activity. Raises any error of the decoder or the validation if the type is wrong.
 
-    Converters apply the expected type to JSON alone: bytes, nothing, and messages come out as they are. Only strict
-    validation keeps those from the code that asked, where they would fail the workflow task for ever.
+    Converters check the expected type only for JSON, not for bytes, empty payloads and protobuf messages. The strict
+    validation refuses these. In the workflow's code they would fail the workflow task for ever.
     """
     expected = answer_type(method)
     if expected is type(None):
@@ -132,9 +133,9 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _strictly(adapter: TypeAdapter[A], value: object) -> A:
-    """The value as the gateway reads a body: ``true`` and ``"5"`` are no numbers. Raises ``ValidationError``.
+    """Read a value strictly, as the gateway reads a body: ``true`` and ``"5"`` are no numbers.
 
-    Only JSON can be read strictly and still have times and enums; a value that is none fits nothing that is asked for.
+    Raises ``ValidationError``. Only from JSON does the strict validation accept times and enums as texts.
     """
     try:
         text = json.dumps(value, ensure_ascii=False).encode()
@@ -144,7 +145,7 @@ def _strictly(adapter: TypeAdapter[A], value: object) -> A:
 
 
 def in_words(error: ValidationError) -> str:
-    """Each problem as ``field: value: what is wrong``, joined by semicolons."""
+    """Return each problem as ``field: value: message``, joined by semicolons."""
     lines = []
     for item in error.errors(include_url=False, include_context=False):
         field = ".".join(str(part) for part in item["loc"])
@@ -152,7 +153,7 @@ def in_words(error: ValidationError) -> str:
         if item["type"] == "unexpected_keyword_argument":
             message = "unknown field; remove it or correct its name"
         elif item["type"] == "value_error":
-            lines.append(message)  # the domain's own texts name field and value already
+            lines.append(message)  # messages of the domain already name field and value
             continue
         lines.append(f"{field or 'request'}: {str(item['input'])[:100]!r}: {message}")
     return "; ".join(lines)

@@ -1,4 +1,4 @@
-"""The state of a run's workflow, as one value that travels over continue-as-new."""
+"""The state of a run's workflow: one value that continue-as-new passes on."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from crawler_lifecycle.ports.runs import Fence, RunHandle
 from .calls import Interrupted, MustLeave
 
 NOTES_MAX = 20
-#: Stops that wait for the database, at the longest of texts still less than what may travel through Temporal.
+#: The most stops that wait for their record. With the longest texts they still fit into one message of Temporal.
 HEARD_MAX = 300
 TOO_LATE = "a stop came after the verdict and changed nothing"
-#: Characters kept of what a stop says about itself: a state must stay small, whatever is sent.
+#: The most characters that are kept of a stop's texts. The state must stay small, whatever a signal contains.
 REASON_MAX = 255
 
 RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
@@ -55,32 +55,32 @@ PARENT = SearchAttributeKey.for_keyword("CrawlParent")
 
 @dataclass
 class Inbox:
-    """Everything that reached the run from outside and has not been carried out yet."""
+    """The signals and stops that reached the run and are not carried out yet."""
 
     stop: StopIntent | None = None
     heard: list[HeardStop] = field(default_factory=list)
     """Stops that are not in the database yet."""
     changed: bool = False
-    """True if one of them asks for more than was asked for before. The others are logged and interrupt nothing."""
+    """True if one of these stops requests more than the stops before. The others are only logged."""
     look_now: bool = False
     notes: list[str] = field(default_factory=list)
     closed: bool = False
-    """True if the verdict is on record: nothing that comes now can stop the run, and nothing says that it did."""
+    """True if the verdict is recorded. A stop that comes now has no effect."""
     unknown: int = 0
-    """Signals that nobody knows: counted, and only the first is told."""
+    """The number of unknown signals. Only the first one is named in a note."""
 
     def note(self, text: str) -> None:
-        """Remember a remark for people; the oldest are forgotten."""
+        """Add a note for people. The oldest notes are dropped."""
         self.notes = [*self.notes, text[:300]][-NOTES_MAX:]
 
     def late(self) -> bool:
-        """Return whether a stop comes too late, and note that once."""
+        """Return whether a stop comes too late. If so, add a note once."""
         if self.closed and TOO_LATE not in self.notes:
             self.note(TOO_LATE)
         return self.closed
 
     def want_stop(self, intent: StopIntent, request_id: str | None) -> None:
-        """A stop by a person (with the id of its request) or by a limit (without)."""
+        """Accept a stop: by a person with the id of the request, or by a limit without an id."""
         if self.late():
             return
         before, self.stop = self.stop, intent if self.stop is None else self.stop.merged(intent)
@@ -95,7 +95,7 @@ class Inbox:
 
     @contextmanager
     def taken(self) -> Iterator[list[HeardStop]]:
-        """The stops that are to be put on record now; where that is interrupted, they wait again."""
+        """Yield the stops to record now. If that is interrupted, they wait again."""
         heard, changed = self.heard, self.changed
         self.heard, self.changed = [], False
         try:
@@ -105,16 +105,16 @@ class Inbox:
             raise
 
     def recorded_stop(self, intent: StopIntent | None) -> None:
-        """A stop that is in the database already, perhaps past us (through the gateway)."""
+        """Take over a stop that is already in the database. The gateway may have recorded it."""
         if intent is not None:
             before, self.stop = self.stop, intent if self.stop is None else intent.merged(self.stop)
-            # A signal of the same adds nothing any more, so the force is carried out from here.
+            # The signal of this stop comes later and then brings no change. So mark a new force as a change here.
             self.changed = self.changed or (before is not None and self.stop.force and not before.force)
 
     def signal(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
     ) -> None:
-        """Take one signal, whatever it carries: nothing is refused, and a stop is never lost."""
+        """Accept one signal with any payload. No signal is refused, so no stop is lost."""
         if name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
             intent, told = self.asked_to_stop(name, args, converter, now)
             self.want_stop(intent, words(told.get("request_id"), names.REQUEST_ID_MAX) or new_id)
@@ -126,14 +126,14 @@ class Inbox:
     def asked_to_stop(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, *more: str
     ) -> tuple[StopIntent, dict[str, object]]:
-        """The stop that a signal asks for, and its fields; ``more``: those beside the fields of every stop."""
+        """Return the stop that a signal requests, and its fields. ``more``: further known fields."""
         told = self.fields(name, args, converter, ("request_id", "requested_by", "reason", "force", *more))
         force = name == names.SIGNAL_FORCE_STOP or told.get("force") is True
         by, reason = words(told.get("requested_by"), REASON_MAX), words(told.get("reason"), REASON_MAX)
         return StopIntent(now, force, by, reason), told
 
     def unheard(self, name: str, args: Sequence[RawValue], converter: PayloadConverter, *known: str) -> None:
-        """Count a signal that nobody knows; only the first is told. ``known``: what may be sent beside stops."""
+        """Count an unknown signal. A note names the first one. ``known``: the known signals besides stops."""
         if name == names.SIGNAL_MORE:
             self.unknown += converter.from_payload(args[0].payload)
             return
@@ -142,21 +142,21 @@ class Inbox:
             self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and {', '.join(known)}")
 
     def told(self) -> list[str]:
-        """The notes, and how many signals nobody knew."""
+        """Return the notes, with the number of unknown signals."""
         more = [f"{self.unknown} unknown signals ignored in all"] if self.unknown > 1 else []
         return [*self.notes, *more]
 
     def fields(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, known: Sequence[str]
     ) -> dict[str, object]:
-        """The fields of a signal, as far as they can be read: whatever it carries, the signal counts."""
+        """Return the fields of a signal that can be read. The signal counts with any payload."""
         if len(args) > 1:
             self.note(f"signal {name!r} came with {len(args)} payloads, only the first was read")
         if not args:
             return {}
         try:
             value = converter.from_payload(args[0].payload)
-        except Exception as error:  # whatever a stranger's payload does to a decoder, the stop still counts
+        except Exception as error:  # a decoder may raise any error for a foreign payload; the stop still counts
             value = Undecoded(f"{type(error).__name__}")
         if isinstance(value, Undecoded):
             self.note(f"payload of signal {name!r} could not be read, the signal counts: {value}")
@@ -174,7 +174,10 @@ class Inbox:
 
 @dataclass
 class RunState:
-    """The run as its workflow knows it. Fields are only ever added, with defaults: old histories must still load."""
+    """The state of a run that its workflow knows.
+
+    New fields need a default, and no field may be removed: old histories must load.
+    """
 
     stage: Stage = Stage.INITIATION
     run_id: int = 0
@@ -189,11 +192,11 @@ class RunState:
     resumed: bool = False
     rerun: bool = False
     repair: bool = False
-    """True if this workflow stands in for one that was lost: it comes to the verdict that the lost one would have."""
+    """True if this workflow replaces a lost one in the same attempt."""
     looked_back: bool = False
-    """On resume: whether the complete look at what is left of the earlier attempt is done."""
+    """True if the first look of a resume, at the tasks of the earlier attempt, is done."""
     request: RunRequest | None = None
-    """The stored request without its tasks, for a database that loses the row."""
+    """The stored request without its tasks, from which an audit can make a lost row again."""
     limits: Limits = field(default_factory=Limits)
     poll_minutes: list[float] | None = None
     max_parallel: int | None = None
@@ -210,29 +213,29 @@ class RunState:
     looks: int = 0
     last_look_at: datetime | None = None
     looked_at: datetime | None = None
-    """The time when the last look was answered, or was ordered, by the clock of the server and not of a worker."""
+    """The time at which the last look ended, or began if it has not ended, by the clock of the Temporal server."""
     next_look_at: datetime | None = None
     last_look_s: float = 0.0
     since: datetime | None = None
-    """The time when this attempt began to deploy; ``start_timeout_s`` counts from here."""
+    """The time at which this attempt began its deployment. ``start_timeout_s`` begins here."""
     started_at: datetime | None = None
-    """The time when the first of its tasks executed, not before ``since``; ``run_timeout_s`` counts from here."""
+    """The time at which its first task executed, not before ``since``. ``run_timeout_s`` begins here."""
     deployed: bool = False
-    """True if a deployment call of this attempt was answered."""
+    """True if a deployment call of this attempt has been answered."""
     pages_deployed: int = 0
     stop_rung: int = 0
     asked_at: datetime | None = None
-    """The time when the last of the tasks was asked to end; ``None`` while some still wait for their turn."""
+    """The time at which the last task was asked to end; ``None``: some tasks were not asked yet."""
     stopped: bool = False
     stop_log: list[HeardStop] = field(default_factory=list)
-    """Recorded stops whose row in the cancellation log still lacks the time we acted on it."""
+    """Recorded stops. The time at which we acted is still missing in their rows of the cancellation log."""
     inbox: Inbox = field(default_factory=Inbox)
     parent_told: bool = False
-    """True if the workflow that asked for it was notified of the end."""
+    """True if the parent workflow was notified of the end."""
     completed: int = 0
-    """Steps of the completion that were taken."""
+    """The number of finished steps of the completion."""
     published: dict[str, str] = field(default_factory=dict)
-    """Search attributes as they were last set."""
+    """The search attributes as they were last set."""
 
     @property
     def fence(self) -> Fence:
@@ -247,12 +250,12 @@ class RunState:
 
     @property
     def counted(self) -> bool:
-        """Return whether it is known at all how many tasks there are."""
+        """Return whether the tasks were counted."""
         return bool(self.counts.by_status)
 
     @property
     def limit(self) -> tuple[datetime, str] | None:
-        """The moment at which a limit of time ends the run, and its name, while one counts."""
+        """The time at which a time limit stops the run, and the limit's outcome; ``None``: no limit applies now."""
         if self.stop_wanted() or self.since is None or self.stage not in (Stage.DEPLOYMENT, Stage.RECONCILIATION):
             return None
         if self.started_at is None:
@@ -262,7 +265,7 @@ class RunState:
         return None if seconds is None else (since + timedelta(seconds=seconds), name)
 
     def adopt(self, handle: RunHandle, owner_run_id: str) -> None:
-        """Take over what the database says about the run that we now own."""
+        """Take over the row of the run that this workflow now owns."""
         request = handle.request
         self.run_id, self.run_uid = handle.run_id, handle.run_uid
         self.attempt, self.owner_run_id = handle.attempt, owner_run_id
@@ -276,7 +279,7 @@ class RunState:
         self.inbox.recorded_stop(handle.stop)
 
     def judged(self, ended: RunEnded) -> None:
-        """Take over the verdict that is committed now."""
+        """Take over the recorded verdict."""
         self.status, self.outcome, self.cause = ended.status, ended.outcome, ended.cause
         self.pages, self.items, self.errors, self.push_end = ended.pages, ended.items, ended.errors, ended.push
         self.stopped = ended.stopped
@@ -287,7 +290,7 @@ class RunState:
         inbox.stop, inbox.heard, inbox.changed, inbox.closed = ended.stop, [], False, True
 
     def result(self, export: ExportResult | None) -> RunResult:
-        """The result of the workflow."""
+        """Return the result of the workflow."""
         return RunResult(
             run_id=self.run_id,
             run_uid=self.run_uid,
@@ -303,7 +306,7 @@ class RunState:
         )
 
     def snapshot(self) -> RunSnapshot:
-        """The answer of the query ``status``: nothing that the database may know better."""
+        """Return the answer of the query ``status``, without values that may be newer in the database."""
         ended = self.outcome is not None
         return RunSnapshot(
             run_id=self.run_id or None,
@@ -327,12 +330,12 @@ class RunState:
         )
 
     def record(self) -> WorkflowRecord:
-        """The answer of the query ``record``."""
+        """Return the answer of the query ``record``."""
         known, stop = sum(self.counts.by_status.values()), self.inbox.stop
         return WorkflowRecord(self.run_id, self.run_uid, self.attempt, self.request, self.multi, known, stop)
 
     def waiting(self) -> str | None:
-        """The reason why the run waits, as far as its workflow knows."""
+        """Return the reason why the run waits, as far as its workflow knows it."""
         stop = self.inbox.stop
         known = Standing(
             status=self.status.value,
@@ -346,7 +349,7 @@ class RunState:
         return waiting(known)
 
     def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
-        """Search attributes of the run."""
+        """Return the search attributes of the run."""
         return [
             (RUN_ID, self.run_id),
             (RUN_UID, self.run_uid),
@@ -360,7 +363,7 @@ class RunState:
         ]
 
     def details(self) -> str:
-        """The run in Markdown, for the Temporal UI."""
+        """Return a description of the run in Markdown, for the Temporal UI."""
         rows = [
             f"### Run {self.run_id}: {self.crawler}, attempt {self.attempt}",
             f"- **{self.status}** in {self.stage}" + (f", {self.outcome}: {self.cause}" if self.outcome else ""),
@@ -381,34 +384,34 @@ class RunState:
         return "\n".join(rows)
 
     def stop_wanted(self) -> bool:
-        """Return whether anybody or any limit wants the run to end."""
+        """Return whether a person or a limit has stopped the run."""
         return self.inbox.stop is not None
 
     @property
     def unasked(self) -> bool:
-        """Return whether tasks are active that were not asked to end yet."""
+        """Return whether there are active tasks that were not asked to end yet."""
         return any(self.counts.by_status.get(status) for status in ("PENDING", "RUNNING"))
 
     def stop_changed(self) -> bool:
-        """Return whether a stop under way is no longer the same: more is asked for, or it is time for force."""
+        """Return whether the stop under way has changed: a stronger stop came, or it is time for force."""
         return self.inbox.changed or self.escalated(workflow.now()) is not None
 
     def until_force(self, seconds: float | None) -> float | None:
-        """``seconds``, or less when a plain stop becomes a forced one before; ``None`` is for ever."""
+        """Return ``seconds``, or less if a plain stop becomes a forced one before; ``None``: no limit."""
         left = self._force_in(workflow.now())
         if left is None:
             return seconds
         return max(left, 0.0) if seconds is None else min(seconds, max(left, 0.0))
 
     def escalated(self, now: datetime) -> HeardStop | None:
-        """The forced stop that a plain one has become by now, if it has."""
+        """Return the forced stop if the plain stop becomes one now; ``None``: it does not."""
         stop, left = self.inbox.stop, self._force_in(now)
         if stop is None or left is None or left > 0:
             return None
         return HeardStop(replace(stop, force=True, escalated=True))
 
     def _force_in(self, now: datetime) -> float | None:
-        """Seconds until force; ``None``: never, or not yet known, because tasks wait to be asked in order."""
+        """Return the seconds until force; ``None``: never, or unknown because some tasks were not asked to end yet."""
         stop, after, asked = self.inbox.stop, self.limits.force_stop_after_s, self.asked_at
         if stop is None or stop.force or after is None or asked is None:
             return None

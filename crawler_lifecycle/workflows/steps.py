@@ -1,4 +1,4 @@
-"""Steps that several stages share: one look and what follows, asking tasks to end, sending events."""
+"""Steps that several stages and workflows share: looks, requests to end tasks, signals and search attributes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from .state import REASON_MAX, Inbox, RunState
 
 R = TypeVar("R")
 
-#: Seconds for which tasks are asked to end, over all tries, before the run is looked at all the same.
+#: The most seconds, over all tries, for asking tasks to end. After that a look follows in any case.
 ASK_WINDOW_S = 45.0
 
 
 def gap(s: RunState) -> float:
-    """Seconds from one look to the next at the present rung."""
+    """Return the seconds from one look to the next at the current position of the ladder."""
     return ladder.poll_interval(s.rung, s.poll_minutes, s.last_look_s)
 
 
 def gap_left(s: RunState) -> float:
-    """Seconds until the run may be looked at again, however often it is woken."""
+    """Return the seconds until the next look is allowed, also after a wake-up."""
     if s.looked_at is None:
         return 0.0
     least = max(ladder.MIN_GAP_SECONDS, 2 * s.last_look_s)
@@ -44,31 +44,35 @@ def gap_left(s: RunState) -> float:
 
 
 def until_look(s: RunState) -> float | None:
-    """Seconds until the look that is planned; one that another execution has just ordered counts for the gap."""
+    """Return the seconds until the planned look; ``None``: no look is planned.
+
+    It is not before the shortest gap after the last look, which the previous execution may have begun.
+    """
     if s.next_look_at is None:
         return None
     return max((s.next_look_at - workflow.now()).total_seconds(), gap_left(s))
 
 
 def is_time(s: RunState) -> bool:
-    """Return whether the look that is planned is due; the server's timers have whole milliseconds."""
+    """Return whether the planned look is due. The server's timers have whole milliseconds, so 2 ms are ignored."""
     left = until_look(s)
     return left is not None and left < 0.002
 
 
 def _after(at: datetime, ordered_at: datetime, seconds: float) -> datetime:
-    """``at`` by a worker's clock is so many seconds after a moment between ``ordered_at`` and now.
+    """Return the worker's time ``at``, corrected if the worker's clock is wrong.
 
-    A clock that is wrong by an hour would let a run be looked at without a rest, or not for an hour.
+    It should be ``seconds`` after a time between ``ordered_at`` and now. With a clock that is wrong by an hour, the
+    next look would otherwise come at once, or an hour late.
     """
     gap = timedelta(seconds=seconds)
     return min(max(at, ordered_at + gap), workflow.now() + gap)
 
 
 async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False) -> LookAnswer:
-    """One look and what follows from it. A quiet round is its first two activities and nothing else.
+    """Do one look and apply its changes. Without changes it needs only two activities.
 
-    Raises ``Interrupted`` when a stop comes, or when a stop already under way turns into another one.
+    Raises ``Interrupted`` when a stop comes, or when the stop under way changes.
     """
     control, pages = s.stop_wanted(), s.pages_deployed
     wake = s.stop_changed if control else s.stop_wanted
@@ -98,22 +102,22 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
 
 
 async def ask_to_end(s: RunState) -> None:
-    """Ask every active task to end that was not asked yet; by force kill each that is left.
+    """Ask each active task to end that was not asked yet; a forced stop kills every remaining task.
 
-    One activity takes as many tasks as it has time for and puts each on record, so a run of any size takes a few
-    events. What does not answer is asked again at the next turn. Raises ``Interrupted`` when the stop changes.
+    One activity handles as many tasks as it has time for, and records each. So a run of any size needs few events. If
+    the cluster does not answer, the next turn asks again. Raises ``Interrupted`` when the stop changes.
     """
     forced = s.inbox.stop is not None and s.inbox.stop.force
     method = CancellationActivities.k8_stop_pod if forced else CancellationActivities.k8_stop_task
     while s.counts.active and (forced or s.unasked or s.asked_at is None):
-        # None of those that wait is asked before now, whatever the worker's clock says: force would come too soon.
+        # The waiting tasks are asked after now. An earlier time from a wrong worker clock would bring force too soon.
         soonest = s.asked_at or (workflow.now() if s.unasked else None)
         try:
             report = await call(method, s.fence, control=True, wake=s.stop_changed, seconds=ASK_WINDOW_S)
         except Interrupted:
             if s.stop_changed():
                 raise
-            return  # the cluster does not answer
+            return  # the cluster did not answer in time
         s.counts, asked_at = report.counts, None if report.more else report.asked_at
         s.asked_at = asked_at and min(max(asked_at, soonest or asked_at), workflow.now())
         if not report.more or history_full():
@@ -121,9 +125,9 @@ async def ask_to_end(s: RunState) -> None:
 
 
 async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
-    """An activity whose failure is on record elsewhere and never changes the run.
+    """Call an activity whose failure does not change the run. Return ``None`` after a failure, and add a note.
 
-    A stop of a live run does not wait for it: its queue may be stuck for as long as what runs there hangs.
+    A stop of a live run does not wait for this activity, because its queue may be blocked.
     """
 
     def overtaken() -> bool:
@@ -139,45 +143,48 @@ async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | Non
 
 
 async def tell_parent(s: RunState) -> None:
-    """Signal ``run_ended`` to the workflow that asked to be told; one that closed meanwhile is no error.
+    """Send the signal ``run_ended`` to the parent workflow.
 
-    It comes with the verdict and before the deliveries: these may take days, and a parent waits for the end alone.
+    It is sent after the verdict and before the deliveries, because these may take days and a parent waits only for the
+    end.
     """
     result = s.result(None)
     if s.parent and (names.graph_key_of(s.parent) or names_of_workflow(s.parent)):
-        # Ours reads the row of the run. What a crawler said would stay in its history when the run is deleted.
+        # Our own workflows read the row. The crawler's texts would stay in their history after the run is deleted.
         result = replace(result, outcome="", cause="")
     await tell(s.parent, names.SIGNAL_RUN_ENDED, result, s.inbox)
 
 
 async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) -> None:
-    """Signal the end to the workflow that asked to be told; one that closed meanwhile is no error."""
+    """Send a signal about the end to the parent workflow. A parent that is already closed is no error."""
     if parent is None:
         return
-    if not travels(parent):  # a manual edit: the server would refuse the task that notifies it, for ever
-        inbox.note("its parent has no id that a workflow can have, and is not told")
+    if not travels(parent):  # after a manual edit of the row; the server would refuse the workflow task for ever
+        inbox.note("the parent was not notified: its id is no valid workflow id")
         return
     try:
         await workflow.get_external_workflow_handle(parent).signal(signal, result)
     except ApplicationError as error:
-        inbox.note(f"parent {parent} could not be told: {error.message}")
+        inbox.note(f"parent {parent} could not be notified: {error.message}")
 
 
 async def commanded(request_id: str | None, ready: Callable[[], bool], carry_out: Callable[[str], Awaitable[R]]) -> R:
-    """The result of an update, which waits until it can be carried out. Its own id makes a repeat harmless where it
-    gives none."""
+    """Carry out an update as soon as ``ready()`` returns true, and return its result.
+
+    Without a ``request_id``, the id of the update identifies repeats.
+    """
     update = workflow.current_update_info()
     key = request_id or (update.id if update is not None else str(workflow.uuid4()))
     try:
         await pause(None, ready)
         return await carry_out(key)
     except MustLeave:
-        text = f"the history is full and goes on in a new one; send it again with request_id {key!r}"
+        text = f"the workflow continues with a new history; send the update again with request_id {key!r}"
         raise refused(text) from None
 
 
 async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> R:
-    """The result of the task; Temporal's cancel is a stop, and cancels nothing by itself."""
+    """Return the result of the task. A cancel by Temporal becomes a stop, and cancels nothing by itself."""
     while not life.done():
         try:
             await workflow.wait([life])
@@ -188,7 +195,7 @@ async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> 
 
 
 class Published(Protocol):
-    """The state of a workflow as the Temporal UI shows it."""
+    """The state of a workflow that the Temporal UI can show."""
 
     published: dict[str, str]
 
@@ -198,10 +205,10 @@ class Published(Protocol):
 
 
 def publish(s: Published) -> None:
-    """Let the Temporal UI tell the story: search attributes where they changed, details always."""
-    told = [(key, value) for key, value in s.search_attributes() if value is not None]
-    # Of what a crawler, a class or a manual edit wrote as much as fits: Temporal ends a workflow for one that does not.
-    wanted = [(key, cut_to_travel(value) if isinstance(value, str) else value) for key, value in told]
+    """Update the Temporal UI: the changed search attributes, and the details."""
+    known = [(key, value) for key, value in s.search_attributes() if value is not None]
+    # Texts of crawlers, classes and manual edits are cut: Temporal ends a workflow with too long a search attribute.
+    wanted = [(key, cut_to_travel(value) if isinstance(value, str) else value) for key, value in known]
     changed = [key.value_set(value) for key, value in wanted if s.published.get(key.name) != str(value)]
     if changed:
         workflow.upsert_search_attributes(changed)

@@ -1,4 +1,4 @@
-"""``CrawlWebhookWorkflow``: keeps one webhook told, for as long as it is there."""
+"""``CrawlWebhookWorkflow``: delivers events to one webhook until the webhook is deleted."""
 
 from __future__ import annotations
 
@@ -17,30 +17,33 @@ from crawler_lifecycle.ports.webhooks import WebhookOrder
 from .calls import Interrupted, MustLeave, call, history_full, pause, reason
 from .requests import read_input
 
-#: Seconds until a webhook is looked at again that is paused, or that no retry mends. It may have been changed while
-#: Temporal was away, which woke nobody.
+#: Seconds until a paused webhook, or one after a permanent error, is checked again. If it was changed during an outage
+#: of Temporal, no signal woke this workflow.
 PAUSED_S = BROKEN_S = 60.0
-#: Seconds until one that told something is tried again: at first, and where it is the same event that is not taken,
-#: doubled each time up to the second figure.
+#: Seconds until the next try after a failed delivery. The wait doubles while the same event fails, up to the second
+#: value.
 FAILING_S, FAILING_MAX_S = 1.0, 60.0
 
 
 @workflow.defn(name=names.WEBHOOK_WORKFLOW)
 class CrawlWebhookWorkflow:
-    """One activity after another, each of which follows the outbox for a while. It ends when the webhook is deleted."""
+    """The workflow of one webhook. It runs one activity after another; each delivers events for some minutes."""
 
     def __init__(self) -> None:
         self._woken = False
         self._stuck: int | None = None
         self._wait_s = FAILING_S
 
-    @workflow.signal(dynamic=True, description="wake: the webhook was changed; anything else is dropped")
+    @workflow.signal(dynamic=True, description="wake: the webhook was changed; other signals are ignored")
     def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         self._woken = self._woken or name == names.SIGNAL_WAKE
 
     @workflow.run
     async def run(self, order: Any = None, *surplus: Any) -> str:
-        """``order`` is a ``WebhookOrder`` and all that is read. Fails for anything else."""
+        """Deliver events. ``order`` is a ``WebhookOrder``; the workflow fails for any other input.
+
+        Further arguments are ignored.
+        """
         order = read_input(WebhookOrder, order)
         with suppress(MustLeave):
             while not history_full():
@@ -49,14 +52,14 @@ class CrawlWebhookWorkflow:
         return workflow.continue_as_new(order)
 
     async def _turn(self, order: WebhookOrder) -> bool:
-        """Return whether the webhook was deleted."""
+        """Run the activity once, and wait after a problem. Return whether the webhook was deleted."""
         self._woken = False
         try:
             found = await call(WebhookActivities.follow_webhook, order, wake=lambda: self._woken)
         except Interrupted:
             return False
         except (ActivityError, ApplicationError) as error:
-            workflow.logger.error("webhook %s is not told anything now: %s", order.name, reason(error))
+            workflow.logger.error("webhook %s receives no events now: %s", order.name, reason(error))
             await pause(BROKEN_S, lambda: self._woken)
             return False
         if found.how is Followed.PAUSED:

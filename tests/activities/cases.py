@@ -482,7 +482,7 @@ def _prepare_less(w: World) -> Fence:
 
 
 def _less(w: World, ended: Any) -> None:
-    said = "price: 41 % of 1,200 items have it, usual are 98 % (median of 3 runs), expected at least 93 %"
+    said = "price: 41 % of 1,200 items have it, the usual share is 98 % (median of 3 runs), expected at least 93 %"
     assert (ended.status, ended.outcome, ended.cause) == ("FAILED", "coverage", said)
     assert (w.row(4).status, w.row(4).cause, w.row(4).fields) == ("FAILED", said, Coverage(1200, {"price": 0.41}))
     event = w.store.events.find_event(event_key(w.row(4).ref, w.row(4).attempt, "run.ended"))

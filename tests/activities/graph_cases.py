@@ -265,7 +265,7 @@ def _woken(w: World, part: Any) -> None:
     assert (part.found, part.repaired) == ({"not_counted": 3}, {"not_counted": 1})
     assert set(w.directory.woken) == {GRAPH.workflow_id}
     assert [finding.repair for finding in part.findings] == [
-        "its graph was woken", *(f"left alone: Stop ends the run (crawlctl stop {run})" for run in (2, 3)),
+        "its graph was woken", *(f"not changed: Stop ends the run (crawlctl stop {run})" for run in (2, 3)),
     ]  # fmt: skip
     assert "graph 'nightly', which began it, has no such step" in part.findings[1].detail
     assert "graph 'x' (not in the database), which began it, has no such step" in part.findings[2].detail

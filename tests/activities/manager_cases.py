@@ -197,7 +197,7 @@ def _woken(w: World, part: Any) -> None:
     assert (part.found, part.repaired) == ({"not_counted": 2}, {"not_counted": 1})
     assert set(w.directory.woken) == {MANAGER.workflow_id}
     assert [finding.repair for finding in part.findings] == [
-        "its manager was woken", "left alone: Stop ends the run (crawlctl stop 2)",
+        "its manager was woken", "not changed: Stop ends the run (crawlctl stop 2)",
     ]  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def test_a_database_that_takes_no_writes_shows_nothing_false(
             world.call("get_history_statuses_to_sync", world.look(fence))
     assert shown(world) == before
     assert sentence(world) == (
-        "the look that was due 3 min ago has not come: no worker takes it up, or it hangs"
+        "the look that was due 3 min ago is missing: no worker takes it, or it hangs"
     )  # fmt: skip
     world.round(fence)
     [wrong] = world.store.corrections.list_corrections()

@@ -173,8 +173,8 @@ A = "{name: a, mount_path: /a, "
         ("    volumes: [{name: a, mount_path: /opt, claim: a}]", 4, "mount_path: '/opt' would hide /opt/crawl-runner"),
         (f"    volumes: [{A} projected: {{}}}}]", 4, "projected: unknown key"),
         ("    pull_secrets: [crawler-lifecycle-cloud]", 4, "kubernetes.pull_secrets: 'crawler-lifecycle-cloud'"),
-        ("    priority_class: crawler-lifecycle", 4, "kubernetes.priority_class: 'crawler-lifecycle' is for"),
-        ("    priority_class: system-node-critical", 4, "'system-node-critical' is for what crawls must not displace"),
+        ("    priority_class: crawler-lifecycle", 4, "kubernetes.priority_class: 'crawler-lifecycle' is reserved"),
+        ("    priority_class: system-node-critical", 4, "'system-node-critical' is reserved, because crawls must not"),
         ("    labels: {app.kubernetes.io/name: crawler-lifecycle}", 4, "'app.kubernetes.io/name' has 'crawler"),
         ("    finalizers: [a]", 4, "kubernetes.finalizers: unknown key"),
         ("    {}\n  secrets:\n    KEY: secret:crawl-7-0-1/CRAWL_TOKEN", 6, "secrets.KEY: 'crawl-7-0-1' belongs to"),
@@ -184,8 +184,8 @@ A = "{name: a, mount_path: /a, "
         ("    {}\n  secrets:\n    KEY: env:PGPASSWORD", 6, "secrets.KEY: 'env:PGPASSWORD' does not begin with CRAWL_"),
         ("    {}\n  secrets:\n    KEY: env:crawl_key", 6, "secrets.KEY: 'env:crawl_key' does not begin with CRAWL_"),
         ("    {}\n  secrets:\n    KEY: 'env:'", 6, "secrets.KEY: 'env:' does not begin with CRAWL_"),
-        ("    {}\n  secrets:\n    KEY: env:CRAWL_HOOK_NEXT", 6, "begins with CRAWL_HOOK, as secrets of webhooks do"),
-        ("    {}\n  secrets:\n    KEY: env:CRAWL_TOKEN", 6, "'env:CRAWL_TOKEN' is for processes of this service, or"),
+        ("    {}\n  secrets:\n    KEY: env:CRAWL_HOOK_NEXT", 6, "begins with CRAWL_HOOK, the prefix of webhook"),
+        ("    {}\n  secrets:\n    KEY: env:CRAWL_TOKEN", 6, "'env:CRAWL_TOKEN' is a variable of this service or of"),
         ("    {}\n  secrets:\n    CRAWL_TOKEN: secret:mine/key", 6, "secrets.CRAWL_TOKEN: names that begin with"),
         ("    {}\n  secrets:\n    LD_PRELOAD: secret:mine/key", 6, "secrets.LD_PRELOAD: names that begin with"),
     ],
@@ -229,7 +229,7 @@ def test_the_installation_says_which_variables_are_given_out(tmp_path: Path) -> 
         build_catalogue(Settings(crawlers=own))
     settings = Settings(crawlers=own, cluster=ClusterSettings(env_prefix="SHOP_"))
     assert build_catalogue(settings).get("shops") is not None
-    with pytest.raises(CatalogueError, match="as secrets of webhooks do"):
+    with pytest.raises(CatalogueError, match="the prefix of webhook secrets"):
         build_catalogue(settings.model_copy(update={"webhooks": WebhookSettings(env_prefix="SHOP_K")}))
 
 
@@ -242,9 +242,9 @@ def test_what_would_give_out_everything_is_no_prefix(prefix: str) -> None:
 
 @pytest.mark.parametrize("name", ["LIFECYCLE_DATABASE__URL", "lifecycle_database__url", "TEMPORAL_API_KEY"])
 def test_our_own_settings_are_given_to_nobody_whatever_the_prefix_is(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="for processes of this service"):
+    with pytest.raises(InvalidRequest, match="is a variable of this service"):
         Owned(env_prefix=name[:3]).check(PodOptions(), {"KEY": f"env:{name}"})
-    with pytest.raises(InvalidRequest, match="for processes of this service"):
+    with pytest.raises(InvalidRequest, match="is a variable of this service"):
         WebhookRules(env_prefix=name[:3]).check(WebhookSpec("https://hooks.example.com/", [f"env:{name}"]))
 
 

@@ -206,7 +206,7 @@ AUDIT: dict[str, Any] = {
         },
         {
             "kind": "undelivered",
-            "detail": "run 6 (operations) is FAILED, and not delivered: the event run.ended",
+            "detail": "run 6 (operations) is FAILED, but not delivered: the event run.ended",
             "run_id": 6,
             "task_id": None,
             "workflow_id": "crawl/operations/nightly-6",

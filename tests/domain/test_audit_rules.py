@@ -316,7 +316,7 @@ def test_another_object_under_the_name_is_told_and_never_ended(seen: ClusterTask
     assert finding is not None
     assert finding.kind is FindingKind.ORPHAN, "no still_alive: the row's end may well be true"
     assert finding.task_id == row.task_id
-    assert f"as object C, and the row under its name ({row.status})" in finding.detail
+    assert f"as object C, but the row of its name ({row.status})" in finding.detail
     assert finding.spared is not None
     assert not due(finding, Noted(LONG_AGO), NOW, AuditRules(orphan_grace_s=0))
 

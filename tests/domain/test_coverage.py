@@ -17,7 +17,7 @@ from crawler_lifecycle.runner import feeds
 DONE = Verdict(RunStatus.COMPLETED, "finished", "The crawler finished, exit 0")
 USUAL = Coverage(1000, {"price": 0.98, "title": 1.0})
 FULL = Coverage(1000, {f"f{n}": 1.0 for n in range(FIELDS_MAX)})
-SAID = "price: 41 % of 1,200 items have it, usual are 98 % (median of 10 runs), expected at least 93 %"
+SAID = "price: 41 % of 1,200 items have it, the usual share is 98 % (median of 10 runs), expected at least 93 %"
 
 
 def test_the_sentence() -> None:
@@ -34,7 +34,7 @@ def test_the_sentence() -> None:
     (FULL, [USUAL] * 3, {"price": 0.95}, []),  # others took its place: unknown
     (Coverage(9, {}), [FULL, FULL, USUAL], {"price": 0.95}, []),  # unknown before, too
     (Coverage(9, {}), [USUAL, Coverage(5, {}), Coverage(5, {})], {"price": 0.95}, []),  # most had none
-    (Coverage(9, {}), [USUAL, USUAL, USUAL, Coverage(5, {})], {"price": 0.95}, ["usual are 98 % (median of 4 runs)"]),
+    (Coverage(9, {}), [USUAL, USUAL, USUAL, Coverage(5, {})], {"price": 0.95}, ["is 98 % (median of 4 runs)"]),
     (Coverage(9, {}), [FULL] * 3, {f"f{n}": 0.5 for n in range(9)}, ["f4: 0 %", "; and 4 more fields"]),
     (None, [USUAL] * 3, {"price": 0.95}, []),  # nobody told, or there were no items
 ])  # fmt: skip

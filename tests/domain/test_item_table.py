@@ -121,7 +121,7 @@ DEEP = b"[" * 100_000
     ("a.jsonl", b'{"a": "' + b"x" * 9_000_000, "1 items were longer"),
     ("a.csv", b'a,b\n"' + b"x" * 200_000, "a quote without its end"),
     ("a.json", DEEP, "no JSON: maximum recursion depth"),
-    ("a.jsonl", b'{"a": 1}\n{"a": 2', "1 last lines were not whole"),
+    ("a.jsonl", b'{"a": 1}\n{"a": 2', "1 last lines were incomplete"),
     ("a.jsonl", b'{"a": 1, "a": 2}\n', "twice; the last one"),
     ("a.jsonl", b'{"a": "\xe9"}\n', "Windows-1252"),
     ("a.json", b'[{"a": 1} {"a": 2}]', "no JSON"),
@@ -168,7 +168,7 @@ def test_columns_that_most_items_fill_come_first() -> None:
 @pytest.mark.parametrize(("end", "total"), [(b'{"a": 2', 300), (b'{"a": 2}', 301), (b'{"a": 2\n', 300), (b"\n", 300)])
 def test_a_line_that_is_being_written_does_not_count(end: bytes, total: int) -> None:
     found = table("a.jsonl", b'{"a": 1}\n' * 300 + end)
-    assert (found.total, any("not whole" in note for note in found.notes)) == (total, end == b'{"a": 2')
+    assert (found.total, any("incomplete" in note for note in found.notes)) == (total, end == b'{"a": 2')
 
 
 def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:

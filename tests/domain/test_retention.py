@@ -127,8 +127,8 @@ def test_only_what_is_over_exported_and_long_ago_is_old(run: KeptRun, incomplete
         ({"export": None}, RetentionState.NOT_EXPORTED, "no export of this attempt has ended"),
         ({"export": "failed", "export_note": "no bucket"}, RetentionState.NOT_EXPORTED, "no bucket"),
         ({"export_note": "3 files were left out"}, RetentionState.INCOMPLETE, "3 files were left out"),
-        ({"given_up": True, "exported_at": LATER}, RetentionState.OLD, "its removal was begun before"),
-        ({"given_up": True, "removed": True}, RetentionState.REMOVED, "its files are gone"),
+        ({"given_up": True, "exported_at": LATER}, RetentionState.OLD, "its removal has already begun"),
+        ({"given_up": True, "removed": True}, RetentionState.REMOVED, "its files were removed"),
     ],
 )
 def test_each_reason_is_told(change: dict[str, object], stand: RetentionState, word: str) -> None:

@@ -107,16 +107,16 @@ for _ in range(50):
     WIDE = [WIDE, WIDE]
 
 REFUSED: dict[str, tuple[object, str]] = {
-    "NaN": ({"a": [1, math.nan]}, r"value\['a'\]\[1\]: nan is no number that JSON has; give None"),
+    "NaN": ({"a": [1, math.nan]}, r"value\['a'\]\[1\]: nan is no number in JSON; give None"),
     "infinity": (-math.inf, "-inf is no number"),
     "decimal NaN": (Decimal("sNaN"), "sNaN is no number"),
-    "recursive": (HOLDS_ITSELF, r"value\[1\]\['again'\]: it holds itself"),
-    "deep": (DEEP, "more than 100 lists and dictionaries within one another"),
+    "recursive": (HOLDS_ITSELF, r"value\[1\]\['again'\]: it contains itself"),
+    "deep": (DEEP, "more than 100 levels of lists and dictionaries"),
     "the same again and again": (WIDE, r"more than \d+ bytes"),
     "key": ({"a": {1: 2}}, r"value\['a'\]: the key 1 is no text; give str\(key\)"),
-    "set": ({1}, "a set cannot travel; give a sorted list"),
-    "object": (object(), "an object cannot travel; give a dictionary or a text"),
-    "half of a pair": ("\ud800", "half of a pair"),
+    "set": ({1}, "a set cannot be encoded; give a sorted list"),
+    "object": (object(), "an object cannot be encoded; give a dictionary or a text"),
+    "half of a pair": ("\ud800", "lone surrogate"),
     "digits": (10**5000, "more than 4,000 digits"),
     "time of a zone": (time(12, tzinfo=ZoneInfo("Europe/Berlin")), "give a datetime"),
     "size": ("x" * 100_001, "more than 100000"),

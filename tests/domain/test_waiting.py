@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     "a look that is due now": (replace(LIVE, next_look_at=before(5)), None),
     "a look that is overdue": (
         replace(LIVE, next_look_at=before(245)),
-        "the look that was due 4 min ago has not come: no worker takes it up, or it hangs",
+        "the look that was due 4 min ago is missing: no worker takes it, or it hangs",
     ),
     "a cluster that does not answer": (
         replace(LIVE, look_error="503", look_error_since=before(250), next_look_at=before(250)),
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     ),
     "the scheduler service": (
         replace(NEW, waiting_for="scheduler service: 503", waiting_since=before(190)),
-        "the scheduler service has taken no deployment for 3 min: 503",
+        "the scheduler service has accepted no deployment for 3 min: 503",
     ),
     "the cluster, before the start": (
         replace(NEW, waiting_for="cluster: timed out", waiting_since=before(61)),
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     "nothing yet": (NEW, "its first tasks are being deployed"),
     "no workflow": (
         replace(NEW, owned=False),
-        "waiting for a worker for 1 min; crawlctl doctor tells whether there is one",
+        "waiting for a worker for 1 min; crawlctl doctor says whether there is one",
     ),
     "max_parallel_tasks": (
         replace(LIVE, tasks={"RUNNING": 2, "QUEUED": 7}, max_parallel=2),
@@ -79,28 +79,31 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     ),
     "a stop that nobody heard": (
         replace(STOPPED, stop_heard=False),
-        "stop by ann asked for 40 s ago: no workflow has acted on it yet",
+        "stop requested by ann 40 s ago: no workflow has acted on it yet",
     ),
     "a stop": (
         replace(STOPPED, unproved=[0, 3]),
-        "stop by ann asked for 40 s ago: 2 tasks (index 0, 3) not yet proved to have ended",
+        "stop requested by ann 40 s ago: 2 tasks (index 0, 3) not yet proved to have ended",
     ),
     "a stop of many": (
         replace(STOPPED, tasks={"STOPPING": 9, "CANCELLED": 5}, unproved=[0, 1, 2, 3, 4], stop_force=True),
-        "forced stop by ann asked for 40 s ago: 9 tasks (index 0, 1, 2, 3, 4 …) not yet proved to have ended",
+        "forced stop requested by ann 40 s ago: 9 tasks (index 0, 1, 2, 3, 4 …) not yet proved to have ended",
     ),
     "a stop during a deployment": (
         replace(STOPPED, tasks={"QUEUED": 1}),
-        "stop by ann asked for 40 s ago: 1 task may still be on the way to the cluster",
+        "stop requested by ann 40 s ago: 1 task may still be created",
     ),
-    "a stop that is proved": (replace(STOPPED, tasks={"CANCELLED": 1}), "stop by ann asked for 40 s ago: the verdict"),
+    "a stop that is proved": (
+        replace(STOPPED, tasks={"CANCELLED": 1}),
+        "stop requested by ann 40 s ago: the verdict is missing",
+    ),
     "a stop in a list": (
         replace(STOPPED, tasks=None),
-        "stop by ann asked for 40 s ago: until its tasks are proved to have ended",
+        "stop requested by ann 40 s ago: its tasks are not proved to have ended",
     ),
     "a stop while the cluster is away": (
         replace(STOPPED, look_error="503", look_error_since=before(35)),
-        "stop by ann asked for 40 s ago: 2 tasks not yet proved to have ended; "
+        "stop requested by ann 40 s ago: 2 tasks not yet proved to have ended; "
         "the cluster has not answered for 35 s: 503",
     ),
     "an end": (Standing("COMPLETED", NOW, waiting_for="x", look_error="y", next_look_at=before(999)), None),

@@ -228,10 +228,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         'step "a": args: only a function takes them',
     ),
     "NaN": (lambda: W().add("a", plain, args={"a": float("nan")}), r"step \"a\": args\['a'\]: nan is no number"),
-    "a value that holds itself": (lambda: W().add("a", plain, args={"a": recursive()}), r'"a": args.*holds itself'),
+    "a value that holds itself": (lambda: W().add("a", plain, args={"a": recursive()}), r'"a": args.*contains itself'),
     "an item that cannot travel": (
         lambda: W().add_cascade("a", ({"k": {1}}, each)),
-        r"\"a\": item 'k': a set cannot travel",
+        r"\"a\": item 'k': a set cannot be encoded",
     ),
     "a context that cannot": (lambda: W().add_context({1: 2}), "context: the key 1 is no text"),
     "an unknown option": (

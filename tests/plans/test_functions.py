@@ -221,9 +221,9 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "generates": ({}, "returned a generator, which is not executed; return a list$"),
     "generates_later": ({}, "returned a generator"),
     "not_a_number": ({}, r"the return value\['a'\]\[0\]: nan is no number"),
-    "holds_itself": ({}, "it holds itself"),
+    "holds_itself": ({}, "it contains itself"),
     "odd": ({}, "the key 1 is no text"),
-    "nonsense": ({}, "a builtin_function_or_method cannot travel"),
+    "nonsense": ({}, "a builtin_function_or_method cannot be encoded"),
     "elsewhere": ({}, "a function of a graph cannot ask about graph another"),
 }
 NEVER: dict[str, tuple[dict[str, Any], str]] = {

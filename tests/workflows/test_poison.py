@@ -323,7 +323,7 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_again(lab: Lab, poison
         assert (result.status, result.outcome) == ("COMPLETED", "finished")
         assert (await lab.events(handle)).count(name) == 2
         notes = (await lab.snapshot_where(handle, lambda s: True)).notes
-        assert f"the answer of {name} could not be read, it is asked again" in notes[0]
+        assert f"the answer of {name} could not be read; it is called again" in notes[0]
 
     await each_at_once(play, poisons)
 
@@ -458,7 +458,7 @@ async def test_a_step_that_a_stop_needs_is_asked_for_until_it_can_be_read(
         assert strangers.answers[workflow_id] == dict.fromkeys(of[workflow_id], 8)
         for name in of[workflow_id]:
             own = [note for note in notes if f"the answer of {name} could" in note]
-            assert f"the answer of {name} could not be read, it is asked again in 15 s" in own[7]
+            assert f"the answer of {name} could not be read; it is called again in 15 s" in own[7]
 
     async with lab.working():
         await each_at_once(play, of)

@@ -1,1 +1,1 @@
-"""The rules of audits: what is compared, how it is judged, and the ledger of corrections."""
+"""The rules of audits: the compared data, the judgements, the repairs, and the record of corrections."""

@@ -1,7 +1,7 @@
-"""Facts about a run, by which a database that lost the run can adopt it.
+"""The record of a run, from which a database that lost the run's row can make it again.
 
-Only a run's row has all its data. So the data that a task itself does not show is sent with it to the cluster
-(``record_of``). It is stored beside the task there, and in the workflow's memory.
+A task on the cluster does not show all data of its run. So the record (``record_of``) is sent with each task, and the
+cluster stores it beside the task. The run's workflow also knows it.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from typing import Any
 
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 
-#: Bytes of a record as JSON. A Job's annotations hold it, and a list of 500 Jobs carries 500 of them.
+#: The most bytes of a record as JSON. It is an annotation of a Job, and a list of 500 Jobs contains 500 of them.
 RECORD_MAX = 8 * 1024
-#: Fields that a task shows itself, or that are not needed later.
+#: Fields of the request that the task itself shows, or that are not needed later.
 _LEFT_OUT = ("args", "settings", "tasks", "run_id", "rerun")
 
-#: The cause of a task whose row is made because the run had it, although nothing of it is left.
+#: The cause of a task whose row is made again although nothing of the task is on the cluster.
 FORGOTTEN = (
-    "The database was put back to a copy that did not know this task, and nothing of it is on the cluster: nobody "
-    "knows whether it ran. Its arguments are lost, too: start a new run for it instead of a resume"
+    "The database was restored from a copy without this task, and the task is not on the cluster. It is unknown "
+    "whether it ran. Its arguments are lost: start a new run for it instead of a resume"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowRecord:
-    """Answer of the query ``record``: what a run's workflow knows of its row."""
+    """The answer of the query ``record``: the data of the run's row that its workflow knows."""
 
     run_id: int
     run_uid: str
     attempt: int
     request: RunRequest | None
-    """The stored request without its task list; ``None`` before the run is recorded."""
+    """The stored request without its task list; ``None``: the run is not recorded yet."""
     multi: bool
     tasks: int
-    """The number of them that it counted last."""
+    """The number of tasks at the last count."""
     stop: StopIntent | None = None
 
 
 def record_of(
     request: Mapping[str, object], request_id: str, multi: bool, owner: tuple[str, str], tasks: int
 ) -> dict[str, Any]:
-    """The record of a run. A request that is too large is left out; the run can then be found by its owner."""
+    """Return the record of a run. A request that is too large is left out; its owner (a workflow) still has it."""
     workflow_id, first_run_id = owner
     found: dict[str, Any] = {
         "request_id": request_id,

@@ -1,9 +1,9 @@
-"""Rules of the audit: differences between database, cluster and Temporal, and their repair.
+"""Rules of the audit: it finds differences between database, cluster and Temporal, and repairs them.
 
-Everything here is pure. An audit reads facts, judges each of them alone (so their order does not matter), stores each
-finding with the time when it was first seen, and repairs it after a grace: a repair under way (a start, a resume by an
-operator, a deployment) comes first. Facts that agree give no finding, and a repair makes them agree, so that a second
-audit finds nothing.
+An audit reads facts and judges each fact alone, so their order does not matter. It stores each finding with the time at
+which it was first seen. After a grace period it repairs the finding. In that period other work can solve it: a start, a
+resume or a deployment. Facts that agree give no finding. A repair makes them agree, so a second audit finds nothing.
+All functions here are pure.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from enum import StrEnum
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: Workflows in a row without progress after which the run (or parent) is given up; after a forced stop, one.
+#: A run, manager or graph is given up after so many workflows in a row without progress; after a forced stop, one.
 TRIES_MAX, TRIES_WHEN_FORCED = 5, 1
-#: A workflow that was open for so many seconds has made progress, whatever its result.
+#: A workflow that was open for longer than this counts as progress, whatever its result is.
 LIVED = timedelta(minutes=3)
-#: Findings that a report lists; all of them are counted.
+#: The most findings that a report lists. It counts all of them.
 REPORTED_MAX = 100
 
 
 class FindingKind(StrEnum):
-    """Kinds of findings, in the order of a report: unowned executing tasks come first."""
+    """The kinds of findings, in the order of a report: executing tasks without an owner come first."""
 
     ORPHAN = "orphan"
     STILL_ALIVE = "still_alive"
@@ -48,86 +48,86 @@ class FindingKind(StrEnum):
 
     @property
     def repair(self) -> str | None:
-        """The effect of a repair; ``None`` where only a person can repair it."""
+        """The effect of the repair; ``None``: only a person can repair it."""
         return REPAIRS.get(self)
 
 
 MEANINGS: Mapping[FindingKind, str] = {
     FindingKind.ORPHAN: "A task executes that no row of the database knows.",
-    FindingKind.STILL_ALIVE: "A task executes that is recorded as ended, or whose run is.",
-    FindingKind.NO_WORKFLOW: "A run, a manager, a graph or a webhook is open and its workflow is not.",
-    FindingKind.NOT_STARTED: "A run, a manager, a graph, a due time or a webhook was accepted and nobody took it up.",
-    FindingKind.NOT_COUNTED: "A manager or a graph began a run and does not know of it.",
-    FindingKind.NO_RUN: "A step of a graph executes as a run or a manager that is not there, or not of this graph.",
-    FindingKind.NOT_FIRED: "A schedule was due, Temporal did not fire, and no line says so.",
-    FindingKind.NOT_TOLD: "Temporal has not been told what the database says of a schedule.",
-    FindingKind.NO_ROW: "A workflow is open whose run, manager or graph is not in the database.",
-    FindingKind.UNRECORDED: "A workflow is open and has not recorded its run.",
-    FindingKind.UNDELIVERED: "A run has ended and something of it was not delivered.",
-    FindingKind.LATE_EVIDENCE: "There is evidence now that a task ended differently than was recorded.",
-    FindingKind.UNREADABLE: "A row holds what cannot be.",
+    FindingKind.STILL_ALIVE: "A task executes, but it or its run is recorded as ended.",
+    FindingKind.NO_WORKFLOW: "A run, a manager, a graph or a webhook is open, but its workflow is closed.",
+    FindingKind.NOT_STARTED: "A run, manager, graph, due time or webhook was accepted, but no workflow started.",
+    FindingKind.NOT_COUNTED: "A manager or a graph began a run but has not recorded it.",
+    FindingKind.NO_RUN: "A step executes as a run or a manager that does not exist or belongs to another graph.",
+    FindingKind.NOT_FIRED: "A schedule was due, but Temporal did not fire, and no firing is recorded.",
+    FindingKind.NOT_TOLD: "Temporal does not have the schedule as it is in the database.",
+    FindingKind.NO_ROW: "A workflow is open, but its run, manager or graph is not in the database.",
+    FindingKind.UNRECORDED: "A workflow is open but has not recorded its run.",
+    FindingKind.UNDELIVERED: "A run has ended, but its event, a push or its files are not delivered.",
+    FindingKind.LATE_EVIDENCE: "New evidence shows that a task ended differently than was recorded.",
+    FindingKind.UNREADABLE: "A row has an impossible value.",
 }
 
 REPAIRS: Mapping[FindingKind, str] = {
-    FindingKind.ORPHAN: "taken up again, or ended, as a person says",
+    FindingKind.ORPHAN: "adopted, or ended, as a person decides",
     FindingKind.STILL_ALIVE: "ended",
     FindingKind.NO_WORKFLOW: "taken over by a new workflow",
     FindingKind.NOT_STARTED: "started",
-    FindingKind.NOT_COUNTED: "its manager or graph is woken and takes it in",
+    FindingKind.NOT_COUNTED: "its manager or graph is woken and records it",
     FindingKind.NO_RUN: "its graph is woken, and the step ends",
-    FindingKind.NOT_FIRED: "written down as missed, or as paused",
-    FindingKind.NO_ROW: "taken up again, or its workflow terminated, as a person says",
+    FindingKind.NOT_FIRED: "recorded as missed, or as paused",
+    FindingKind.NO_ROW: "adopted, or its workflow terminated, as a person decides",
     FindingKind.UNDELIVERED: "sent again",
-    FindingKind.LATE_EVIDENCE: "written down as a correction",
+    FindingKind.LATE_EVIDENCE: "recorded as a correction",
 }
 
 
-#: A run or parent without a workflow: it gets a new one.
+#: Findings about a row without a workflow. The repair starts a new workflow.
 LOST = (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)
 
 
 class Unknown(StrEnum):
-    """A person's decision about runs that execute without a row."""
+    """A person's decision about runs, managers and graphs that the database does not know."""
 
     LEAVE = "leave"
     ADOPT = "adopt"
-    """Make the rows again from the data of workflow and cluster, so that the run is looked at, stopped and archived."""
+    """Make the rows again from the data of workflow and cluster. The run then continues as usual."""
     END = "end"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRules:
-    """Times of an audit: waits before repairs, and how far back it looks. Seconds."""
+    """Times of an audit, in seconds: the waits before repairs, and the age up to which ended runs are compared."""
 
     grace_s: float = 120.0
-    """Seconds from the close of a run's workflow, or from the first sight of another finding, to the repair."""
+    """The wait before a repair: from the close of the workflow, or since the finding was first seen."""
     orphan_grace_s: float = 300.0
-    """Seconds from the first sight of a task that executes after its recorded end, to ending it."""
+    """The wait before an executing task with a recorded end is ended, from the time at which it was first seen."""
     start_grace_s: float = 30.0
-    """From the acceptance of a run to the start of a workflow for it."""
+    """The wait before an accepted run without a workflow gets one, from its acceptance."""
     record_grace_s: float = 120.0
-    """From the start of a workflow to the time by which it should have recorded its run."""
+    """The time in which a new workflow should record its run."""
     resend_s: float = 3600.0
-    """From one order to deliver again to the next."""
+    """The wait between two orders to deliver again."""
     again_s: float = 30.0
-    """From a take-over in vain to the next one; doubled with each."""
+    """The wait after a take-over without progress. It doubles with each further one."""
     recent_s: float = 3 * 86400.0
-    """Runs that ended longer ago are settled: their deliveries and evidence are no longer compared."""
+    """The age up to which ended runs are compared. The deliveries and evidence of older runs are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParentJob:
-    """The job of a manager, or the step of a graph, that a run names by its request."""
+    """The job of a manager, or the step of a graph, that the request id of a run names."""
 
     parent: str
-    """As people call it: ``manager 3``."""
+    """The manager or graph as people call it: ``manager 3``."""
     kind: str
     """``job`` or ``step``."""
     workflow_id: str
     state: str | None
-    """``None``: there is no such job."""
+    """The state of the job or step; ``None``: it does not exist."""
     starting: bool = False
-    """True when it was picked, and its run is being begun."""
+    """True when the job was picked and its run is about to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +147,11 @@ class LiveRun:
     priority: int = 3
     stop: StopIntent | None = None
     due_at: datetime | None = None
-    """The time at which its next look is due; without a planned look, the time of the last change of its row."""
+    """The due time of the next look; without a planned look, the time of the last change of the row."""
     planned: bool = False
     """True when a look is planned."""
     uncounted: ParentJob | None = None
-    """The job or step that its request names and that has not recorded it."""
+    """The job or step that the request id names and that has not recorded this run."""
 
     @property
     def ref(self) -> RunRef:
@@ -160,7 +160,7 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class LiveParent:
-    """A row of a manager or of a graph that has not ended, of a due time still to begin, or of a webhook."""
+    """The row of an open manager, graph or webhook, or of a due time that has not begun its target."""
 
     what: str
     """``manager``, ``graph``, ``due time`` or ``webhook``."""
@@ -171,18 +171,16 @@ class LiveParent:
     updated_at: datetime
     owner_run_id: str | None = None
     unreadable: str | None = None
-    """The error in the row; then its other fields cannot be trusted."""
+    """The error in the row. Its other fields are then unreliable."""
     progress: str = ""
-    """The same text as long as nothing makes progress, over any number of workflows."""
+    """A text that changes with every progress, and with nothing else."""
     forced: bool = False
-    """True when a forced stop is on record: it needs no proof that others cannot carry it. A plain one has its time."""
+    """True when a forced stop is recorded. Then the row is given up after one workflow without progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepWithoutRun:
-    """A step whose row says that it executes, or ends, as a run or a manager that does not exist or belongs to another
-    graph.
-    """
+    """A step that executes or ends as a run or manager, which does not exist or belongs to another graph."""
 
     graph_id: int
     key: str
@@ -194,12 +192,12 @@ class StepWithoutRun:
     run_id: int | None
     exists: bool
     parent: str | None = None
-    """The owner, where it exists."""
+    """The ``parent`` of the run or manager, if that exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A row of a run that has ended, with the record of its deliveries."""
+    """A row of a run that has ended, with the state of its deliveries."""
 
     run_id: int
     run_uid: str
@@ -221,41 +219,41 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowState:
-    """State of one chain of executions in Temporal."""
+    """The state of one workflow in Temporal (a chain of executions)."""
 
     open: bool
     closed_at: datetime | None = None
     how: str | None = None
-    """The way in which it closed (``terminated``, ``failed`` …); ``None``: open, or removed from the server."""
+    """The status with which it closed (``terminated``, ``failed`` …); ``None``: open, or removed from the server."""
     why: str | None = None
-    """The recorded reason; ``None``: it ended normally, or nobody gave a reason."""
+    """The recorded reason; ``None``: a normal end, or no reason was given."""
     run_uid: str | None = None
-    """The run for which an open workflow says it works; ``None``: none, or none yet."""
+    """The uid of the run for which an open workflow works; ``None``: the workflow names no run (yet)."""
     first_run_id: str | None = None
-    """The chain that an open one belongs to."""
+    """The first execution in the chain of an open workflow."""
 
     def of_another(self, run_uid: str) -> bool:
-        """Return whether it is open and works for another run than the one with this uid."""
+        """Return whether the workflow is open and works for another run than the one with this uid."""
         return self.open and self.run_uid not in (None, run_uid)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenWorkflow:
-    """A workflow of a run, of a manager or of a graph that is open."""
+    """An open workflow of a run, a manager or a graph."""
 
     workflow_id: str
     first_run_id: str
     started_at: datetime
     run_id: int | None = None
-    """The run that it says it works for; ``None`` before it has recorded one."""
+    """The run for which it works; ``None``: it has not recorded one yet."""
     run_uid: str | None = None
     of_parent: bool = False
-    """True when it works for a manager or a graph, which its id names."""
+    """True when the workflow works for a manager or a graph. Its id names that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTask:
-    """A task that waits or executes on the cluster, whoever it belongs to."""
+    """A task that waits or executes on the cluster, whoever owns it."""
 
     run_id: int
     index: int
@@ -267,13 +265,13 @@ class ClusterTask:
     started_at: datetime | None = None
     node: str | None = None
     run_uid: str | None = None
-    """The uid of the run that it names; ``None``: it names none, so it belongs to no run of this database."""
+    """The uid of its run, as the object says; ``None``: it says none, so it belongs to no run of this database."""
     stray: bool = False
-    """True when its object is gone and only a process of it is left; then ``uid`` names the process."""
+    """True when the object is gone and only a process of the task is left. ``uid`` then identifies the process."""
 
     @property
     def run(self) -> RunRef:
-        """The run that it names, whoever owns that."""
+        """The run that the object names. It may be a run of another database."""
         return RunRef(self.run_id, self.run_uid or "")
 
     @property
@@ -284,7 +282,7 @@ class ClusterTask:
 
 @dataclass(frozen=True, slots=True)
 class RecordedTask:
-    """Row of one task and its run."""
+    """The row of one task, with fields of its run."""
 
     task_id: int
     run_id: int
@@ -309,7 +307,7 @@ class RecordedTask:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One thing that does not agree. ``subject`` names it, the same at every audit."""
+    """One difference. ``subject`` identifies it in all audits."""
 
     subject: str
     kind: FindingKind
@@ -320,27 +318,27 @@ class AuditFinding:
     workflow_id: str | None = None
     evidence: dict[str, object] = field(default_factory=dict)
     since: datetime | None = None
-    """The time at which it began, where that is known; otherwise its grace begins when it is first seen."""
+    """The time at which the difference began, if known. Otherwise the grace period begins when it is first seen."""
     spared: str | None = None
-    """The reason why it is reported and never repaired, although others of its kind are."""
+    """The reason why this finding is only reported, although others of its kind are repaired."""
     unknown: bool = False
-    """True when the database does not know it at all. Rows are never removed, so the database is an older copy, a new
-    one or the wrong one: only a person's decision (``Unknown``) adopts the task or ends it.
+    """True when the database does not know the run, manager or graph. Rows are never removed, so the database is an
+    older copy, a new one or the wrong one. Only a person's decision (``Unknown``) adopts the run or ends it.
     """
     tries_max: int | None = None
-    """Take-overs without progress after which it is given up; ``None``: no workflow carries such a finding."""
+    """The number of take-overs without progress after which it is given up; ``None``: its repair is no take-over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Record of a finding."""
+    """The stored data about a finding."""
 
     first_seen: datetime
     repaired_at: datetime | None = None
     settled: bool = False
-    """True when the same was found and repaired before and is nothing new."""
+    """True when the same finding was repaired before, so it needs no further repair."""
     tries: int = 0
-    """Take-overs in a row, without progress."""
+    """The number of take-overs in a row without progress."""
 
 
 # --- when to repair
@@ -353,24 +351,24 @@ _TAKE_TIME = (
 
 
 def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
-    """Return whether a finding is to be reported yet: a state that has only just begun or ended is no finding."""
+    """Return whether a finding is already reported. A state that began a moment ago is normal for some kinds."""
     if finding.kind in _TAKE_TIME:
         return finding.since is None or now - finding.since >= _grace(finding.kind, rules)
     return True
 
 
 def due(finding: AuditFinding, noted: Noted, now: datetime, rules: AuditRules) -> bool:
-    """Return whether a finding is to be repaired now. Never during its grace, and never where only a person can."""
+    """Return whether a finding is repaired now: after its grace period, and if it does not need a person."""
     if finding.kind not in REPAIRS or finding.spared is not None or noted.settled:
         return False
     if finding.kind is FindingKind.UNDELIVERED and noted.repaired_at is not None:
         return now - noted.repaired_at >= timedelta(seconds=rules.resend_s)
-    # The clock that dated the first sight may be a little ahead of ours.
+    # ``first_seen`` comes from a clock that may be a little ahead of ours.
     return max(now, noted.first_seen) >= ready_at(finding, noted, rules)
 
 
 def ready_at(finding: AuditFinding, noted: Noted, rules: AuditRules) -> datetime:
-    """The end of the grace, and of the back-off after take-overs in vain."""
+    """Return the earliest time of a repair: after the grace period and the waits after take-overs without progress."""
     begin = noted.first_seen
     if finding.since is not None and finding.kind not in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):
         begin = min(begin, finding.since)
@@ -382,8 +380,9 @@ def ready_at(finding: AuditFinding, noted: Noted, rules: AuditRules) -> datetime
 
 
 def in_a_row(finding: AuditFinding, noted: Noted) -> Noted:
-    """The same with the counted take-overs: those since the last one that lived for a while, by the clock of the
-    observer.
+    """Return the record of a finding with its count of take-overs.
+
+    The count begins again at 0 if the workflow of the last take-over was open for longer than ``LIVED``.
     """
     last = noted.repaired_at
     lived = finding.tries_max is not None and last is not None and noted.first_seen - last > LIVED
@@ -391,13 +390,13 @@ def in_a_row(finding: AuditFinding, noted: Noted) -> Noted:
 
 
 def given_up(finding: AuditFinding) -> str:
-    """The reason why it is ended."""
+    """Return the reason for the end of a run, manager or graph that was given up."""
     many = "1 take-over" if finding.tries_max == 1 else f"{finding.tries_max} take-overs in a row"
     return f"Given up after {many} without progress: {finding.detail}"[:1000]
 
 
 def is_hopeless(finding: AuditFinding, noted: Noted) -> bool:
-    """Return whether no workflow can carry it: it is ended instead of being taken over once more."""
+    """Return whether the finding had its last take-over. Its run, manager or graph is then ended."""
     return finding.tries_max is not None and noted.tries >= finding.tries_max
 
 
@@ -417,7 +416,7 @@ def _grace(kind: FindingKind, rules: AuditRules) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A finding in a report. ``repair``: the repair that was made; ``None``: none yet."""
+    """A finding in a report. ``repair``: a text about its repair; ``None``: there was none yet."""
 
     kind: FindingKind
     detail: str
@@ -427,28 +426,28 @@ class Reported:
     repair: str | None = None
     repaired: bool = False
     due_at: datetime | None = None
-    """The earliest time of its repair; ``None``: done, or a person has to repair it."""
+    """The earliest time of its repair; ``None``: it is repaired, or a person has to repair it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """Report of one audit: looked at, found and done."""
+    """The report of one audit: the compared data, the findings and the repairs."""
 
     audit_id: str
     started_at: datetime
     ended_at: datetime
     repair: bool
     looked: dict[str, int] = field(default_factory=dict)
-    """Numbers of compared things: live runs, tasks on the cluster, open workflows, and runs that ended lately."""
+    """The number of compared entries of each source: tasks on the cluster, open runs, open workflows and others."""
     found: dict[str, int] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
     findings: list[Reported] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
-    """Things that could not be compared at all, and why."""
+    """Sentences about sources that could not be compared, with the reason."""
 
     @property
     def left(self) -> int:
-        """Number of findings that were not repaired."""
+        """The number of findings that were not repaired."""
         return sum(self.found.values()) - sum(self.repaired.values())
 
 
@@ -456,5 +455,5 @@ _ORDER = {kind: number for number, kind in enumerate(FindingKind)}
 
 
 def most_urgent(findings: Iterable[Reported], limit: int = REPORTED_MAX) -> list[Reported]:
-    """The first ``limit`` findings: unowned executing tasks first, then by kind and run."""
+    """Return the first ``limit`` findings in the order of ``FindingKind``, then by run and task."""
     return sorted(findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail))[:limit]

@@ -1,8 +1,8 @@
-"""Corrections: their kinds, and for how long a recorded status was untrue.
+"""Corrections: their kinds, and the time for which a recorded status was untrue.
 
-A **correction** is a recorded status that turned out to be untrue. A normal end that the next due look finds is no
-correction: that is lag, which each transition records. The time of the due look decides between the two, also during an
-outage; both durations count from the change itself.
+A **correction** is a recorded status that turned out to be untrue. A normal end that the due look finds is no
+correction: the delay is lag, which each transition records. A later find is a correction, also during an outage. Both
+durations begin at the change itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class CorrectionKind(StrEnum):
-    """Reasons why a recorded status was untrue. The set is closed: reports, metrics and alarms are built on it."""
+    """The reasons why a recorded status was untrue. No kinds are added: reports, metrics and alarms depend on them."""
 
     KILLED = "killed"
     VANISHED = "vanished"
@@ -32,44 +32,45 @@ class CorrectionKind(StrEnum):
 
 MEANINGS: dict[CorrectionKind, str] = {
     CorrectionKind.KILLED: "It was ended from outside: neither we nor the crawler asked for it.",
-    CorrectionKind.VANISHED: "It was proved to be gone from the cluster and left no trace of its end.",
-    CorrectionKind.NOT_OURS: "Another object had taken the place of ours under its name.",
-    CorrectionKind.STILL_ALIVE: "It was recorded as ended and still executed.",
-    CorrectionKind.NEVER_EXISTED: "It was recorded as deployed and never existed on the cluster.",
-    CorrectionKind.LATE: "Its end was found later than by the look that was due.",
-    CorrectionKind.LATE_EVIDENCE: "After its end was recorded, evidence came up that it had ended differently.",
-    CorrectionKind.REPAIR: "A resume or an audit put right what nobody had looked after.",
+    CorrectionKind.VANISHED: "It is proved that it is gone from the cluster; it left no trace of its end.",
+    CorrectionKind.NOT_OURS: "Another object had the name of our object.",
+    CorrectionKind.STILL_ALIVE: "It was recorded as ended, but it still executed.",
+    CorrectionKind.NEVER_EXISTED: "It was recorded as deployed, but it never existed on the cluster.",
+    CorrectionKind.LATE: "Its end was found later than the due look should have found it.",
+    CorrectionKind.LATE_EVIDENCE: "New evidence showed that it had ended differently than was recorded.",
+    CorrectionKind.REPAIR: "A resume or an audit corrected a status that no look had checked.",
 }
 
-#: Parts that can find a change; the column ``source`` of transitions and ``found_by`` of corrections.
+#: The parts that can find a change: values of the column ``source`` of transitions and ``found_by`` of corrections.
 SOURCES: dict[str, str] = {
     "look": "a look that was due",
-    "wake": "a look that somebody or the observer asked for before its time",
+    "wake": "an early look that a person or the observer requested",
     "stop": "a look for the proof of a stop, or the stop itself",
-    "resume": "the complete look with which a resume begins",
+    "resume": "the first look of a resume",
     "deploy": "the deployment, or the wait for the start of the main task",
     "sweep": "an audit",
 }
 
 
 def untrue_since(believed_since: datetime | None, truth_since: datetime | None) -> datetime | None:
-    """The time from which a recorded status was untrue: it was recorded, and the real state was different."""
+    """Return the time from which a recorded status was untrue: the later one of its record and the real change."""
     known = [moment for moment in (believed_since, truth_since) if moment is not None]
     return max(known, default=None)
 
 
 def untrue_ms(now: datetime, since: datetime | None) -> int | None:
-    """Milliseconds from ``since`` to ``now``. Clocks of clusters may be ahead of ours: never negative."""
+    """Return the milliseconds from ``since`` to ``now``. Never negative, although a cluster's clock may be ahead."""
     return None if since is None else max(0, round((now - since) / timedelta(milliseconds=1)))
 
 
-#: The limits of the sentence about the ledger, so that nobody takes it for the whole time in which a status was untrue.
+#: A remark after the sentence about corrections: the time of normal lag is not counted in it.
 NOT_COUNTED = "a change that the next planned look finds is no correction"
 
 
 def wrong_words(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:
-    """The ledger in a sentence: ``wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)``, followed by
-    what it does not count.
+    """Return the corrections of a period in one sentence, followed by ``NOT_COUNTED``.
+
+    Example: ``wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)``.
     """
     return f"{_corrections(worst_ms, kinds, period)}; {NOT_COUNTED}"
 
@@ -78,15 +79,15 @@ def _corrections(worst_ms: int | None, kinds: Mapping[str, int], period: str) ->
     count = sum(kinds.values())
     if not count:
         return f"no corrections {period}"
-    told = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()) if number)
-    many = f"{count} correction{'' if count == 1 else 's'} ({told})"
+    by_kind = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()) if number)
+    many = f"{count} correction{'' if count == 1 else 's'} ({by_kind})"
     if worst_ms is None:
         return f"wrong for an unknown time {period}: {many}"
     return f"wrong for at most {_seconds(worst_ms)} s {period}: {many}"
 
 
 def _seconds(milliseconds: int) -> str:
-    """Rounded up to tenths, so that "at most" stays true, and from a minute on to whole seconds."""
+    """Return seconds, rounded up so that "at most" stays true: to tenths, and from one minute on to whole seconds."""
     if milliseconds >= 60_000:
         return str(-(-milliseconds // 1000))
     return f"{-(-milliseconds // 100) / 10:g}"

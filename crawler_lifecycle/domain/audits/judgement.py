@@ -1,4 +1,7 @@
-"""Judgements of an audit: whether each single fact of database, cluster or Temporal agrees with the others."""
+"""Judgements of an audit: each function compares one fact of database, cluster or Temporal with the others.
+
+It returns a finding, or ``None`` if the facts agree.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +32,16 @@ from .audit import (
 )
 
 _UNKNOWN = (
-    "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
-    "an audit with adopt takes it up again (crawlctl audit --adopt), with end ends it (crawlctl audit --end-unknown)"
+    "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
+    "Adopt it (crawlctl audit --adopt) or end it (crawlctl audit --end-unknown)"
 )
-_ANOTHER = "left alone: it is not the object that was deployed for this task; end it by hand if nobody owns it"
+_ANOTHER = "not changed: it is not the object that was deployed for this task; end it by hand if nobody owns it"
 _FOREIGN = (
-    "left alone: it is of another run that had this number; an audit with end ends it (crawlctl audit --end-unknown)"
+    "not changed: it belongs to another run that had this number; end it by an audit (crawlctl audit --end-unknown)"
 )
 _PARENT = (
-    "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
-    "an audit with end ends it (crawlctl audit --end-unknown), and a start under the same id begins it again"
+    "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
+    "End it by an audit (crawlctl audit --end-unknown); a start with the same id then begins it again"
 )
 _REFUSED = "deploy_failed"
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
@@ -46,20 +49,22 @@ _OVER = frozenset(s.value for s in RunStatus if s.terminal)
 
 
 def progress_mark(*facts: object) -> str:
-    """A short text of facts that changes with every progress."""
+    """Return a hash of facts. It changes with every progress."""
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
 def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] | None = None) -> AuditFinding | None:
-    """A run that has not ended. ``workflow`` is its owner, or another workflow of the run that is open or closed last;
-    ``tasks`` are its tasks by status.
+    """Judge a run that has not ended: it needs an open workflow.
+
+    ``workflow``: its owner, or another workflow of the run that is open or closed last. ``tasks``: the number of its
+    tasks by status.
     """
     if workflow.open:
         return None
     evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
     since = workflow.closed_at
     if run.owner_run_id is None:
-        never = f"was never taken up by a workflow{_why(workflow)}"
+        never = f"no workflow has ever taken it{_why(workflow)}"
         detail = f"run {run.run_id} ({run.crawler}) is {run.status} and {never}"
         kind, since = FindingKind.NOT_STARTED, _later(run.attempt_at or run.created_at, workflow)
     else:
@@ -86,27 +91,27 @@ def _why(workflow: WorkflowState) -> str:
 
 
 def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
-    """The time since which no workflow carries it: whoever ended a workflow may be about to begin another one."""
+    """Return the time since which there is no workflow. A person who ended one may soon start another one."""
     return max(accepted, workflow.closed_at or accepted)
 
 
 def judge_counted(run: LiveRun) -> AuditFinding | None:
-    """A run that a manager or a graph began: checks that its parent knows it."""
+    """Judge a run that a manager or a graph began: its parent must have recorded it."""
     job = run.uncounted
     if job is None:
         return None
-    why = f"has no such {job.kind}" if job.state is None else f"has its {job.kind} as {job.state}, without this run"
-    spared = None if job.starting else f"left alone: Stop ends the run (crawlctl stop {run.run_id})"
+    why = f"has no such {job.kind}" if job.state is None else f"has the {job.kind} ({job.state}) without this run"
+    spared = None if job.starting else f"not changed: Stop ends the run (crawlctl stop {run.run_id})"
     if job.state == JobState.QUEUED:
-        spared = f"left alone: a resume of the manager counts it; Stop ends the run (crawlctl stop {run.run_id})"
-    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, and {job.parent}, which began it, {why}"
+        spared = f"not changed: a resume of the manager records it; Stop ends the run (crawlctl stop {run.run_id})"
+    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but {job.parent}, which began it, {why}"
     evidence = {"parent": job.parent, job.kind: job.state, "status": run.status}
     more = {"workflow_id": job.workflow_id, "since": run.created_at, "spared": spared}
     return _of_run(run, FindingKind.NOT_COUNTED, f"run/{run.run_id}", detail, evidence, **more)
 
 
 def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | None:
-    """A manager, a graph, a due time or a webhook that is to have a workflow, and that."""
+    """Judge an open manager, graph, due time or webhook: it needs an open workflow."""
     if parent.unreadable is not None:
         return judge_unreadable(parent.what, parent.number, parent.unreadable)
     if workflow.open:
@@ -114,11 +119,11 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
     name = f"{parent.what} {parent.number} ({parent.workflow_id})"
     evidence: dict[str, object] = {parent.what: parent.number, "status": parent.status, "attempt": parent.attempt}
     since = workflow.closed_at or parent.updated_at
-    # One that came to its end, or that was of before, has not taken it up either.
-    of_before = workflow.how in (None, "completed") or since < parent.updated_at
-    if parent.owner_run_id is None and of_before:
+    # A workflow that completed, or closed before the last change of the row, did not work for this attempt.
+    earlier = workflow.how in (None, "completed") or since < parent.updated_at
+    if parent.owner_run_id is None and earlier:
         kind, since = FindingKind.NOT_STARTED, _later(parent.updated_at, workflow)
-        detail = f"{name} is {parent.status} and was never taken up by a workflow"
+        detail = f"{name} is {parent.status} and no workflow has ever taken it"
     else:
         kind, detail = FindingKind.NO_WORKFLOW, f"{name} is {parent.status}, but its workflow {_how(workflow)}"
         evidence["closed"] = workflow.how
@@ -127,29 +132,29 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
 
 
 def judge_unreadable(what: str, number: int, why: str) -> AuditFinding:
-    """A row with impossible values."""
+    """Return the finding for a row with an impossible value."""
     run_id = number if what == "run" else None
     return _finding(FindingKind.UNREADABLE, f"{what}/{number}", why, {"problem": why[:1000]}, run_id=run_id)
 
 
 def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditFinding:
-    """A schedule that has another definition in Temporal, or that is deleted but still exists there."""
+    """Return the finding for a schedule that Temporal has with another definition, or has although it is deleted."""
     detail = (
-        f"schedule {name!r} {how}, and Temporal has not been told; /readyz of the workers of the role audit says why"
+        f"schedule {name!r} {how}, but Temporal does not know this; /readyz of the workers of the role audit says why"
     )
     return _finding(FindingKind.NOT_TOLD, f"schedule/{schedule_id}", detail, {"schedule": name}, since=since)
 
 
 def judge_unfired(schedule_id: int, name: str, due: Sequence[datetime]) -> AuditFinding:
-    """Due times of a schedule, in order, without a firing on record, whose workflow will not come any more."""
+    """Return the finding for due times of a schedule, in order, without a recorded firing and without a workflow."""
     first, last = due[0].isoformat(), f" to {due[-1].isoformat()}" if len(due) > 1 else ""
-    detail = f"schedule {name!r} was due {first}{last} ({len(due)} times), and Temporal did not fire"
+    detail = f"schedule {name!r} was due {first}{last} ({len(due)} times), but Temporal did not fire"
     about, evidence = f"schedule/{schedule_id}/{first}", {"schedule": name, "count": len(due)}
     return _finding(FindingKind.NOT_FIRED, about, detail, evidence, since=due[0])
 
 
 def judge_step(step: StepWithoutRun) -> AuditFinding:
-    """A step that executes as something that is not there, or not of its graph."""
+    """Return the finding for a step whose run or manager does not exist or belongs to another graph."""
     what = f"{'run' if step.kind == 'crawl' else 'manager'} {step.run_id}"
     why = f"which belongs to {step.parent or 'nobody'}" if step.exists else "which is not in the database"
     detail = f"step {step.path!r} of graph {step.key!r} executes as {what}, {why}"
@@ -159,7 +164,7 @@ def judge_step(step: StepWithoutRun) -> AuditFinding:
 
 
 def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding | None:
-    """An open workflow of a manager or a graph; ``known``: the row that its id names exists."""
+    """Judge an open workflow of a manager or a graph. ``known``: the row that its id names exists."""
     if known:
         return None
     what = workflow.workflow_id.partition("/")[0]
@@ -168,10 +173,10 @@ def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding |
 
 
 def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding | None:
-    """A waiting or executing task on the cluster, and its row (``None``: there is none).
+    """Judge a waiting or executing task on the cluster by its row (``None``: there is no row).
 
-    Another object of the same name is not our task, whatever the row says: it may belong to another installation. It is
-    reported, and only a person ends it.
+    Another object with the same name is not our task, whatever the row says: it may belong to another installation. It
+    is reported, and only a person ends it.
     """
     does = "executes" if seen.executing else "waits on the cluster"
     name = f"task {seen.index} of run {seen.run_id}, attempt {seen.attempt},"
@@ -192,7 +197,7 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
         evidence |= {"run_uid": seen.run_uid, "recorded_run_uid": recorded.run_uid}
     elif _is_another(seen, recorded):
         of = f"object {recorded.uid}" if recorded.uid is not None else "no object"
-        detail = f"{name} {does} as object {seen.uid}, and the row under its name ({recorded.status}) is of {of}"
+        detail = f"{name} {does} as object {seen.uid}, but the row of its name ({recorded.status}) belongs to {of}"
         kind, task_id, spared = FindingKind.ORPHAN, recorded.task_id, _ANOTHER
         evidence |= {"recorded": recorded.status, "run": recorded.run_status, "recorded_uid": recorded.uid}
     else:
@@ -208,10 +213,10 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
 
 
 def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
-    """Return whether the seen object is not the object of the row.
+    """Return whether the object on the cluster is not the object of the row.
 
-    A row without an object may belong to one that was deployed late, unless that was refused or has another task's
-    number.
+    A row without a uid may belong to the object, which was deployed late. It does not if the deployment was refused, or
+    if the object names another task.
     """
     if seen.uid is None or seen.stray or seen.uid == recorded.uid:
         return False
@@ -220,7 +225,7 @@ def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
 
 
 def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding | None:
-    """An open workflow; ``row_uid``: the uid in the row of the run number that it names, if there is one."""
+    """Judge an open workflow of a run. ``row_uid``: the uid in the row with its run number; ``None``: no row."""
     if workflow.run_id is None:
         detail = f"workflow {workflow.workflow_id!r} is open and has not recorded its run"
         return _of_workflow(workflow, FindingKind.UNRECORDED, detail, since=workflow.started_at)
@@ -230,13 +235,13 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding 
     uids, spared = {}, _UNKNOWN
     if row_uid is not None:
         run = RunRef(workflow.run_id, row_uid)
-        detail = run.foreign(f"what workflow {workflow.workflow_id!r} works for", workflow.run_uid)
+        detail = run.foreign(f"workflow {workflow.workflow_id!r}", workflow.run_uid)
         uids, spared = {"run_uid": workflow.run_uid or "-", "recorded_run_uid": row_uid}, _FOREIGN
     return _of_workflow(workflow, FindingKind.NO_ROW, detail, uids, spared=spared, unknown=True)
 
 
 def judge_deliveries(run: EndedRun) -> AuditFinding | None:
-    """A run that has ended, and whose deliveries no workflow carries out."""
+    """Judge a run that has ended and has no open workflow: its deliveries must be done."""
     delivered = {
         "the event run.ended": run.event_delivered,
         "pushes": run.pushes_delivered,
@@ -245,16 +250,16 @@ def judge_deliveries(run: EndedRun) -> AuditFinding | None:
     missing = [name for name, done in delivered.items() if not done]
     if not missing:
         return None
-    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, and not delivered: {', '.join(missing)}"
+    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but not delivered: {', '.join(missing)}"
     about, evidence = f"run/{run.run_id}/{run.attempt}", {"missing": missing, "status": run.status}
     return _of_run(run, FindingKind.UNDELIVERED, about, detail, evidence, since=run.ended_at)
 
 
 def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None) -> AuditFinding | None:
-    """The recorded end of a task beside what the cluster says about it now.
+    """Judge the recorded end of a task by what the cluster says about it now.
 
-    Only evidence contradicts the record: an end on the cluster where none was found before, or another exit code. A
-    stop that was recorded later may lead to another judgement of the same end; that is no contradiction.
+    Only new evidence contradicts the record: an end on the cluster that was not found before, or another exit code. A
+    stop that was recorded later may change the judgement of the same end. That is no contradiction.
     """
     if seen.phase is not Phase.ENDED or seen.end is None or recorded.status not in _ENDS:
         return None
@@ -304,6 +309,6 @@ def _of_workflow(
 
 
 def _finding(kind: FindingKind, about: str, detail: str, evidence: Mapping[str, object], **more: Any) -> AuditFinding:
-    """A finding ``about`` one object; ``more``: its other fields. An unknown value is no evidence."""
+    """Return a finding ``about`` one object. ``more``: its other fields. Evidence that is ``None`` is left out."""
     known = {name: value for name, value in evidence.items() if value is not None}
     return AuditFinding(f"{kind}/{about}"[:200], kind, detail[:1000], evidence=known, **more)

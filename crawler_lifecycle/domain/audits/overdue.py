@@ -1,6 +1,7 @@
-"""Overdue looks: runs without a look at the time that their row names.
+"""Overdue looks: the due time of a look has passed, and no look was recorded.
 
-A status from an earlier look may be untrue by now. So every answer with a status says that the look is overdue.
+The recorded status comes from an earlier look and may be untrue by now. So every answer with a status also says that
+the look is overdue.
 """
 
 from __future__ import annotations
@@ -8,40 +9,44 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-#: Seconds after the due time from which a look is overdue: it may be under way for some seconds. All parts use this
-#: figure.
+#: A look is overdue so many seconds after its due time, because it may be under way for some seconds. All parts use
+#: this limit.
 OVERDUE_S = 30.0
-#: Seconds between two searches for overdue looks. With the former: at most 60 s from due to looked at.
+#: Seconds between two searches for overdue looks. Together with ``OVERDUE_S``: a look comes at most 60 s after its due
+#: time.
 SEARCH_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class OverdueLooks:
-    """Number of overdue looks, and the oldest of them."""
+    """The number of overdue looks, and the oldest of them."""
 
     count: int = 0
     since: datetime | None = None
-    """The time at which the oldest was due."""
+    """The due time of the oldest overdue look."""
     run_id: int | None = None
     """The run whose look is overdue."""
     verified_at: datetime | None = None
-    """The time at which that run was last looked at; ``None``: never."""
+    """The time of the last look at that run; ``None``: there was none."""
     lost: int = 0
-    """Managers, graphs, due times and webhooks that no workflow carries."""
+    """The number of managers, graphs, due times and webhooks without a workflow."""
     lost_since: datetime | None = None
-    """The time at which the first of them was found."""
+    """The time at which an audit found the first of them."""
     lost_what: str | None = None
-    """The text of that finding."""
+    """The text of the audit's finding."""
 
 
 def overdue_before(now: datetime) -> datetime:
-    """A look that was due before this is overdue."""
+    """Return the time before which a due look is overdue."""
     return now - timedelta(seconds=OVERDUE_S)
 
 
 def overdue_words(looks: OverdueLooks, now: datetime) -> str | None:
-    """``3 looks are overdue, the oldest (run 7) by 2 min 4 s: nothing after … is verified``, or ``None``. Also of what
-    no workflow carries: ``manager 3 is PROCESSING, but its workflow was terminated``."""
+    """Return a text about overdue looks and about rows without a workflow; ``None``: there are none.
+
+    Example: ``3 looks are overdue, the oldest (run 7) by 2 min 4 s: nothing after … is verified; manager 3 is
+    PROCESSING, but its workflow was terminated``.
+    """
     more = f"; and {looks.lost - 1} more without a workflow" if looks.lost > 1 else ""
     lost = f"{looks.lost_what}{more}" if looks.lost else None
     return "; ".join(filter(None, (_looks_words(looks, now), lost))) or None
@@ -57,7 +62,7 @@ def _looks_words(looks: OverdueLooks, now: datetime) -> str | None:
 
 
 def _span(seconds: float) -> str:
-    """``44 s``, ``2 min 44 s``, ``3 h 2 min``, ``5 d 1 h``."""
+    """Return a duration as text: ``44 s``, ``2 min 44 s``, ``3 h 2 min`` or ``5 d 1 h``."""
     whole = max(0, int(seconds))
     for large, name, small, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= large:

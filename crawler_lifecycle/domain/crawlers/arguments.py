@@ -1,6 +1,6 @@
-"""Arguments that a crawler declares: their types, and the check of a value.
+"""Arguments that a crawler declares: their types, and the checks of their values.
 
-Values travel as texts, because a process receives nothing else. A declared type says which texts are meant.
+Values are texts, because a process can receive only texts. The declared type says which texts are allowed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import ClassVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 
-#: An argument as JSON may write it.
+#: The types that an argument may have in JSON.
 Scalar = str | int | float | bool
 
-#: Characters of a description, choices of one argument.
+#: The most characters of a description, and the most choices of an argument.
 DESCRIPTION_MAX, CHOICES_MAX = 1000, 1000
 
 
 class ArgumentType(StrEnum):
-    """The type of text that an argument takes."""
+    """The type of an argument's value."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -32,7 +32,7 @@ class ArgumentType(StrEnum):
 
     @property
     def cure(self) -> str:
-        """Return what to give."""
+        """The advice after a wrong value of this type."""
         return _CURES[self]
 
 
@@ -46,7 +46,7 @@ _CURES = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument that a crawler takes."""
+    """The declaration of one argument of a crawler."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
@@ -59,14 +59,15 @@ class Argument:
 
 
 def as_text(value: Scalar) -> str:
-    """The text that a process receives for a value as JSON writes it."""
+    """Return the text that a process receives for a JSON value."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def check_texts(declared: Mapping[str, Argument], args: Mapping[str, Scalar], where: str = "") -> None:
-    """Refuse a number or ``true`` for an argument that takes texts: its original spelling is lost.
+    """Raise ``InvalidRequest`` for a number or boolean as the value of an argument of type string.
 
-    ``where`` goes before the name. Raises ``InvalidRequest``.
+    The caller's spelling of such a value is lost: ``1.0`` may have been ``1.00``. ``where`` is put before the name in
+    the message.
     """
     for name, value in args.items():
         argument = declared.get(name)
@@ -78,7 +79,7 @@ def check_texts(declared: Mapping[str, Argument], args: Mapping[str, Scalar], wh
 
 
 def fits(kind: ArgumentType, text: str) -> bool:
-    """Return whether the text is of this type."""
+    """Return whether the text is a value of this type."""
     if kind is ArgumentType.INTEGER:
         return re.fullmatch(r"[+-]?[0-9]{1,18}", text) is not None
     if kind is ArgumentType.NUMBER:
@@ -88,7 +89,7 @@ def fits(kind: ArgumentType, text: str) -> bool:
 
 
 def check_value(name: str, argument: Argument, text: str) -> None:
-    """Refuse a value that the declaration does not allow. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` for a value that the declaration does not allow."""
     if not fits(argument.type, text):
         raise InvalidRequest(f"{name}: {_shown(text)} is not allowed; {argument.type.cure}")
     if argument.choices and text not in argument.choices:
@@ -97,7 +98,7 @@ def check_value(name: str, argument: Argument, text: str) -> None:
 
 
 def check_declared(name: str, argument: Argument) -> None:
-    """Refuse a declaration that contradicts itself. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` for a declaration that is too long or contradicts itself."""
     if argument.description is not None and len(argument.description) > DESCRIPTION_MAX:
         size = len(argument.description)
         raise InvalidRequest(f"{name}.description: {size} characters are too many; give at most {DESCRIPTION_MAX}")

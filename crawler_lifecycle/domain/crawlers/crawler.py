@@ -15,16 +15,16 @@ from .arguments import Argument, ArgumentType, check_declared, check_value
 from .pod import PodOptions, check_secret
 from .settings import check_allowed, check_settings
 
-#: Variables that a catalogue entry may not set: those of the process contract, and those that choose the code of a
-#: child.
+#: Prefixes of variables that a catalogue entry may not set: those of the process contract, and those that change which
+#: code a process executes.
 RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
-#: Arguments that every crawler accepts without a declaration: managers use them to give the number of the retry. A
-#: spider that takes no such argument does not get it (``runner/inject``).
+#: Arguments that every crawler accepts without a declaration. Managers send the number of a retry in ``retry_num``. A
+#: spider without such an argument does not receive it (``runner/inject``).
 GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.INTEGER)}
 
 
 class CrawlerKind(StrEnum):
-    """The way in which a crawler is started."""
+    """The kind of a crawler, which decides how it is started."""
 
     SCRAPY = "scrapy"
     COMMAND = "command"
@@ -32,7 +32,7 @@ class CrawlerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CrawlerDefinition:
-    """One entry of the catalogue. Field by field it is section 5.8 of the contract (docs/crawlers.md)."""
+    """One entry of the catalogue. docs/crawlers.md explains each field (section 5.8 of the contract)."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -45,7 +45,7 @@ class CrawlerDefinition:
     args: dict[str, Argument] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     allow_settings: list[str] = field(default_factory=list)
-    """Names that a request may set in addition to ``crawl_settings.DEFAULT``."""
+    """Names of settings that a request may set, in addition to ``settings.DEFAULT``."""
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
@@ -53,13 +53,13 @@ class CrawlerDefinition:
     resumable: bool = False
     partial_ok: bool = False
     splits: bool | None = None
-    """True when tasks with the same arguments share its work, by their index; ``None``: nobody says."""
+    """True when tasks with the same arguments divide the work by their index; ``None``: the entry does not say."""
     items: bool = True
-    """True when the runner counts items in feeds, and a Scrapy project without a feed gets one."""
+    """True when the runner counts items in feeds, and gives a feed to a Scrapy project without one."""
     limits: dict[str, float | None] = field(default_factory=dict)
     files_max: int | None = None
     expect: dict[str, float] = field(default_factory=dict)
-    """Field of its items -> the part of the usual share of items with it that a run must reach."""
+    """Field of its items -> the part of the usual share that a run must reach (``domain/coverage.py``)."""
     on_violation: OnViolation = OnViolation.ATTENTION
     kubernetes: PodOptions = field(default_factory=PodOptions)
 
@@ -112,17 +112,17 @@ class CrawlerDefinition:
             )
         if self.expect:
             raise InvalidRequest(
-                f"{self.name}: expect: nobody counts fields where 'kubernetes.runner' is false; leave one of them out"
+                f"{self.name}: expect: fields are not counted where 'kubernetes.runner' is false; leave one of them out"
             )
 
     @property
     def expected(self) -> Expected:
-        """The coverage of fields that a run must reach."""
+        """The coverage that a run must reach."""
         return Expected(self.expect, self.on_violation is OnViolation.FAIL)
 
     @property
     def spider_name(self) -> str:
-        """The spider's name inside its project; the crawler's own name unless said otherwise."""
+        """The spider's name inside its project. The default is the crawler's name."""
         return self.spider or self.name
 
 
@@ -131,7 +131,7 @@ def _defaults(crawler: CrawlerDefinition) -> dict[str, str]:
 
 
 def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> dict[str, str]:
-    """The arguments of one task: defaults, then each layer over the one before.
+    """Return the arguments of one task: the defaults, overridden by each layer in turn.
 
     Raises ``InvalidRequest`` for an undeclared argument, a value that its declaration does not allow, and a missing
     required argument.
@@ -154,8 +154,9 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
 
 
 def effective_settings(crawler: CrawlerDefinition, settings: Mapping[str, str]) -> dict[str, str]:
-    """The crawler's settings with those of a request over them. Raises ``InvalidRequest`` for settings that requests
-    may not set.
+    """Return the crawler's settings, overridden by those of a request.
+
+    Raises ``InvalidRequest`` for a setting that a request may not set.
     """
     check_settings(settings, crawler.settings, crawler.allow_settings)
     return {**crawler.settings, **settings}
@@ -164,10 +165,10 @@ def effective_settings(crawler: CrawlerDefinition, settings: Mapping[str, str]) 
 def given_to_task(
     crawler: CrawlerDefinition, args: Mapping[str, str], settings: Mapping[str, str], own: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Arguments and settings that the process of one task gets; ``own`` are the arguments of the task.
+    """Return the arguments and settings for the process of one task. ``own``: the task's own arguments.
 
-    Raises ``InvalidRequest``, also when they are more than a task may carry: the catalogue may have changed since the
-    request was accepted.
+    Raises ``InvalidRequest``, also if they are too large for a task: the catalogue may have changed since the request
+    was accepted.
     """
     complete, set_ = effective_args(crawler, args, own), {**crawler.settings, **settings}
     check_sizes(complete, set_)
@@ -177,9 +178,9 @@ def given_to_task(
 def args_of_tasks(
     crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Sequence[Mapping[str, str]], first: int = 0
 ) -> list[dict[str, str]]:
-    """The complete arguments of each task: the run's, then the task's own.
+    """Return the complete arguments of each task: those of the run, overridden by those of the task.
 
-    Raises ``InvalidRequest`` that names the task (counted from ``first``), unless the run's own arguments are wrong.
+    Raises ``InvalidRequest``. It names the task (counted from ``first``), unless an argument of the run is wrong.
     """
     complete = []
     for n, own in enumerate(tasks, first):
@@ -198,10 +199,10 @@ def check_tasks(
     settings: Mapping[str, str],
     tasks: Sequence[Mapping[str, str]] | None,
 ) -> None:
-    """Refuse arguments that the crawler does not take or misses, settings that no request may give, more of them than
-    one task may carry, and tasks that would all do the same.
+    """Raise ``InvalidRequest`` unless the crawler accepts these arguments, settings and tasks.
 
-    ``tasks``: their own arguments, over those of the run. Raises ``InvalidRequest`` that names the task.
+    It also refuses a task whose arguments and settings are too large, and two tasks that would do the same work.
+    ``tasks``: the own arguments of each task, which override those of the run. The error names the task.
     """
     if tasks is None:
         effective_args(crawler, args)
@@ -220,14 +221,14 @@ def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[s
         if before != n:
             raise InvalidRequest(
                 f"tasks[{n}]: the same arguments as tasks[{before}], and crawler {crawler.name!r} does not split its "
-                "work, so both would do all of it; start it without tasks, or give each task arguments of its own"
+                "work, so both would do the same work; start it without tasks, or give each task its own arguments"
             )
 
 
 def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:
-    """The request with these limits wherever its caller left the general default; unknown names are left aside.
+    """Return the request with these limits in place of general defaults. Unknown names are ignored.
 
-    A caller who wrote the default down explicitly cannot be told apart from one who left it out.
+    A limit that the caller explicitly set to the general default is also replaced: the two cases look the same.
     """
     general = Limits()
     known = {f.name for f in fields(Limits)}

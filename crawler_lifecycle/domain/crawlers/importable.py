@@ -12,8 +12,9 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 
 
 def check_program(what: str) -> None:
-    """Raise ``InvalidRequest`` when a user's module starts a manager or graph while one of our processes imports it:
-    every process would start another one.
+    """Raise ``InvalidRequest`` if a user's module starts a manager or graph while one of our processes imports it.
+
+    Otherwise every process that imports the module would start another one.
     """
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name.startswith("crawler_lifecycle."):
@@ -22,7 +23,7 @@ def check_program(what: str) -> None:
 
 
 def importable_name(thing: type | Callable[..., Any]) -> str:
-    """``module:qualname``, also of what is in the file that is the program itself.
+    """Return the name ``module:qualname`` of a class or function. It may be defined in the program's main file.
 
     Raises ``InvalidRequest`` for objects without such a name: lambdas, functions within functions, instances and their
     methods.

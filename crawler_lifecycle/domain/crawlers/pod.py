@@ -1,4 +1,4 @@
-"""The section ``kubernetes`` of a catalogue entry, which is about its pods (docs/crawlers.md)."""
+"""The section ``kubernetes`` of a catalogue entry: options of the crawler's pods (docs/crawlers.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Resources, parse_memory
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS, check_variable
 
-#: Names of objects and of their keys, by the rules of the Kubernetes API (RFC 1123).
+#: Patterns of names of objects and of their keys, by the rules of the Kubernetes API (RFC 1123).
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -21,14 +21,14 @@ _OPERATORS = ("Equal", "Exists", "Lt", "Gt")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _SOURCES = ("claim", "secret", "config_map", "empty_dir")
-#: Mount points of ours and of the system; a volume over one of them would hide the crawler's files.
+#: Mount points that we and the system use. A volume over one of them would hide the crawler's files.
 _TAKEN = ("/crawl", "/tmp", "/opt/crawl-runner", "/dev", "/proc", "/sys")  # noqa: S108 - mounts of the pod
-#: Labels and annotations below these belong to us, to the Job controller and to the queue.
+#: Prefixes and names of labels and annotations that we, the Job controller and the queue use.
 _RESERVED = ("crawler-lifecycle/", "batch.kubernetes.io/", "kueue.x-k8s.io/", "app.kubernetes.io/managed-by")
 _RESERVED_PLAIN = ("job-name", "controller-uid")
 _REFERENCE = "secret:"
-#: The product's name, and names of its objects: an installation's begin like this (deploy/), Secrets of tasks are named
-#: like their Jobs, and those that Kubernetes made for service accounts end like this.
+#: The product's name, and a pattern of the names of protected objects: objects of an installation (deploy/), Secrets of
+#: tasks (named like their Jobs), and Secrets that Kubernetes created for service accounts.
 _PRODUCT = "crawler-lifecycle"
 _OURS = re.compile(
     r"crawler-(lifecycle|catalogue)([-.].*)?|crawl-\d+-\d+-\d+|.*-token-[bcdfghjklmnpqrstvwxz2456789]{5}"
@@ -38,8 +38,9 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 def is_label_value(text: str) -> bool:
-    """Return whether a label may have this value: empty, or at most 63 characters that begin and end
-    alphanumerically.
+    """Return whether a label may have this value: empty, or at most 63 characters.
+
+    The first and the last character must be a letter or digit.
     """
     return not text or _LABEL_NAME.fullmatch(text) is not None
 
@@ -51,14 +52,14 @@ def is_qualified_name(text: str) -> bool:
 
 
 def secret_reference(text: str) -> tuple[str, str] | None:
-    """Name and key of a reference ``secret:NAME/KEY``; ``None`` for any other text."""
+    """Return the name and the key of a reference ``secret:NAME/KEY``; ``None``: the text is no such reference."""
     name, slash, key = text.removeprefix(_REFERENCE).partition("/")
     fits = text.startswith(_REFERENCE) and slash and _DNS_NAME.fullmatch(name) and _SECRET_KEY.fullmatch(key)
     return (name, key) if fits else None
 
 
 def _refuse(refused: object, key: str, value: object, why: str) -> None:
-    """Raise ``InvalidRequest`` where this is true."""
+    """Raise ``InvalidRequest`` if ``refused`` is true."""
     if refused:
         raise InvalidRequest(f"{key}: {value!r:.80} {why}")
 
@@ -74,7 +75,7 @@ def _check_foreign(key: str, name: str) -> None:
 
 
 def check_secret(key: str, text: str) -> None:
-    """Refuse a reference to a secret (of the catalogue's ``secrets``) that belongs to us. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` if an entry of the catalogue's ``secrets`` refers to a protected Secret."""
     reference = secret_reference(text)
     if reference is not None:
         _check_foreign(key, reference[0])
@@ -108,7 +109,7 @@ class Toleration:
     value: str | None = None
     effect: str | None = None
     seconds: int | None = None
-    """Seconds for which the pod stays on a node with a ``NoExecute`` taint; ``None``: for ever."""
+    """Seconds for which the pod stays on a node with a ``NoExecute`` taint; ``None``: no limit."""
 
     def __post_init__(self) -> None:
         _check_one_of("operator", self.operator, _OPERATORS)
@@ -123,14 +124,14 @@ class Toleration:
             raise InvalidRequest("seconds: only for 'effect: NoExecute'; leave it out")
 
     def manifest(self) -> dict[str, object]:
-        """As the API spells it."""
+        """Return the toleration in the format of the Kubernetes API."""
         given = {"key": self.key, "operator": self.operator, "value": self.value, "effect": self.effect}
         return {k: v for k, v in {**given, "tolerationSeconds": self.seconds}.items() if v is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class PodVolume:
-    """One more volume of the pod, from exactly one source, all of which Pod Security "restricted" allows."""
+    """One more volume of the pod. It has exactly one source; Pod Security "restricted" allows all of these sources."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -140,7 +141,7 @@ class PodVolume:
     secret: str | None = None
     config_map: str | None = None
     empty_dir: str | None = None
-    """Its size limit."""
+    """The size limit of an empty folder, such as ``2Gi``."""
     sub_path: str | None = None
     read_only: bool = False
 
@@ -173,7 +174,7 @@ class PodVolume:
         _refuse(wrong, "sub_path", sub, "is not allowed; give a relative path without '..'")
 
     def source(self) -> dict[str, object]:
-        """The volume, as the API spells it."""
+        """Return the volume's source in the format of the Kubernetes API."""
         if self.claim is not None:
             return {"persistentVolumeClaim": {"claimName": self.claim}}
         if self.secret is not None:
@@ -183,7 +184,7 @@ class PodVolume:
         return {"emptyDir": {"sizeLimit": self.empty_dir}}
 
     def mount(self) -> dict[str, object]:
-        """Its mount path in the container, as the API spells it."""
+        """Return the volume's mount in the format of the Kubernetes API."""
         only_read = self.read_only or self.secret is not None or self.config_map is not None
         found: dict[str, object] = {"name": self.name, "mountPath": self.mount_path}
         return found | ({"subPath": self.sub_path} if self.sub_path else {}) | ({"readOnly": True} if only_read else {})
@@ -199,27 +200,29 @@ def _check_size(key: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PodOptions:
-    """The section ``kubernetes`` of a catalogue entry. What is left out is decided by us or by the cluster."""
+    """The section ``kubernetes`` of a catalogue entry. For missing fields we or the cluster choose a default."""
 
     __pydantic_config__: ClassVar = _STRICT
 
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: list[Toleration] = field(default_factory=list)
     priority_class: str | None = None
-    """For all its runs; without one the settings' classes for scheduled and one-time runs count."""
+    """The priority class of all its runs. Without one, the classes for scheduled and one-time runs in the settings
+    count."""
     pull_secrets: list[str] = field(default_factory=list)
     pull_policy: str | None = None
     queue: str | None = None
-    """The Kueue queue (LocalQueue) that admits its Jobs."""
+    """The Kueue queue (LocalQueue) for its Jobs."""
     volumes: list[PodVolume] = field(default_factory=list)
     runner: bool = True
-    """True when the image holds our runner. Without it a command is started as it is, and its exit code says all."""
+    """True when the image contains our runner. Without it the command is started unchanged, and only its exit code says
+    how it ended."""
     project: str | None = None
-    """The folder in the image that the crawler starts in; relative: to the image's working directory."""
+    """The folder in the image in which the crawler starts. A relative path begins at the image's working directory."""
     requests: Resources = field(default_factory=Resources)
-    """Resources that the scheduler of the cluster reserves, where that should not follow from the limits."""
+    """Resources that the cluster reserves for the pod. Without them they follow from the limits."""
     scratch: str = "2Gi"
-    """Size limit of each of the pod's own folders: /tmp, and files with state where no volume is shared."""
+    """The size limit of each of the pod's own folders: /tmp, and without a shared volume that of files and state."""
     user: int = 1000
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -238,7 +241,7 @@ class PodOptions:
             why = f"has {_PRODUCT!r}, which our own pods have; choose another"
             _refuse(posing, "kubernetes.labels", name, why)
         displaces = (self.priority_class or "").startswith(("system-", _PRODUCT))
-        why = "is for what crawls must not displace; name another"
+        why = "is reserved, because crawls must not displace such pods; name another class"
         _refuse(displaces, "kubernetes.priority_class", self.priority_class, why)
         for key, given in (("priority_class", self.priority_class), ("queue", self.queue)):
             if given is not None:
@@ -261,19 +264,19 @@ class PodOptions:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Names that the settings of an installation keep for themselves; no catalogue entry may have them."""
+    """Names that an installation reserves in its settings. No catalogue entry may use them."""
 
     claim: str | None = None
-    """The volume that all crawls share, each with its own folders."""
+    """The claim of the volume that all crawls share."""
     secrets: frozenset[str] = frozenset()
-    """The logins of its registries."""
+    """The Secrets with the logins of the installation's registries."""
     env_prefix: str = OF_CRAWLERS
-    """The beginning of variables that ``secrets`` may name; all others of the scheduler service are not given out."""
+    """The prefix of variables that ``secrets`` may name. Other variables of the scheduler service are not passed on."""
     webhooks_prefix: str = OF_WEBHOOKS
-    """The beginning of secrets of webhooks: not for crawlers either."""
+    """The prefix of variables with secrets of webhooks. Crawlers may not name these either."""
 
     def check(self, options: PodOptions, secrets: Mapping[str, str]) -> None:
-        """Refuse volumes and references that would show it to a crawler. Raises ``InvalidRequest``."""
+        """Raise ``InvalidRequest`` for a volume or reference that would give a crawler a reserved object."""
         for n, volume in enumerate(options.volumes):
             if volume.claim is not None and volume.claim == self.claim:
                 raise InvalidRequest(

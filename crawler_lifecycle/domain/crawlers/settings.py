@@ -1,8 +1,8 @@
-"""Settings that a request may give a crawl: an allow-list of numbers, switches and short texts.
+"""Settings that a request may set for a run: an allow-list of numbers, switches and short texts.
 
-A setting of Scrapy can import a class, write a file or open a port, which a user who starts runs must not do. So this
-is a list of harmless settings, not of dangerous ones. A catalogue entry adds names of its own (``allow_settings``); its
-own settings are not checked, because its author can run any code anyway.
+Some Scrapy settings import a class, write a file or open a port. A user who starts runs must not do that, so this list
+contains only harmless settings. A catalogue entry can allow further names (``allow_settings``). The settings in a
+catalogue entry are not checked, because its author can run any code anyway.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 
-#: Characters of one value.
+#: The most characters of a value.
 VALUE_MAX = 1000
-#: The names that Scrapy and Python projects use.
+#: The pattern of setting names, as Scrapy and Python projects use them.
 NAME = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 SWITCH_VALUES = ("0", "1", "true", "false", "True", "False")
 LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
@@ -23,14 +23,14 @@ LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The allowed values of a setting, and advice for any other value."""
+    """The allowed values of a setting, and the advice after a wrong value."""
 
     holds: Callable[[str], bool]
     cure: str
 
 
 def number(least: float, most: float, *, whole: bool = True) -> Rule:
-    """A number within bounds, as Scrapy reads one."""
+    """Return the rule for a number within bounds, in a format that Scrapy reads."""
     pattern = re.compile(r"-?[0-9]{1,15}" if whole else r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
     kind = "a whole number" if whole else "a number"
     return Rule(
@@ -40,12 +40,12 @@ def number(least: float, most: float, *, whole: bool = True) -> Rule:
 
 
 def choice(*words: str) -> Rule:
-    """One of these words."""
+    """Return the rule for one of these words."""
     return Rule(lambda value: value in words, f"give {', '.join(words[:-1])} or {words[-1]}")
 
 
 def text(most: int = VALUE_MAX) -> Rule:
-    """A printable text on one line."""
+    """Return the rule for a printable text on one line."""
     return Rule(lambda value: len(value) <= most and value.isprintable(), f"give at most {most} printable characters")
 
 
@@ -53,11 +53,11 @@ _CODES = re.compile(r"([1-5][0-9]{2}(,[1-5][0-9]{2})*)?")
 
 
 def _by_rule(rules: Mapping[str, Rule]) -> dict[str, Rule]:
-    """A mapping of each name in the texts to its rule."""
+    """Return a rule for each name. The keys of ``rules`` are lists of names, separated by spaces."""
     return {name: rule for names, rule in rules.items() for name in names.split()}
 
 
-#: The settings of every request. None of them names a class, a path or an address.
+#: The settings that every request may set. None of them names a class, a path or an address.
 DEFAULT: Mapping[str, Rule] = _by_rule({
     "AUTOTHROTTLE_ENABLED COMPRESSION_ENABLED COOKIES_ENABLED DOWNLOAD_FAIL_ON_DATALOSS HTTPERROR_ALLOW_ALL "
     "METAREFRESH_ENABLED RANDOMIZE_DOWNLOAD_DELAY REDIRECT_ENABLED REFERER_ENABLED RETRY_ENABLED "
@@ -85,11 +85,10 @@ _ANY = text()
 
 
 def check_settings(settings: Mapping[str, str], own: Mapping[str, str], allowed: Collection[str]) -> None:
-    """Refuse settings that a request may not set. ``own`` is what the catalogue sets, ``allowed`` the names that it
-    adds.
+    """Raise ``InvalidRequest`` for settings that a request may not set.
 
-    Raises ``InvalidRequest``. What is equal to the catalogue's own changes nothing, and comes back with a run that was
-    rebuilt from its tasks.
+    ``own``: the settings in the catalogue. ``allowed``: the names in ``allow_settings``. A setting that is equal to the
+    catalogue's own is always allowed: the request of a run that was rebuilt from its tasks contains such settings.
     """
     for name, value in settings.items():
         if own.get(name) == value:
@@ -106,7 +105,7 @@ def check_settings(settings: Mapping[str, str], own: Mapping[str, str], allowed:
 
 
 def check_allowed(names: Collection[str]) -> None:
-    """Refuse texts in ``allow_settings`` that are no names of settings. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` for a text in ``allow_settings`` that is not the name of a setting."""
     for n, name in enumerate(names):
         if not NAME.fullmatch(name):
             raise InvalidRequest(

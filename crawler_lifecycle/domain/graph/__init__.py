@@ -1,1 +1,1 @@
-"""Graphs: steps with dependencies. Their form is in ``spec``, their life in ``engine``. Pure."""
+"""Graphs: steps with dependencies. ``spec`` has their definition, ``engine`` their rules. The code is pure."""

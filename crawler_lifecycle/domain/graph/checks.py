@@ -1,6 +1,6 @@
-"""Checks of a step: each field with its bounds, and the links between steps.
+"""Checks of a graph: the fields of each step, and the links between steps.
 
-Every refusal names the step, the value, and the cure.
+Every error names the step, the value and the cure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .spec import (
 )
 
 STYLES = ("plain", "worker", "cascade", "item")
-#: The range of a step's numbers.
+#: The bounds of the number fields of a step.
 NUMBERS: Mapping[str, Bound] = {
     "timeout_s": Bound(0, 7 * 86_400, "seconds", above=True),
     "max_attempts": Bound(1, 1000, whole=True),
@@ -41,7 +41,7 @@ NUMBERS: Mapping[str, Bound] = {
     "priority": Bound(0, 9, whole=True, cure=": 0 is first, 9 is last"),
     "max_parallel": Bound(1, STEPS_MAX, whole=True, or_none=True, cure=", or leave it out for all"),
 }
-#: Alternatives of one step, names in one of them, characters of a name.
+#: The most alternatives of a step, the most names in an alternative, and the most characters of a name.
 ALTERNATIVES_MAX, RESOURCES_MAX, RESOURCE_NAME_MAX = 5, 10, 100
 
 _CALL = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -51,12 +51,12 @@ _OF_MANAGER = (
     ("flow_id", re.compile(r"[!-.0-~]{1,120}"), "at most 120 characters of ASCII without space and slash"),
 )
 _FRACTION = re.compile(r"[0-9]{1,9}(?:/[0-9]{1,9}|\.[0-9]{1,9})?", re.ASCII)
-#: Names that an error lists before it only counts them.
+#: The most names that an error lists. It counts the others.
 _SHOWN = 100
 
 
 def check(spec: GraphSpec) -> None:
-    """Raise ``InvalidRequest`` unless this is a graph that can be run, naming step, value and cure."""
+    """Raise ``InvalidRequest``, naming step, value and cure, unless the graph can be run."""
     check_options(spec.options)
     check_json("context", spec.context, CONTEXT_BYTES)
     _check_objects("graph", {"context": dict(spec.context)}, ("context",))
@@ -67,7 +67,7 @@ def check(spec: GraphSpec) -> None:
 
 
 def check_options(options: GraphOptions) -> None:
-    """Raise ``InvalidRequest`` for options of a graph that cannot be."""
+    """Raise ``InvalidRequest`` for invalid options of a graph."""
     check_number("max_parallel", options.max_parallel, NUMBERS["max_parallel"])
     _check_amounts("pools", options.pools, 10 * RESOURCES_MAX)
 
@@ -95,7 +95,7 @@ def check_step(step: StepSpec) -> None:
     for dep in step.deps:
         check_name(dep, f"{where}: deps")
     if step.kind is StepKind.GRAPH and (step.resources or step.not_before):
-        raise refusal(f"{where}: {'resources' if step.resources else 'not_before'}", "set", "set it at its steps")
+        raise refusal(f"{where}: {'resources' if step.resources else 'not_before'}", "set", "set it at the steps in it")
     if len(step.resources) > ALTERNATIVES_MAX:
         raise refusal(f"{where}: resources", len(step.resources), f"give at most {ALTERNATIVES_MAX} alternatives")
     for one in step.resources:
@@ -105,7 +105,7 @@ def check_step(step: StepSpec) -> None:
 
 
 def check_pools(steps: Iterable[StepSpec], options: GraphOptions, prefix: str = "") -> None:
-    """Raise ``InvalidRequest`` for a step that needs more of a pool than the graph has: it could never start."""
+    """Raise ``InvalidRequest`` for a step that needs more of a pool than the graph has. It could never start."""
     pools = amounts(options.pools)
     for step in steps:
         for name, need in ((name, need) for one in step.resources for name, need in amounts(one).items()):
@@ -116,10 +116,11 @@ def check_pools(steps: Iterable[StepSpec], options: GraphOptions, prefix: str = 
 
 
 def check_json(where: str, value: object, most: int) -> int:
-    """The bytes of a mapping as JSON. Raises ``InvalidRequest`` unless it is a mapping with text keys, and small
-    enough.
+    """Return the size of a mapping as JSON, in bytes.
+
+    Raises ``InvalidRequest`` for a size above ``most``, and for a value that JSON cannot represent exactly.
     """
-    cure = "give a JSON object: text keys, no NaN, no value that holds itself"
+    cure = "give a JSON object: text keys, no NaN, no value that contains itself"
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         size = len(text.encode())
@@ -131,20 +132,20 @@ def check_json(where: str, value: object, most: int) -> int:
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidRequest(f"{where}: this is no JSON ({error}); {cure}") from None
     if not same:
-        raise InvalidRequest(f"{where}: this would come back as something else; {cure}")
+        raise InvalidRequest(f"{where}: JSON would change this value; {cure}")
     return size
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The position of a step: its path, its number, and the steps that it depends on."""
+    """The links of a step: its path, its number, its parent, and the numbers of its dependencies."""
 
     path: str
     number: int
     parent: int | None
     deps: tuple[int, ...]
     missing: tuple[str, ...]
-    """Paths of dependencies that are not there."""
+    """Paths of dependencies that do not exist yet."""
 
 
 def link(
@@ -155,11 +156,13 @@ def link(
     check_deps: bool = True,
     may_hold: Callable[[int], bool] = lambda number: False,
 ) -> list[Link]:
-    """Number steps, and find their parents and dependencies.
+    """Number the steps, and find their parents and dependencies.
 
-    ``known``: steps that are there, which are not changed; ``may_hold``: whether such a one takes steps in. ``below``:
-    the path of the step that grafts; paths are below it. Raises ``InvalidRequest`` for too many steps, a second name, a
-    parent that is not there or holds no steps, a dependency on itself, on nothing (``check_deps``), and a cycle.
+    ``known``: the existing steps. ``may_hold``: whether an existing step may contain new ones. ``below``: the path of
+    the grafting step; all paths are below it. ``check_deps``: every dependency must exist.
+
+    Raises ``InvalidRequest`` for too many steps or dependencies, a path that exists already, a parent that does not
+    exist or cannot contain steps, a step that depends on itself or on a missing step, and a cycle.
     """
     numbers = dict(known or {})
     first = len(numbers)
@@ -175,7 +178,7 @@ def link(
     parents = []
     for number, path in enumerate(paths, first):
         if path in numbers:
-            raise InvalidRequest(f"step {shown(path)}: there is such a step; names are unique in their level")
+            raise InvalidRequest(f"step {shown(path)}: it exists already; names are unique in their level")
         if prefix:
             _check_path(path)
         above, _, _ = path.rpartition("/")
@@ -183,8 +186,8 @@ def link(
         if above and parents[-1] is None:
             raise InvalidRequest(f"step {shown(path)}: there is no graph {shown(above)} before it; send that first")
         if above and above != below and not holds(numbers[above]):
-            late = "takes no steps (it has ended, or is no graph); append it elsewhere"
-            text = "is no graph; only a graph holds other steps" if numbers[above] >= first else late
+            late = "takes no new steps, because it has ended or is no graph; append the step elsewhere"
+            text = "is no graph; only a graph can contain other steps" if numbers[above] >= first else late
             raise InvalidRequest(f"step {shown(path)}: {shown(above)} {text}")
         numbers[path] = number
     found = [_link(*one, numbers, check_deps) for one in zip(paths, steps, parents, strict=True)]
@@ -215,14 +218,15 @@ def _link(path: str, step: StepSpec, parent: int | None, numbers: Mapping[str, i
 
 
 def check_cycle(deps: Sequence[Sequence[int]], path: Callable[[int], str]) -> None:
-    """Raise ``InvalidRequest`` naming every step of a cycle. A step inside of a graph depends only on steps of its own
-    level, so these dependencies show every cycle.
+    """Raise ``InvalidRequest`` naming the steps of a cycle.
+
+    Dependencies on the graphs around a step need no check: a step depends only on steps of its own level.
     """
     try:
         TopologicalSorter(dict(enumerate(deps))).prepare()
         return
     except CycleError as error:
-        cycle: list[int] = error.args[1][:0:-1]  # each behind the one that waits for it
+        cycle: list[int] = error.args[1][:0:-1]  # each step waits for the next one in the list
     first = cycle.index(min(cycle))
     names = [shown(path(n)) for n in (*cycle[first:], *cycle[: first + 1])]
     if len(names) > _SHOWN:
@@ -231,12 +235,12 @@ def check_cycle(deps: Sequence[Sequence[int]], path: Callable[[int], str]) -> No
 
 
 def amounts(one: Mapping[str, str]) -> dict[str, Fraction]:
-    """Resources of a step, or pools of a graph, as exact numbers."""
+    """Return the resources of a step, or the pools of a graph, as exact numbers."""
     return {name: Fraction(amount) for name, amount in one.items()}
 
 
 def shown(path: str) -> str:
-    """A name or a path as messages show it."""
+    """Return a name or a path as messages show it: in quotes, and cut if it is too long."""
     return json.dumps(path if len(path) <= 2 * NAME_MAX else path[: 2 * NAME_MAX] + "…", ensure_ascii=False)
 
 
@@ -245,7 +249,7 @@ def _check_path(path: object) -> None:
     for name in names:
         check_name(name, "step" if len(names) == 1 else f"step {str(path)[:NAME_MAX]!r}")
     if len(str(path)) > PATH_MAX:
-        raise refusal("step", path, f"a name with those of the graphs it is in has at most {PATH_MAX} characters")
+        raise refusal("step", path, f"its path, with the graphs around it, has at most {PATH_MAX} characters")
     if len(names) > DEPTH_MAX:
         raise refusal("step", path, f"graphs may be {DEPTH_MAX} levels deep; build fewer levels")
 
@@ -269,7 +273,7 @@ def _fraction(amount: str) -> Fraction | None:
 
 
 def check_begin(path: str, kind: StepKind, job: Mapping[str, Any], timeout_s: object, backoff_s: object) -> None:
-    """Raise ``InvalidRequest`` unless a step can be executed with its present row, which may have a manual edit."""
+    """Raise ``InvalidRequest`` unless a step can be executed with its row. The row may have a manual edit."""
     where = f"step {shown(path)}"
     check_number(f"{where}: timeout_s", timeout_s, NUMBERS["timeout_s"])
     check_number(f"{where}: backoff_s", backoff_s, NUMBERS["backoff_s"])
@@ -327,7 +331,7 @@ def _check_objects(where: str, job: Mapping[str, Any], fields: Iterable[str]) ->
 
 
 def _value(where: str, job: Mapping[str, Any], field: str) -> Any:
-    """Return the value that the code of the step will get for this."""
+    """Return the value that the step's code receives for a field of its job."""
     try:
         return of_json(job.get(field, {}))
     except NoValue as error:

@@ -1,4 +1,4 @@
-"""Messages to a graph and its answers: orders, commands of people, its snapshot and its result."""
+"""Messages to and from a graph's workflow: its order, people's commands, its snapshot and its result."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .engine import Graph
 from .spec import GraphState, StepSpec, StepState
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
-#: The most steps that one command names, and that it appends.
+#: The most steps that one command may name, and the most that it may append.
 NAMED_MAX, APPENDED_MAX = 1000, 500
-#: Characters of who asks for something and why.
+#: The most characters of a command's reason.
 TEXT_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
 class GraphOrder:
-    """The input of a graph's workflow: the key of its row. All other data is in the row."""
+    """The input of a graph's workflow: the id of its row. All other data is in the row."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -37,7 +37,7 @@ class GraphOrder:
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """The result of a graph's workflow, which its parent gets too. A failed graph is a successful workflow."""
+    """The result of a graph's workflow. Its parent also receives it. The workflow succeeds even if the graph failed."""
 
     graph_id: int
     key: str
@@ -49,7 +49,7 @@ class GraphResult:
 
 @dataclass(frozen=True, slots=True)
 class GraphSnapshot:
-    """Answer of the query ``status``: the workflow's own knowledge. The steps are in the database."""
+    """The answer of the query ``status``: the state that the workflow itself knows. The steps are in the database."""
 
     graph_id: int
     key: str
@@ -57,13 +57,13 @@ class GraphSnapshot:
     attempt: int
     state: GraphState
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Steps by state, as they were last written."""
+    """The number of steps in each state, as last written."""
     calls: int = 0
-    """Calls of functions that have not answered."""
+    """The number of calls of functions without an answer yet."""
     stop: StopIntent | None = None
     cause: str | None = None
     waiting: str | None = None
-    """One sentence: what it waits for."""
+    """A sentence that says what the graph waits for."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -72,7 +72,7 @@ class StepsCommand:
     """The fields of every command about steps."""
 
     request_id: str | None = None
-    """Makes a repeat harmless; when missing, that of the update."""
+    """A repeated command with the same id has no further effect. The default is the id of the update."""
     requested_by: str | None = None
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class StepsCommand:
         check_text("requested_by", self.requested_by)
 
     def apply(self, graph: Graph) -> int:
-        """Carry it out. Returns how many steps it changed. Raises ``InvalidRequest``."""
+        """Carry out the command. Return the number of changed steps. Raises ``InvalidRequest``."""
         raise NotImplementedError
 
 
@@ -91,7 +91,7 @@ class CancelSteps(StepsCommand):
     __pydantic_config__: ClassVar = _STRICT
 
     names: list[str] | None = None
-    """Steps by their paths; ``None``: all."""
+    """Paths of steps; ``None``: all steps."""
     reason: str | None = None
 
     def __post_init__(self) -> None:
@@ -107,14 +107,14 @@ class CancelSteps(StepsCommand):
 
 @dataclass(frozen=True, slots=True)
 class RetrySteps(StepsCommand):
-    """Let steps begin again: the payload of the update ``retry_steps``."""
+    """Begin steps again: the payload of the update ``retry_steps``."""
 
     __pydantic_config__: ClassVar = _STRICT
 
     names: list[str] | None = None
-    """Steps by their paths; ``None``: all steps that were discarded or cancelled, or wait for their next try."""
+    """Paths of steps; ``None``: all steps that were discarded or cancelled, or wait for their next try."""
     cascade: bool = True
-    """True when dependents that were cancelled because of these steps begin again as well."""
+    """True when the dependents that were cancelled because of these steps begin again too."""
     fresh: bool = False
     """True when crawls get a new run; otherwise the existing run is resumed."""
 
@@ -155,7 +155,7 @@ def _numbers(graph: Graph, names: list[str] | None) -> list[int] | None:
 
 
 def cause_of(graph: Graph) -> str | None:
-    """One sentence: why a graph that ended was discarded or cancelled; ``None`` for one that completed."""
+    """Return a sentence that says why a graph was discarded or cancelled; ``None``: it completed."""
     state = {GraphState.DISCARDED: StepState.DISCARDED, GraphState.CANCELLED: StepState.CANCELLED}.get(graph.state)
     steps = [step for step in graph.steps if step.state is state]
     if not steps:
@@ -166,7 +166,7 @@ def cause_of(graph: Graph) -> str | None:
 
 
 def step_request_id(key: str, path: str, attempt: int) -> str:
-    """The request id of a crawl's run; every try to begin it has the same id."""
+    """Return the request id of the run of a crawl step. Every try to begin the run has the same id."""
     whole = f"graph/{key}/{path}/{attempt}"
     if len(whole) <= REQUEST_ID_MAX and whole.isprintable():
         return whole
@@ -174,13 +174,19 @@ def step_request_id(key: str, path: str, attempt: int) -> str:
 
 
 def step_manager(graph_uid: str, number: int, job: Mapping[str, Any]) -> tuple[str, str]:
-    """Name and flow id of a step's manager, the same for every try to begin it: those of its job, or names of ours."""
+    """Return the name and the flow id of a step's manager, the same for every try to begin it.
+
+    They come from the step's job. If the job has none, they are made from the plan, the graph and the step's number.
+    """
     name = job.get("name") or job["plan"].rpartition(":")[2][-MANAGER_NAME_MAX:].lstrip("_.-")
     return name, job.get("flow_id") or f"{graph_uid}.{number}"
 
 
 def step_of_request(key: str, request_id: str) -> tuple[str, int] | None:
-    """The fingerprint of a step's path, and its attempt, out of such a request id; ``None`` for any other."""
+    """Read the fingerprint of a step's path, and its attempt, from a request id of ``step_request_id``.
+
+    ``None``: the request is not of a step of this graph.
+    """
     whole, _, attempt = request_id.rpartition("/")
     if not (attempt.isascii() and attempt.isdigit()):
         return None

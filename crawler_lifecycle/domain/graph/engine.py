@@ -1,8 +1,8 @@
-"""The life of a graph: a pure engine over integers.
+"""The engine of a graph: it receives events and commands, and changes the states of the steps.
 
-A step is a number: its position in the order in which steps were added. A change visits each step once, and the
-dependencies of the steps that it reaches (``propagation.py``). The engine knows no clock and no database: it is built
-from rows, receives events, and reports the changed rows.
+A step is identified by its number: the position in the order in which steps were added. A change visits each step at
+most once, and the dependencies of the visited steps (``propagation.py``). The engine uses no clock and no database. It
+is built from rows, and reports the changed rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .spec import LOST_MAX, SHORT_S, GraphOptions, GraphSpec, GraphState, StepKi
 
 __all__ = ["Batch", "Graph", "Picked", "Step", "StepEnd", "after_failure", "may_begin_again"]
 
-#: The states that a retry takes, and those that it takes when a step is named.
+#: A retry begins steps in the first states again; steps in the second states only if they are named.
 _FAILED = (StepState.DISCARDED, StepState.CANCELLED, StepState.RETRYABLE)
 _NAMED = (StepState.COMPLETED, StepState.SCHEDULED)
 #: The longest wait between two tries, in seconds.
@@ -34,8 +34,8 @@ BACKOFF_MAX_S = 3600.0
 class Graph:
     """The states of a graph, and the rules by which they change. ``changed`` collects the numbers of changed steps.
 
-    When it is built from rows, it handles the ends that calls have recorded in them: their dependents become free, or
-    are cancelled.
+    Calls record the ends of functions in the rows. A graph that is built from rows handles these ends first: their
+    dependents become free or are cancelled.
     """
 
     options: GraphOptions
@@ -43,9 +43,9 @@ class Graph:
     next_batch: int = 1
     changed: set[int] = field(default_factory=set, repr=False)
     added: list[tuple[Step, StepSpec]] = field(default_factory=list, repr=False)
-    """Steps that ``add`` has appended, to be stored."""
+    """Steps that ``add`` has appended and that the caller has to store."""
     records: dict[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    """Results of crawls that have ended, to be stored."""
+    """Results of ended crawls that the caller has to store, by the number of the step."""
 
     def __post_init__(self) -> None:
         self._spread = Propagation(self.steps, self.changed, fail_fast=self.options.fail_fast)
@@ -53,7 +53,10 @@ class Graph:
 
     @staticmethod
     def of(spec: GraphSpec) -> Graph:
-        """A new graph. Raises ``InvalidRequest`` when steps do not hang together (``checks.check`` asks for more)."""
+        """Return a new graph. Raises ``InvalidRequest`` for invalid links between steps.
+
+        ``checks.check`` also checks the fields of each step.
+        """
         graph = Graph(spec.options, [])
         graph.add(spec.steps)
         return graph
@@ -61,8 +64,10 @@ class Graph:
     # --- what happened ---
 
     def ended(self, ends: Iterable[StepEnd]) -> None:
-        """Handle ends: dependents become free, or are cancelled. A late end (of another attempt, or of a final step)
-        changes nothing, except that a cancelled step is not ``ending`` any more.
+        """Handle the ends of steps: dependents become free or are cancelled.
+
+        A late end (of another attempt, or of a final step) has no effect. The end of a cancelled step only clears its
+        ``ending``.
         """
         for end in ends:
             step = self.steps[end.number]
@@ -93,9 +98,11 @@ class Graph:
         self._spread.set(step.number, end.state, end.outcome, end.reason)
 
     def released(self, batches: Collection[int]) -> None:
-        """These calls have returned or died. Steps that they did not begin wait again; steps that they began and did
-        not end begin again as the next attempt, unless they have had ``max_attempts + LOST_MAX`` tries. The same
-        applies to a function that executes in no call, perhaps after a manual edit of its row.
+        """Handle the end of calls that returned or died.
+
+        A step that its call did not begin waits again. A step that was begun and has not ended begins again as the next
+        attempt, or is discarded after ``max_attempts + LOST_MAX`` tries. The same applies to a function that executes
+        in no call, for example after a manual edit of its row.
         """
         given = frozenset(batches)
         for step in self.steps:
@@ -117,8 +124,10 @@ class Graph:
         self._settle()
 
     def pick(self, now: datetime, *, batches: int, begin: int) -> Picked:
-        """Return the steps that start now, by priority and number, within ``max_parallel``, resources and these numbers
-        of calls and of crawls. Reserves while it picks: ``batch`` is set, and crawls and managers are ``EXECUTING``.
+        """Pick the steps that start now, by priority and number, within ``max_parallel`` and the resources.
+
+        ``batches``: the most new calls. ``begin``: the most crawls and managers. A picked function gets the ``batch``
+        of its call. A picked crawl or manager becomes ``EXECUTING``.
         """
         picking = Picking(self._spread, self.options, now, self.next_batch, batches, begin)
         picked = picking.run()
@@ -129,8 +138,10 @@ class Graph:
     # --- commands ---
 
     def cancel(self, numbers: Collection[int] | None, reason: str) -> int:
-        """Cancel these steps (``None``: all), the steps in them, and their dependents. Returns how many of the steps
-        and of those in them had not ended. A step that executes becomes ``CANCELLED`` with ``ending``.
+        """Cancel these steps (``None``: all), the steps in them, and their dependents.
+
+        An executing step becomes ``CANCELLED`` with ``ending``. Return how many of the steps and the steps in them had
+        not ended, without their dependents.
         """
         chosen = range(len(self.steps)) if numbers is None else self._spread.inside(numbers)
         count = 0
@@ -145,7 +156,7 @@ class Graph:
         return count
 
     def numbers(self, paths: Collection[str]) -> list[int]:
-        """The numbers of these steps. Raises ``InvalidRequest`` naming one that is not there."""
+        """Return the numbers of the steps with these paths. Raises ``InvalidRequest`` naming an unknown path."""
         known = {step.path: step.number for step in self.steps}
         for path in paths:
             if path not in known:
@@ -153,15 +164,16 @@ class Graph:
         return [known[path] for path in paths]
 
     def add(self, specs: Sequence[StepSpec], below: int | None = None) -> list[Step]:
-        """Append steps to the graph, or (``below``) graft them below the path of the grafting step. Raises
-        ``InvalidRequest`` that names step, value and cure, and then changes nothing.
+        """Append steps to the graph, or graft them below the step with the number ``below``.
+
+        Raises ``InvalidRequest`` naming step, value and cure; the graph is then unchanged.
         """
         prefix = None
         if below is not None:
             grafter = self.steps[below]
             if not grafter.graft or grafter.state is not StepState.EXECUTING:
                 raise InvalidRequest(
-                    f"step {shown(grafter.path)}: only a step that was added to graft, and executes, takes a graft"
+                    f"step {shown(grafter.path)}: only an executing step with graft=True may graft steps"
                 )
             prefix = grafter.path
         check_pools(specs, self.options, "" if prefix is None else f"{prefix}/")
@@ -204,9 +216,7 @@ class Graph:
         return new
 
     def _check_found(self, links: Sequence[Link]) -> None:
-        """Raise ``InvalidRequest`` when steps that wait for one of these as a missing dependency would close a
-        cycle.
-        """
+        """Raise ``InvalidRequest`` if new steps close a cycle with older steps that wait for them."""
         new = {one.path: one.number for one in links}
         if any(path in new for step in self.steps for path in step.missing):
             deps = [[*step.deps, *(new[path] for path in step.missing if path in new)] for step in self.steps]
@@ -214,7 +224,7 @@ class Graph:
             check_cycle([*deps, *(one.deps for one in links)], lambda n: paths[n])
 
     def _find(self, new: dict[str, int], first: int) -> None:
-        """Add the dependency to steps that waited for one of the new steps to be appended."""
+        """Replace missing dependencies of older steps that the new steps fulfil. ``first``: the first new number."""
         for step in self.steps[:first]:
             here = [path for path in step.missing if path in new]
             if here:
@@ -223,20 +233,21 @@ class Graph:
                 self.changed.add(step.number)
 
     def retry(self, numbers: Collection[int] | None, *, cascade: bool, fresh: bool = False) -> int:
-        """Let these steps (``None``: all that were discarded, cancelled, or wait for their next try) and those in them
-        begin again; returns how many. Completed and scheduled steps only when they are named. ``cascade``: with the
-        dependents that were cancelled because of them. ``fresh``: crawls get a new run (``run_id`` and ``run_attempt``
-        are forgotten).
+        """Begin these steps and the steps in them again. Return their number.
 
-        Raises ``InvalidRequest`` for one that may execute still (``ending``), and for one that could not start because
-        of a step that is not retried with it.
+        ``numbers``: ``None`` means all steps that were discarded or cancelled, or wait for their next try. Completed
+        and scheduled steps begin again only if they are named. ``cascade``: the dependents that were cancelled because
+        of these steps begin again too. ``fresh``: crawls get a new run instead of a resume.
+
+        Raises ``InvalidRequest`` for a step that may still execute (``ending``), and for a step that could not start
+        because of another step that is not retried.
         """
         chosen = self._retried(numbers)
         for number in chosen:
             if self.steps[number].ending:
                 raise InvalidRequest(
-                    f"step {shown(self.steps[number].path)}: it was cancelled, and something of it may run still; "
-                    "retry it when it is not ending any more"
+                    f"step {shown(self.steps[number].path)}: it was cancelled and may still run; "
+                    "retry it after it has ended"
                 )
         self._check_retried(chosen)
         if cascade:
@@ -251,14 +262,14 @@ class Graph:
             if self._spread.holds(number):
                 continue
             state = self.steps[number].state
-            # A grafter that has grafted is named for the steps in it; its own end stays.
+            # If a step with grafted steps is named, only the steps in it are retried.
             also = _NAMED if number in named and not self._spread.children[number] else ()
             if state in _FAILED or state in also:
                 found.append(number)
         return found
 
     def _check_retried(self, chosen: Sequence[int]) -> None:
-        """Raise ``InvalidRequest`` when one of these would be cancelled again at once."""
+        """Raise ``InvalidRequest`` if one of these steps would be cancelled again at once."""
         trial = Graph(self.options, [replace(step) for step in self.steps])
         trial._begin_anew(chosen)
         for step in (trial.steps[number] for number in chosen):
@@ -269,13 +280,13 @@ class Graph:
         for number in chosen:
             step = self.steps[number]
             step.tries, step.not_before = 0, None
-            if fresh and step.kind is StepKind.CRAWL:  # a manager is known by its name
+            if fresh and step.kind is StepKind.CRAWL:  # a manager keeps its name, and is always resumed
                 step.run_id, step.run_attempt = None, 0
             self._spread.set(number, StepState.SUSPENDED)
         self._settle()
 
     def _cascaded(self, chosen: Sequence[int]) -> list[int]:
-        """These steps, and those that were cancelled because of them."""
+        """Return these steps and the steps that were cancelled because of them."""
         spread = self._spread
         found = dict.fromkeys(chosen)
         if self.options.fail_fast and any(self.steps[number].state is StepState.DISCARDED for number in chosen):
@@ -305,7 +316,7 @@ class Graph:
 
     @property
     def state(self) -> GraphState:
-        """The state by its steps; never a draft. An executing graph has a step that is not final, or may still run."""
+        """The state that follows from the steps; never ``DRAFT``. See ``GraphState``."""
         states = set()
         for step in self._spread.units():
             if step.ending or not step.state.final:
@@ -317,15 +328,16 @@ class Graph:
         return GraphState.COMPLETED
 
     def waiting(self, number: int) -> str | None:
-        """One sentence: what an unfinished step waits for; ``None`` for one that executes or has ended."""
+        """Return a sentence that says what an unfinished step waits for; ``None``: it executes or has ended."""
         if self._capacity is None:
             self._capacity = Capacity(self._spread, self.options)
         return waiting(self._spread, self._capacity, number)
 
     def waits(self, *, called: bool) -> str | None:
-        """One sentence: what the graph waits for when no step is under way, by the first step that could be next;
-        always about a row that somebody has to repair. ``called``: whether a step that was given to a call counts as
-        under way.
+        """Return a sentence that says what the graph waits for; ``None``: a step is under way.
+
+        An unreadable row comes first, because a person has to repair it. Otherwise the sentence is about the first step
+        that could be next. ``called``: a step that belongs to a call counts as under way.
         """
         unreadable = next((step for step in self.steps if step.unreadable), None)
         if unreadable is not None:
@@ -341,21 +353,23 @@ class Graph:
         return reason if first is None or reason is None else f"step {shown(first.path)}: {reason}"
 
     def counts(self) -> dict[StepState, int]:
-        """Steps by state, without those of the kind ``graph`` and unreadable ones."""
-        told = (step for step in self.steps if step.kind is not StepKind.GRAPH and step.unreadable is None)
-        return dict(Counter(step.state for step in told))
+        """Return the number of steps in each state, without sub-graphs and unreadable steps."""
+        counted = (step for step in self.steps if step.kind is not StepKind.GRAPH and step.unreadable is None)
+        return dict(Counter(step.state for step in counted))
 
 
 def may_begin_again(tries: int, max_attempts: int) -> bool:
-    """Return whether a step begins again when its execution was lost with the worker: not its fault, but perhaps its
-    doing."""
+    """Return whether a step begins again after it was lost with its worker.
+
+    The number of tries is limited, because the step itself may have killed the worker.
+    """
     return tries < max_attempts + LOST_MAX
 
 
 def after_failure(tries: int, max_attempts: int, backoff_s: float, now: datetime) -> tuple[StepState, datetime | None]:
-    """``RETRYABLE`` and the time of the next try, or ``DISCARDED`` after the last try.
+    """Return the state of a failed step: ``RETRYABLE`` with the time of the next try, or ``DISCARDED`` after the last.
 
-    ``tries``: the counted tries, including the failed one. Each wait is twice the one before.
+    ``tries``: the number of tries, with the failed one. Each wait is twice as long as the wait before it.
     """
     if tries >= max_attempts:
         return StepState.DISCARDED, None

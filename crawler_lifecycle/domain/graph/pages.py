@@ -1,6 +1,6 @@
 """Graphs as they are sent: a step as JSON, a graph as pages of JSON, and the fingerprint of a graph.
 
-Input is not trusted: a field that is unknown, missing or of the wrong type is refused with its step.
+Input is not trusted. An unknown or missing field, or a wrong type, is refused, and the error names the step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from .checks import check_json, check_step, shown
 from .spec import CONTEXT_BYTES, STEPS_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
 
-#: Most bytes of one page, and most pages of one graph.
+#: The most bytes of one page, and the most pages of one graph.
 PAGE_BYTES, PAGES_MAX = 2 * 1024 * 1024, 100
 
 _FIELDS = {one.name: one for one in fields(StepSpec)}
 _DEFAULTS = {"job": {}} | {name: one.default for name, one in _FIELDS.items() if one.default is not MISSING}
-#: Fields whose type is checked before their content.
+#: Fields whose type is checked first, with the allowed type and the cure.
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "ignore_cancelled": (bool, "give true or false"),
     "ignore_discarded": (bool, "give true or false"),
@@ -34,7 +34,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
 
 
 def step_to_json(step: StepSpec) -> dict[str, Any]:
-    """The step as JSON; fields with their default are left out."""
+    """Return the step as JSON, without the fields that have their default."""
     found: dict[str, Any] = {}
     for name in _FIELDS:
         value = getattr(step, name)
@@ -51,7 +51,7 @@ def step_to_json(step: StepSpec) -> dict[str, Any]:
 
 
 def step_from_json(value: object) -> StepSpec:
-    """The step that this JSON means. Raises ``InvalidRequest`` naming step, field, value and cure."""
+    """Read a step from JSON. Raises ``InvalidRequest`` naming step, field, value and cure."""
     if not isinstance(value, dict):
         raise refusal("step", value, "give an object with path, kind and job")
     where = f"step {shown(value['path'])}" if isinstance(value.get("path"), str) else "step"
@@ -80,8 +80,9 @@ def step_from_json(value: object) -> StepSpec:
 
 
 def encode_pages(spec: GraphSpec) -> list[bytes]:
-    """The graph in pages of at most ``PAGE_BYTES``, in order; the options are sent beside them. Raises
-    ``InvalidRequest`` for an impossible step.
+    """Return the graph as pages of at most ``PAGE_BYTES``, in order and without its options.
+
+    Raises ``InvalidRequest`` for an invalid step or context, and for a graph that is too large.
     """
     check_json("context", spec.context, CONTEXT_BYTES)
     pages: list[bytes] = []
@@ -102,14 +103,15 @@ def encode_pages(spec: GraphSpec) -> list[bytes]:
         size += len(one) + 1
     pages.append(head + b",".join(now) + b"]}")
     if len(pages) > PAGES_MAX:
-        cure = "keep large arguments elsewhere and give their place"
+        cure = "store large arguments elsewhere and give their location"
         raise InvalidRequest(f"steps: {len(pages)} pages of {PAGE_BYTES} bytes are more than {PAGES_MAX}: {cure}")
     return pages
 
 
 def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
-    """The graph of these pages, in their order; each step is checked, but not the links between them
-    (``checks.check``). Raises ``InvalidRequest`` naming the page.
+    """Read a graph from its pages. Each step is checked; ``checks.check`` checks the links between steps.
+
+    Raises ``InvalidRequest`` naming the page or the step.
     """
     context: Mapping[str, Any] = {}
     steps: list[StepSpec] = []
@@ -119,18 +121,17 @@ def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
             context = page.get("context", {})
         steps += map(step_from_json, page["steps"])
         if len(steps) > STEPS_MAX:
-            break  # ``checks.check`` refuses it
+            break  # ``checks.check`` refuses so many steps
     return GraphSpec(steps, options, context)
 
 
 def decode_page(number: int, data: bytes) -> list[StepSpec]:
-    """The steps of one page of a draft. Raises ``InvalidRequest`` for one that cannot be, naming it."""
+    """Read the steps of one page of a draft. Raises ``InvalidRequest`` naming the page or the step."""
     return [step_from_json(one) for one in _page(number, data)["steps"]]
 
 
 def fingerprint(spec: GraphSpec) -> str:
-    """Return what tells this graph from another one: the same for the same steps in the same order, options and
-    context."""
+    """Return a hash that identifies the graph: its steps in their order, its options and its context."""
     found = hashlib.sha256()
     for one in (asdict(spec.options), spec.context, *map(step_to_json, spec.steps)):
         found.update(_dump(one) + b"\n")
@@ -144,7 +145,7 @@ def _page(number: int, data: bytes) -> dict[str, Any]:
     try:
         page = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{where}: this is no JSON ({error}); send what encode_pages gives") from None
+        raise InvalidRequest(f"{where}: this is no JSON ({error}); send the bytes of encode_pages") from None
     allowed = {"steps", "context"} if number == 0 else {"steps"}
     if not isinstance(page, dict) or not page.keys() <= allowed or not isinstance(page.get("steps"), list):
         raise InvalidRequest(f"{where}: an object with {' and '.join(sorted(allowed))} is needed")

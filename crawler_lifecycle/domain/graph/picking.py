@@ -1,5 +1,7 @@
-"""Picks the steps that start now: by priority and number, within resources and caps, in calls for one process each; and
-says what the other steps wait for.
+"""The choice of the steps that start now, and the reasons why the other steps wait.
+
+Steps are picked by priority and number, within resources and caps. Functions are put into calls; one process carries
+out a call.
 """
 
 from __future__ import annotations
@@ -15,18 +17,18 @@ from .propagation import Gate, Propagation
 from .rows import Batch, Picked, Step
 from .spec import GraphOptions, StepKind, StepState
 
-#: Calls that many ready steps are spread over, and steps of one call at most.
+#: The number of calls among which many ready steps are divided, and the most steps of one call.
 SPREAD, BATCH_STEPS = 32, 200
 
-#: Stands for the whole graph where a step is named.
+#: Stands for the whole graph in place of a step's number.
 WHOLE = -1
 _TIMED = (StepState.SCHEDULED, StepState.RETRYABLE)
-#: The holder of a place under a cap: a call, or a step by itself.
+#: The user of a slot under a cap (``max_parallel``): a call, or a step outside of a call.
 _Holder = tuple[str, int]
 
 
 class Capacity:
-    """The free resources and the free places of capped graphs; executing steps and calls use the others."""
+    """The free resources, and the free slots of graphs with a cap (``max_parallel``)."""
 
     def __init__(self, spread: Propagation, options: GraphOptions) -> None:
         self._spread = spread
@@ -38,7 +40,7 @@ class Capacity:
         for resources in {step.resources for step in needing}:
             for one in _exact(resources):
                 for name, need in one.items():
-                    if name not in options.pools:  # if the amount is not declared, it is the largest need of a step
+                    if name not in options.pools:  # without a declared amount, the largest need of a step counts
                         self.free[name] = max(self.free.get(name, need), need)
         self.holders: dict[int, set[_Holder]] = {}
         for step in steps if self._capped or needing else ():
@@ -46,7 +48,7 @@ class Capacity:
                 self.take(step, step.alternative)
 
     def take(self, step: Step, alternative: int | None) -> None:
-        """This step executes, or is about to."""
+        """Use resources and slots for a step that executes or is about to execute."""
         if alternative is not None and alternative < len(step.resources):
             for name, need in _exact(step.resources)[alternative].items():
                 self.free[name] -= need
@@ -54,8 +56,9 @@ class Capacity:
             self.holders.setdefault(graph, set()).add(_holder(step))
 
     def full(self, step: Step, batch: int | None = None) -> int | None:
-        """The graph around this step without a free place (``WHOLE``: the whole graph), ``None`` when all have one.
-        ``batch``: the call of the step, which may have a place already.
+        """Return a graph around this step without a free slot (``WHOLE``: the whole graph); ``None``: all have one.
+
+        ``batch``: the call of the step, which may already use a slot.
         """
         holder = ("batch", batch) if batch is not None else ("step", step.number)
         for graph, cap in self._caps(step):
@@ -65,11 +68,11 @@ class Capacity:
         return None
 
     def cap(self, graph: int) -> int | None:
-        """The places of a graph; of the whole for ``WHOLE``."""
+        """Return the number of slots of a graph (``WHOLE``: of the whole graph); ``None``: no cap."""
         return self._graph_cap if graph == WHOLE else self._spread.steps[graph].max_parallel
 
     def alternative(self, step: Step) -> int | None:
-        """The first alternative of resources that is free; ``None``: none is."""
+        """Return the index of the first alternative of resources that is free; ``None``: none is."""
         for n, one in enumerate(_exact(step.resources)):
             if all(self.free[name] >= need for name, need in one.items()):
                 return n
@@ -88,25 +91,25 @@ class Capacity:
 
 @functools.lru_cache(maxsize=1024)
 def _exact(resources: tuple[tuple[tuple[str, str], ...], ...]) -> Sequence[Mapping[str, Fraction]]:
-    """The alternatives of resources as exact numbers."""
+    """Return the alternatives of resources with exact numbers."""
     return [amounts(dict(one)) for one in resources]
 
 
 def executes(step: Step) -> bool:
-    """Return whether the step executes, is about to, or may execute still. A graph does not: its steps do."""
+    """Return whether the step executes, is about to execute, or may still execute. A sub-graph itself never does."""
     if step.kind is StepKind.GRAPH:
         return False
     return step.state is StepState.EXECUTING or step.ending or (step.batch is not None and not step.state.final)
 
 
 def _holder(step: Step) -> _Holder:
-    # The steps of a call execute one after the other, so they use one place together.
+    # The steps of a call execute one after the other, so they use one slot together.
     return ("step", step.number) if step.batch is None else ("batch", step.batch)
 
 
 @dataclass
 class _Filling:
-    """A call that is being filled."""
+    """A call that still receives steps, at most ``size`` of them."""
 
     number: int
     size: int
@@ -115,7 +118,7 @@ class _Filling:
 
 @dataclass
 class Picking:
-    """One pick: ``run`` reserves while it picks."""
+    """One pick. ``run`` uses slots and resources while it picks, and may be called once."""
 
     spread: Propagation
     options: GraphOptions
@@ -146,7 +149,7 @@ class Picking:
         return Picked(self._batches, self._begin, again_at)
 
     def _due(self) -> datetime | None:
-        """Release steps whose waiting time is over; returns when the next one follows."""
+        """Make steps available whose waiting time is over. Return the time at which the next one is due."""
         again_at: datetime | None = None
         for step in self.spread.steps:
             if step.state in _TIMED:
@@ -188,7 +191,7 @@ class Picking:
         self._begin.append(step.number)
 
     def _reserve(self, step: Step, batch: int | None) -> bool:
-        """Take resources and places for a step, in a call or by itself; returns whether there are enough."""
+        """Use resources and slots for a step, if there are enough of them. Return whether there were."""
         alternative = self._capacity.alternative(step) if step.resources else None
         if (step.resources and alternative is None) or self._capacity.full(step, batch) is not None:
             return False
@@ -198,8 +201,10 @@ class Picking:
         return True
 
     def _close(self, queue: str | None, filling: _Filling) -> None:
-        """Let the call continue with steps that depend only on its own steps, as long as they form a chain: a fan-out
-        is for several calls.
+        """Close a call, after adding the chains of steps behind its steps.
+
+        A step is added if it is the only dependent of each of its open dependencies, and all of these are in the call.
+        A fan-out is not added, because several calls should carry it out.
         """
         steps = filling.steps
         inside: dict[int, int] = {}
@@ -229,7 +234,7 @@ class Picking:
 
 
 def _sizes(ready: Iterable[Step]) -> dict[str | None, int]:
-    """Steps of one call for each pool: so many that all are given away at once, in calls enough to share out."""
+    """Return the number of steps in a call for each pool: at most ``SPREAD`` calls contain all its ready steps."""
     counts: dict[str | None, int] = {}
     for step in ready:
         if step.kind is StepKind.FUNCTION and not step.long and not step.resources:
@@ -239,13 +244,14 @@ def _sizes(ready: Iterable[Step]) -> dict[str | None, int]:
 
 # --- what an unfinished step waits for --------------------------------------------------------------------------------
 
-#: Names that a sentence lists before it only counts them.
+#: The most names that a sentence lists. It counts the others.
 _SHOWN = 3
 
 
 def waiting(spread: Propagation, capacity: Capacity, number: int) -> str | None:
-    """Return what this step waits for; ``None`` when it executes, or has ended with all steps in it. For a crawl whose
-    run has ended, the text of its end.
+    """Return what this step waits for; ``None``: it executes, or the step and all steps in it have ended.
+
+    For an executing step it returns the recorded reason, if there is one: for example that of a crawl that waits.
     """
     step = spread.steps[number]
     if step.unreadable is not None:
@@ -288,11 +294,11 @@ def _dependencies(spread: Propagation, number: int) -> str:
 def _capacity(spread: Propagation, capacity: Capacity, step: Step) -> str:
     if step.batch is not None:
         whose = "role plans" if step.queue is None else f"pool {shown(step.queue)}"
-        return f"it was given to the workers of the {whose}, and waits for one that is free"
+        return f"it waits for a free worker of the {whose}"
     full = capacity.full(step)
     if full is not None:
         where = "the graph" if full == WHOLE else shown(spread.steps[full].path)
-        return f"it waits for one of the {capacity.cap(full)} places of {where}"
+        return f"it waits for one of the {capacity.cap(full)} slots of {where}"
     if step.resources and capacity.alternative(step) is None:
         needs = [
             " and ".join(f"{need} of {name} ({capacity.free[name]} free)" for name, need in one.items())

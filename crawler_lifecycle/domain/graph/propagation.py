@@ -1,9 +1,11 @@
-"""The effects of an end: which steps become free, which are cancelled, and the states of the graphs around them.
+"""The effects of a step's end on other steps: they become free or are cancelled, and graphs change their states.
 
-Each step has a *gate*: open when its dependencies and those of the graphs around it allow it, doomed when one of them
-never will. Each also has *facts* for its dependents and for the graph around it: how it ended, once it and all steps in
-it have, and whether it is proved that it does not run. All of this follows from the states of the steps, in one pass in
-the order of dependencies, which skips steps without a change (``settle``).
+Each step has a *gate*. It is open when the dependencies of the step, and of the graphs around it, let the step start.
+It is doomed when one of these dependencies ended in a way that never lets it start.
+
+Each step also has *facts* for its dependents and for the graph around it: its end, once the step and all steps in it
+have ended, and whether it is proved that nothing of it runs. ``settle`` derives all this from the states of the steps,
+in one pass in the order of dependencies. It skips steps without a change.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from .spec import StepKind, StepState
 
 #: States of a step that does not execute and has not ended.
 UNSTARTED = frozenset((StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE))
-#: States in which a step may belong to a call.
+#: States in which a call may contain the step.
 _GIVEN = (StepState.AVAILABLE, StepState.EXECUTING)
 _RANK = {StepState.COMPLETED: 0, StepState.CANCELLED: 1, StepState.DISCARDED: 2}
-#: Outcomes of steps that were cancelled because of another step, and by a person.
+#: Outcomes of cancelled steps: because of a dependency, because the graph fails fast, by a person.
 UPSTREAM, FAIL_FAST, CANCELLED = "upstream", "fail_fast", "cancelled"
 
 
 class Gate(Enum):
-    """The gate before a step: whether it may start, as far as others are concerned."""
+    """The gate of a step: whether other steps let it start."""
 
     OPEN = 0
     SHUT = 1
@@ -33,29 +35,30 @@ class Gate(Enum):
 
 
 class Propagation:
-    """The facts of one graph, by the number of the step, as of the last ``settle``."""
+    """The facts of one graph as of the last ``settle``. Lists have one entry for each step, by its number."""
 
     def __init__(self, steps: list[Step], changed: set[int], *, fail_fast: bool) -> None:
         self.steps = steps
         self.changed = changed
         self.fail_fast = fail_fast
         self.discarded: Step | None = None
-        """The first step that has failed for good, when the graph fails fast."""
+        """The first discarded step, if the graph fails fast."""
         self.grow()
 
     def grow(self) -> None:
-        """Take in steps and dependencies that were added."""
+        """Build all lists again after steps or dependencies were added."""
         count = len(self.steps)
         self.dependents: list[list[int]] = [[] for _ in range(count)]
         self.children: list[list[int]] = [[] for _ in range(count)]
         self.left = [0] * count
-        """Dependencies that do not let it through yet, missing ones included."""
+        """The number of dependencies that do not let the step start yet, missing dependencies included."""
         self.bad = [False] * count
-        """True where a dependency never will, as things are."""
+        """True if a dependency ended in a way that never lets the step start."""
         self.gate = [Gate.SHUT] * count
         self.end: list[StepState | None] = [None] * count
-        """The way in which it ended, with everything in it."""
+        """The final state of the step and all steps in it; ``None``: one of them has not ended."""
         self.calm = [True] * count
+        """True if it is proved that nothing of the step runs."""
         for step in self.steps:
             for dep in step.deps:
                 self.dependents[dep].append(step.number)
@@ -63,15 +66,16 @@ class Propagation:
                 self.children[step.parent].append(step.number)
         self._order = self._ordered()
         self._news = bytearray(b"\1" * (2 * count))
-        """By the entries of ``_order``: whether something changed that it depends on."""
+        """For each entry of ``_order``: whether something that it depends on has changed."""
         self.settle()
 
     def _ordered(self) -> list[int]:
-        """Each step (its number) after the graph around it and its dependencies, and again (``~number``) after all
-        steps in it.
+        """Return the order in which ``settle`` visits the steps. Each step is visited twice.
+
+        ``number`` stands after the graph around the step and its dependencies, ``~number`` after all steps in it.
         """
         waits = [len(step.deps) + (step.parent is not None) for step in self.steps]
-        waits += [1 + len(children) for children in reversed(self.children)]  # that of ``~number``, from the end
+        waits += [1 + len(children) for children in reversed(self.children)]  # index ``~number`` counts from the end
         found = [number for number in range(len(self.steps)) if not waits[number]]
         for one in found:  # the list grows while it is read
             if one >= 0:
@@ -88,15 +92,15 @@ class Propagation:
     # --- what others read ---
 
     def holds(self, number: int) -> bool:
-        """Return whether it is a graph with steps in it, which takes its state from them."""
+        """Return whether the step is a graph with steps in it. Such a graph takes its state from them."""
         return self.steps[number].kind is StepKind.GRAPH and bool(self.children[number])
 
     def units(self) -> Iterable[Step]:
-        """Steps with a state of their own: all but graphs with steps in them."""
+        """Yield the steps with a state of their own: all except graphs with steps in them."""
         return (step for step in self.steps if not self.holds(step.number))
 
     def inside(self, numbers: Iterable[int]) -> list[int]:
-        """These and everything in them, each once."""
+        """Return these steps and all steps in them, each once."""
         found = list(dict.fromkeys(numbers))
         seen = set(found)
         for number in found:  # the list grows while it is read
@@ -107,15 +111,17 @@ class Propagation:
         return found
 
     def around(self, number: int) -> Iterable[int]:
-        """Return the graphs around it, from the inside outwards."""
+        """Yield the graphs around a step, the innermost first."""
         parent = self.steps[number].parent
         while parent is not None:
             yield parent
             parent = self.steps[parent].parent
 
     def gated_by(self, number: int) -> Iterable[int]:
-        """The graphs around it whose dependencies hold it back too. Graphs around a grafting step do not hold back its
-        grafted steps: the grafting step has run.
+        """Yield the graphs around a step for whose dependencies the step waits too.
+
+        A grafted step does not wait for those of the graphs around its grafting step, because that step has already
+        run.
         """
         for graph in self.around(number):
             if self.steps[graph].graft:
@@ -123,7 +129,7 @@ class Propagation:
             yield graph
 
     def lets_through(self, dependent: int, end: StepState | None) -> bool:
-        """Return whether a dependency that ended so counts as completed for this step."""
+        """Return whether a dependency with this end counts as completed for the step ``dependent``."""
         step = self.steps[dependent]
         return (
             end is StepState.COMPLETED
@@ -134,7 +140,7 @@ class Propagation:
     # --- changes ---
 
     def settle(self) -> None:
-        """Let the states have their effects, and find the facts anew."""
+        """Apply the effects of all changed states, and compute the facts of the affected steps again."""
         if self.fail_fast:
             self.discarded = next((step for step in self.units() if step.state is StepState.DISCARDED), None)
             self.touch(step.number for step in self.steps if self.discarded and step.state in UNSTARTED)
@@ -147,12 +153,12 @@ class Propagation:
                 self._news[one] = False
 
     def touch(self, numbers: Iterable[int]) -> None:
-        """Look at these when things settle."""
+        """Mark steps for the next ``settle``."""
         for number in numbers:
             self._news[number] = self._news[~number] = True
 
     def set(self, number: int, state: StepState, outcome: str | None = None, reason: str | None = None) -> None:
-        """Give a step this state. One that is neither ready nor executing any more is taken from its call."""
+        """Give a step this state. Take it out of its call unless it is ready, executing or ending."""
         step = self.steps[number]
         if state not in _GIVEN and not step.ending:
             self.take_back(step)
@@ -161,17 +167,17 @@ class Propagation:
         self.touch([number])
 
     def take_back(self, step: Step) -> None:
-        """It belongs to no call any more, and holds no resources."""
+        """Take a step out of its call and release its resources."""
         if step.batch is not None:
             step.batch = None
             self.changed.add(step.number)
-            self.touch(self.dependents[step.number])  # which may come next in that call
+            self.touch(self.dependents[step.number])  # the same call may contain them
         step.alternative = None
 
     # --- one step ---
 
     def _enter(self, number: int) -> None:
-        """Find its gate, and judge it when it waits."""
+        """Compute the gate of a step, and apply it if the step has not started."""
         step = self.steps[number]
         left, bad = len(step.missing), False
         for dep in step.deps:
@@ -205,8 +211,9 @@ class Propagation:
                 self.set(number, StepState.SCHEDULED if step.not_before else StepState.AVAILABLE)
 
     def _waits_well(self, step: Step) -> bool:
-        """Return whether a step behind a closed gate is in the right state: suspended, and in no call except one that
-        first executes the steps it waits for.
+        """Return whether a step with a shut gate may keep its state.
+
+        It must be suspended. It may belong to a call only if that call first executes the steps it waits for.
         """
         if step.state is not StepState.SUSPENDED or step.batch is None:
             return step.state is StepState.SUSPENDED
@@ -215,7 +222,7 @@ class Propagation:
         return above and self.left[step.number] == sum(self.end[dep] is None for dep in before)
 
     def _leave(self, number: int) -> None:
-        """Find the facts for its dependents and the graph around it; a graph takes its state from the steps in it."""
+        """Compute the facts of a step after all steps in it. A graph takes its state from the steps in it."""
         step, children = self.steps[number], self.children[number]
         ends = [self.end[child] for child in children]
         if self.holds(number):
@@ -242,7 +249,7 @@ class Propagation:
 
 
 def _worst(ends: Sequence[StepState | None]) -> StepState | None:
-    """The worst of these ends; ``None`` while one of them is to come."""
+    """Return the worst of these ends; ``None``: one of them is still missing."""
     worst: StepState = StepState.COMPLETED
     for end in ends:
         if end is None:

@@ -1,7 +1,7 @@
 """Graphs as text for Graphviz and Mermaid, and as nodes and edges for a page.
 
-Equal steps give equal text. Everything is drawn in the order in which it was added. A graph with many steps is one box
-with their number, and names are escaped.
+Equal steps give equal text. Steps are drawn in the order in which they were added. A sub-graph with many steps is one
+box with the number of steps. Names are escaped.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 from .spec import StepKind, StepState
 
-#: The most steps directly in a graph before it is drawn as one box, and the most nodes and edges of one picture.
+#: A sub-graph with more direct steps than ``FOLD_ABOVE`` is one box. The others are the most nodes and edges of a
+#: picture.
 FOLD_ABOVE, NODES_MAX, EDGES_MAX = 50, 2000, 10_000
-#: Steps that do the same, after the same and before the same, above which they are one node of a picture that has more
-#: than ``FOLD_ABOVE`` of them.
+#: A fan-out is a set of steps with the same work, the same dependencies and the same dependents. With more steps than
+#: this it is one node, if its graph has more than ``FOLD_ABOVE`` nodes.
 FAN_ABOVE = 10
 
 _COLOURS: Mapping[str, str] = {
@@ -31,7 +32,7 @@ _ELSE = "lightblue"
 
 
 class Named(Protocol):
-    """The fields of every form of a step: a ``StepSpec``, and rows."""
+    """The fields that a ``StepSpec`` and a row of a step share."""
 
     @property
     def path(self) -> str: ...
@@ -61,22 +62,22 @@ class Node:
     parent: str | None
     """The graph in which it is drawn."""
     steps: int | None = None
-    """Drawn as one box: how many steps are in it; else ``None``. Of a fan-out, whose kind is that of its steps,
-    ``path`` is that of the first one: with it in ``expand`` they are drawn one by one."""
+    """The number of steps in a box; ``None``: the node is no box. A box of a fan-out has the kind and the path of its
+    first step. If ``expand`` contains this path, the steps of the fan-out are drawn one by one."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of these steps by state."""
+    """The number of these steps in each state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Nodes and edges (from, to), by path. No layout."""
+    """Nodes and edges of a graph, without a layout. An edge is a pair of paths: from, to."""
 
     nodes: Sequence[Node]
     edges: Sequence[tuple[str, str]]
     left_out: int = 0
-    """Nodes beyond ``NODES_MAX``."""
+    """The number of nodes beyond ``NODES_MAX``, which are left out."""
     edges_left_out: int = 0
-    """Edges beyond ``EDGES_MAX``."""
+    """The number of edges beyond ``EDGES_MAX``, which are left out."""
 
 
 def label(step: Drawn) -> str:
@@ -88,7 +89,10 @@ def label(step: Drawn) -> str:
 def picture(
     steps: Sequence[Drawn], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
 ) -> Picture:
-    """Nodes and edges. ``expand``: all graphs and fan-outs, or those of these paths, are drawn with all their steps."""
+    """Return the nodes and edges of a graph.
+
+    ``expand``: true draws all steps of all sub-graphs and fan-outs; a list of paths does so for these.
+    """
     tree = _Tree(steps, states or {}, expand)
     drawn, all_edges = (tree.nodes, tree.edges) if expand is True else _without_fans(tree, expand or ())
     nodes = drawn[:NODES_MAX]
@@ -104,7 +108,7 @@ def to_dot(
     *,
     expand: bool | Collection[str] = False,
 ) -> str:
-    """A graph for Graphviz. ``states``: path -> state, to be shown."""
+    """Return a graph as text for Graphviz. ``states``: path -> state, which is shown."""
     tree = _Tree(steps, states or {}, expand)
     lines = [f"digraph {_quoted(name)} {{" if name else "digraph {"]
     lines.append("  rankdir=TB;")
@@ -115,15 +119,15 @@ def to_dot(
     for one, other in tree.edges:
         ends = [f"{what}={_quoted('cluster_' + path)}" for what, path in (("ltail", one), ("lhead", other))]
         shown = [end for end, path in zip(ends, (one, other), strict=True) if path in tree.inner]
-        told = f" [{', '.join(shown)}]" if shown else ""
-        lines.append(f"  {_quoted(one)} -> {_quoted(other)}{told};")
+        attributes = f" [{', '.join(shown)}]" if shown else ""
+        lines.append(f"  {_quoted(one)} -> {_quoted(other)}{attributes};")
     return "\n".join([*lines, "}"]) + "\n"
 
 
 def to_mermaid(
     steps: Sequence[Drawn], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
 ) -> str:
-    """A graph as a Mermaid flowchart."""
+    """Return a graph as a Mermaid flowchart."""
     tree = _Tree(steps, states or {}, expand)
     ids = _mermaid_ids(tree.nodes)
     lines = ["flowchart TD", *_mermaid_level(tree, ids, None, "  ")]
@@ -137,13 +141,13 @@ def to_mermaid(
 
 
 class _Tree:
-    """The drawing, in order: steps, graphs with their steps, boxes instead of too many."""
+    """The nodes and edges of a drawing, in order. A box replaces a sub-graph with too many steps."""
 
     def __init__(self, steps: Sequence[Drawn], states: Mapping[str, str], expand: bool | Collection[str]) -> None:
         self.nodes: list[Node] = []
         self.edges: list[tuple[str, str]] = []
         self.inner: dict[str | None, list[Node]] = {}
-        """Graph -> what is drawn in it; ``None``: the whole."""
+        """Path of a sub-graph -> the nodes that are drawn in it; ``None``: the nodes of the whole graph."""
         self._folded = self._which_fold(steps, expand)
         drawn = [step for step in steps if not any(one in self._folded for one in _above(step.path))]
         counts = self._counts(steps, states)
@@ -178,7 +182,7 @@ class _Tree:
         return {path for path, size in sizes.items() if path and size > FOLD_ABOVE and path not in wanted}
 
     def _counts(self, steps: Iterable[Drawn], states: Mapping[str, str]) -> dict[str, Counter[str]]:
-        """For each box, the steps in it by state."""
+        """Return the number of steps by state for each box."""
         found: dict[str, Counter[str]] = {path: Counter() for path in self._folded}
         for step in steps:
             if step.kind != StepKind.GRAPH:
@@ -189,8 +193,10 @@ class _Tree:
 
 
 def _without_fans(tree: _Tree, expand: Collection[str]) -> tuple[list[Node], list[tuple[str, str]]]:
-    """Nodes and edges, with one node in place of each large fan-out of a large whole; one within it is a box, or was
-    asked for."""
+    """Return the nodes and edges with one node in place of each large fan-out.
+
+    Only fan-outs at the top level of a large graph are replaced, and none whose first path is in ``expand``.
+    """
     before: dict[str, set[str]] = defaultdict(set)
     after: dict[str, set[str]] = defaultdict(set)
     for one, other in tree.edges:
@@ -227,8 +233,8 @@ def _text(node: Node) -> str:
     what = f" ({node.label})" if node.label else ""
     if node.steps is None:
         return node.name + what
-    told = ", ".join(f"{count} {state}" for state, count in node.counts.items())
-    return f"{node.name}{what} ({node.steps} steps{': ' + told if told else ''})"
+    counts = ", ".join(f"{count} {state}" for state, count in node.counts.items())
+    return f"{node.name}{what} ({node.steps} steps{': ' + counts if counts else ''})"
 
 
 # --- Graphviz ---------------------------------------------------------------------------------------------------------
@@ -239,7 +245,7 @@ def _quoted(text: str) -> str:
 
 
 def _dot_label(node: Node) -> str:
-    # Only in a label Graphviz reads entities.
+    # Graphviz interprets entities such as ``&lt;`` only in labels.
     lines = [_text(node)] + ([f"({node.state})"] if node.state else [])
     return '"' + "\\n".join(_quoted(line.replace("&", "&amp;"))[1:-1] for line in lines) + '"'
 
@@ -247,19 +253,19 @@ def _dot_label(node: Node) -> str:
 def _dot_level(tree: _Tree, parent: str | None, indent: str) -> list[str]:
     lines = []
     for node in tree.inner.get(parent, ()):
-        told = f"label={_dot_label(node)}"
+        attributes = f"label={_dot_label(node)}"
         if node.kind == "missing":
-            told += ', style="rounded,dashed"'
+            attributes += ', style="rounded,dashed"'
         elif node.state:
-            told += f", fillcolor={_COLOURS.get(node.state, _ELSE)}"
+            attributes += f", fillcolor={_COLOURS.get(node.state, _ELSE)}"
         if node.path not in tree.inner:
-            lines.append(f"{indent}{_quoted(node.path)} [{told}];")
+            lines.append(f"{indent}{_quoted(node.path)} [{attributes}];")
             continue
         lines.append(f"{indent}subgraph {_quoted('cluster_' + node.path)} {{")
         lines.append(f"{indent}  label={_dot_label(node)};")
-        # Edges need a node to begin and end at. A grafting step has its own node.
-        told = "shape=point, style=invis" if node.kind == StepKind.GRAPH else told
-        lines.append(f"{indent}  {_quoted(node.path)} [{told}];")
+        # An edge cannot end at a subgraph, so a graph gets an invisible node. A grafting step has a visible one.
+        attributes = "shape=point, style=invis" if node.kind == StepKind.GRAPH else attributes
+        lines.append(f"{indent}  {_quoted(node.path)} [{attributes}];")
         lines += _dot_level(tree, node.path, indent + "  ")
         lines.append(indent + "}")
     return lines
@@ -268,14 +274,14 @@ def _dot_level(tree: _Tree, parent: str | None, indent: str) -> list[str]:
 # --- Mermaid ----------------------------------------------------------------------------------------------------------
 
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-#: Words that Mermaid does not read as the name of a node.
+#: Words that Mermaid does not accept as the id of a node.
 _WORDS = re.compile(
     "end|graph|flowchart|subgraph|style|linkstyle|classdef|class|click|default|direction|href|call|interpolate|"
     "accTitle|accDescr|TB|TD|BT|RL|LR",
     re.IGNORECASE,
 )
-#: What Mermaid, or the Markdown and the HTML that it makes of a label, would read: marks, a directive, emphasis around
-#: a word, and a list by its number.
+#: Characters with a meaning in Mermaid, or in the Markdown and HTML of its labels: special characters, ``_`` around a
+#: word (emphasis), and the beginning of a list.
 _MARKS = re.compile(r"""["#&<>`*\\$~|:;%{}[\]]|(?<!\w)_|_(?!\w)|(?<=\A[-+])\s|(?<=\A\d)[.)]|(?<=\A\d\d)[.)]""")
 
 
@@ -284,7 +290,7 @@ def _mermaid_text(node: Node) -> str:
 
 
 def _mermaid_ids(nodes: Sequence[Node]) -> dict[str, str]:
-    """Path -> a name that Mermaid takes: the step's own where it does."""
+    """Return an id for each path: the path itself if Mermaid accepts it, or else ``step_1`` and so on."""
     ids: dict[str, str] = {}
     taken = set()
     for node in nodes:

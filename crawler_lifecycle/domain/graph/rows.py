@@ -1,4 +1,4 @@
-"""The rows of the engine: its state, its input and its output; and the progress of a graph."""
+"""The data types of the engine (its state, input and output), and the progress of a graph."""
 
 from __future__ import annotations
 
@@ -11,62 +11,64 @@ from typing import Any, Protocol
 from .render import Named
 from .spec import GraphState, StepKind, StepState
 
-#: The precedence of the steps' ends in the state of the graph around them.
+#: A sub-graph takes the first of these states that one of its steps has, else ``COMPLETED``.
 _WORST_FIRST = (StepState.DISCARDED, StepState.CANCELLED)
 
 
 @dataclass(slots=True)
 class Step:
-    """One step as the engine keeps it: the row of ``graph_step`` without its job."""
+    """One step in the engine: the row of ``graph_step`` without its job."""
 
     number: int
     path: str
     kind: StepKind
     parent: int | None
-    """Number of the graph, or the grafting step, around it."""
+    """The number of the graph or grafting step around it."""
     deps: tuple[int, ...] = ()
     missing: tuple[str, ...] = ()
-    """Dependencies that are not there yet (``check_deps=False``)."""
+    """Paths of dependencies that are not appended yet (``check_deps=False``)."""
     ignore_cancelled: bool = False
     ignore_discarded: bool = False
     graft: bool = False
     long: bool = False
-    """True when it may take more than ``SHORT_S``."""
+    """True for a function that may take longer than ``SHORT_S``."""
     priority: int = 0
     queue: str | None = None
     resources: tuple[tuple[tuple[str, str], ...], ...] = ()
     alternative: int | None = None
-    """The number of its alternative of resources, held from the pick to its end."""
+    """The index of the alternative of resources that it uses, from the pick to its end."""
     max_parallel: int | None = None
     max_attempts: int = 1
     state: StepState = StepState.SUSPENDED
     attempt: int = 0
-    """Of this step: executions that have begun, over all attempts of the graph."""
+    """The number of executions of this step that have begun, over all attempts of the graph."""
     tries: int = 0
-    """The tries that count against ``max_attempts``; a retry by a person starts the count again."""
+    """The number of tries that count against ``max_attempts``. A retry by a person resets it to 0."""
     not_before: datetime | None = None
     batch: int | None = None
-    """The call that it was given to, and that alone may begin it, until the step ends or the call has answered. It is
-    taken back when the step is cancelled, or has to wait again, before it was begun."""
+    """The number of the call that alone may begin the step, until the step ends or the call has answered. ``None``
+    again if the step is cancelled, or has to wait again, before it was begun."""
     run_id: int | None = None
-    """``crawl``: its run; ``manager``: the number of its manager. A retry resumes that one."""
+    """For a crawl: its run. For a manager: the manager's number. A retry resumes this run or manager."""
     run_attempt: int = 0
-    """The attempt of the run (manager) whose end was handled last: only the end of a later one counts."""
+    """The attempt of the run or manager whose end was handled last. Only the end of a later attempt counts."""
     ending: bool = False
     """True if it was cancelled and may still run."""
     outcome: str | None = None
     reason: str | None = None
-    """One sentence: what it waits for, who cancelled it and why, how it failed."""
+    """One sentence: what the step waits for, who cancelled it and why, or how it failed."""
     unreadable: str | None = None
-    """The error that a manual edit left in its row. Until it is repaired the step stays ``EXECUTING``, and only its
+    """The error in its row, which a manual edit caused. Until the repair the step counts as ``EXECUTING``, and only its
     call is cleared in the row.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Steps that one call runs, one after the other: functions of one pool. A step after the first may depend on open
-    steps of the same call only, so that a chain needs one call and not one for each step.
+    """The steps of one call, which runs them one after the other. All are functions of one pool.
+
+    A step may depend on earlier steps of the same call. So a chain of steps needs one call instead of one for each
+    step.
     """
 
     number: int
@@ -77,39 +79,44 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Everything that is to be started now."""
+    """The steps that start now."""
 
     batches: Sequence[Batch] = ()
     begin: Sequence[int] = ()
-    """Crawls and managers."""
+    """The numbers of crawls and managers."""
     again_at: datetime | None = None
-    """The time at which a step becomes available by itself; ``None``: no step does."""
+    """The next time at which a scheduled step becomes available; ``None``: no step is scheduled."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """The end of an execution of a step, as the prover of the end saw it."""
+    """The end of one execution of a step."""
 
     number: int
     attempt: int
     state: StepState
-    """A final one; ``RETRYABLE``, or ``SCHEDULED`` (a ``Snooze``: no try) with ``not_before``; or ``AVAILABLE``: it was
-    begun and not called, and nothing of the attempt counts. ``EXECUTING``: it has not ended, and ``reason`` says what
-    it waits for."""
+    """The new state of the step:
+
+    - A final state.
+    - ``RETRYABLE``, with ``not_before``.
+    - ``SCHEDULED``, with ``not_before``: a ``Snooze``, which does not count as a try.
+    - ``AVAILABLE``: the function was not called, and this does not count as a try.
+    - ``EXECUTING``: the step has not ended, and ``reason`` says what it waits for.
+    """
     outcome: str | None = None
     reason: str | None = None
     not_before: datetime | None = None
     run_attempt: int = 0
-    """``crawl``, ``manager``: the attempt of the run that has ended; the step keeps it."""
+    """For a crawl or manager: the attempt that has ended. The step keeps this number."""
     record: Mapping[str, Any] | None = None
-    """``crawl``: the value for its dependents. It is written with the end, and stays."""
+    """For a crawl: the value that its dependents receive. It is stored together with the end."""
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
 class Row(Named, Protocol):
-    """The fields that are needed of the row of a step."""
+    """The fields of a step's row that ``status_document`` reads."""
 
     @property
     def state(self) -> StepState | str: ...
@@ -144,8 +151,11 @@ class _Level:
 
 
 def status_document(name: str | None, rows: Iterable[Row]) -> dict[str, Any]:
-    """``name``, ``state`` (executing while a step is not final, or may run still; else discarded before cancelled
-    before completed), ``total`` and ``counts`` of jobs, ``started_at``, ``stopped_at``; ``subs``: the same by name."""
+    """Return the progress of a graph as a document.
+
+    It has ``name``, ``state`` (as in ``GraphState``), ``total`` (number of steps), ``counts`` (steps by state),
+    ``started_at`` and ``stopped_at``. ``subs`` has the same for each sub-graph, by its name.
+    """
     whole = _Level(name)
     for row in rows:
         *above, last = row.path.split("/")

@@ -1,7 +1,7 @@
-"""The form of a graph: steps with path, kind, job, dependencies and options, as they are sent, stored and run.
+"""The definition of a graph: steps with path, kind, job, dependencies and options, as they are sent, stored and run.
 
-A graph is flat: a sub-graph, a group and a fan-out are steps of the kind ``graph``, and steps in them have a path that
-begins with theirs. So a graph of any size can be cut into pages, and its path identifies a step.
+A graph is a flat list of steps. A sub-graph, a group and a fan-out are steps of the kind ``graph``; the paths of the
+steps in them begin with their path. The path identifies a step, and a list of any size can be cut into pages.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-#: The most steps of one graph, grafted and appended ones included.
+#: The most steps of one graph, with its grafted and appended steps.
 STEPS_MAX = 20_000
-#: The most dependencies of all steps together; a group counts as one dependency for its steps.
+#: The most dependencies of all steps together. A dependency on a group counts once, whatever its size.
 DEPS_MAX = 200_000
-#: Characters of a name and of a path, and levels of graphs within graphs.
+#: The most characters of a name and of a path, and the most levels of nested graphs.
 NAME_MAX, PATH_MAX, DEPTH_MAX = 200, 1000, 20
-#: Bytes of JSON of a job, and of the context of a graph.
+#: The most bytes of JSON of a job, and of the context of a graph.
 JOB_BYTES, CONTEXT_BYTES = 1024 * 1024, 1024 * 1024
-#: The default time limit of a function, in seconds; a function with a longer limit runs in a workflow of its own.
+#: The default time limit of a function, in seconds. A function with a longer limit runs in its own workflow.
 SHORT_S = 60.0
-#: Seconds for which a step waits for the archive of its ended run. The archive is tried for a day.
+#: Seconds for which a step waits for the archive of its ended run. Its delivery is tried for a day.
 DELIVERY_S = 24 * 3600.0
-#: Executions that may be lost with their worker, in addition to ``max_attempts``, before a step is given up.
+#: How many executions a step may lose with their worker, beyond ``max_attempts``, before it is discarded.
 LOST_MAX = 10
 
 
@@ -36,20 +36,18 @@ class StepKind(StrEnum):
     CRAWL = "crawl"
     MANAGER = "manager"
     GRAPH = "graph"
-    """Holds other steps: a sub-graph, a group, a fan-out. It ends with the last of them, or at once when it is
-    empty.
-    """
+    """Contains other steps: a sub-graph, a group or a fan-out. It ends with the last of them; if empty, at once."""
 
 
 class StepState(StrEnum):
-    """States of a step (Oban's words)."""
+    """States of a step, with the names that Oban uses."""
 
     SUSPENDED = "suspended"
     """Waits for its dependencies."""
     SCHEDULED = "scheduled"
-    """Waits for its own time: ``not_before``, or a ``Snooze``."""
+    """Waits for a time: its ``not_before``, or the end of a ``Snooze``."""
     AVAILABLE = "available"
-    """It only waits for capacity."""
+    """May start, and waits for capacity."""
     EXECUTING = "executing"
     RETRYABLE = "retryable"
     """Failed, and waits for its next try."""
@@ -64,11 +62,14 @@ class StepState(StrEnum):
 
 
 class GraphState(StrEnum):
-    """States of a graph. By its steps: executing while one is not final, or may still run (``ending``); else discarded
-    before cancelled before completed."""
+    """States of a graph, which follow from its steps.
+
+    The graph is executing while a step is not final or may still run (``ending``). After that it is discarded if a step
+    was discarded, else cancelled if a step was cancelled, else completed.
+    """
 
     DRAFT = "draft"
-    """Its pages are being sent; nothing runs."""
+    """The sender still sends pages, and nothing runs."""
     EXECUTING = "executing"
     COMPLETED = "completed"
     CANCELLED = "cancelled"
@@ -84,34 +85,42 @@ class StepSpec:
     """One step."""
 
     path: str
-    """Its name after the names of the graphs that it is in: ``fetch/users``."""
+    """The names of the graphs around it and its own name, joined by slashes: ``fetch/users``."""
     kind: StepKind
     job: Mapping[str, Any] = field(default_factory=dict)
-    """The work of the step. ``function``: ``call`` (``module:qualname``), ``style`` (``plain``: called with ``args`` by
-    name; ``worker``: ``process(job)`` of a class; ``cascade``: called with the context; ``item``: with ``item`` and the
-    context), ``args``, ``item``, ``record`` (whether what it returns is kept), ``meta``, ``label`` (what pictures
-    show). ``crawl``: the fields of a ``RunRequest``. ``manager``: those of a ``NewManager``. ``graph``: ``context``,
-    ``name``. Args, items, meta and contexts are as ``domain.values.to_json`` makes them."""
+    """The work of the step. Its keys depend on the kind of the step:
+
+    - ``function``: ``call`` (``module:qualname``), ``style``, ``args``, ``item``, ``record`` (whether its result is
+      kept), ``meta``, and ``label`` (its name in pictures).
+    - ``crawl``: the fields of a ``RunRequest``.
+    - ``manager``: the fields of a ``NewManager``.
+    - ``graph``: ``context`` and ``name``.
+
+    ``style`` says how the function is called. ``plain``: with ``args`` by name. ``worker``: by ``process(job)`` of a
+    class. ``cascade``: with the context. ``item``: with ``item`` and the context.
+
+    ``domain.values.to_json`` encodes args, items, meta and contexts.
+    """
     deps: tuple[str, ...] = ()
     """Names of steps of the same level."""
     ignore_cancelled: bool = False
     """True when a cancelled dependency counts as completed."""
     ignore_discarded: bool = False
     graft: bool = False
-    """True when it may attach steps below its own path while it runs; its dependents wait for those too."""
+    """True when the step may add steps below its own path while it runs. Its dependents wait for these steps too."""
     timeout_s: float = SHORT_S
     max_attempts: int = 1
     backoff_s: float = 1.0
-    """Seconds before the second try; each later one waits twice as long, an hour at most."""
+    """Seconds to wait before the second try. Each later wait is twice as long, at most an hour."""
     priority: int = 0
-    """0 is first, 9 last."""
+    """0 to 9; a step with a lower number starts first."""
     not_before: datetime | None = None
     queue: str | None = None
     """A pool of plans workers; ``None``: the common pool."""
     resources: tuple[Mapping[str, str], ...] = ()
-    """Alternatives: name -> amount, as an exact fraction (``"1/3"``)."""
+    """Alternatives, of which the step needs one: name -> amount as an exact fraction (``"1/3"``)."""
     max_parallel: int | None = None
-    """``graph``: the most of its steps that may execute at once."""
+    """For the kind ``graph``: the most of its steps that may execute at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +130,12 @@ class GraphOptions:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     check_deps: bool = True
-    """True when every dependency must be there from the beginning; else one may be appended later."""
+    """True when every dependency must exist from the beginning. Otherwise it may be appended later."""
     fail_fast: bool = False
-    """True when nothing more starts once a step was discarded."""
+    """True when no further step starts after a step was discarded."""
     max_parallel: int | None = None
     pools: Mapping[str, str] = field(default_factory=dict)
-    """Resource -> its amount; at least the largest need of one step."""
+    """Resource -> its amount, which must be at least the largest need of one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +145,4 @@ class GraphSpec:
     steps: Sequence[StepSpec]
     options: GraphOptions = GraphOptions()
     context: Mapping[str, Any] = field(default_factory=dict)
-    """For all cascades; the context of a sub-graph is laid over it."""
+    """The context of all cascades. The context of a sub-graph overrides its keys."""

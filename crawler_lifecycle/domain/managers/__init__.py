@@ -1,1 +1,1 @@
-"""The rules of crawl managers: jobs, order, window and numbers; and Scrapy Cloud's words for them."""
+"""The rules of crawl managers: jobs, their order, slots and numbers, and the terms of Scrapy Cloud."""

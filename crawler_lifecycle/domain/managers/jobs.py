@@ -1,6 +1,6 @@
-"""Jobs of a crawl manager: how yields, overrides and the manager's options become one (S-31, S-50), and its retries.
+"""Jobs of a crawl manager: they are made from yields, overrides and the manager's options (S-31, S-50) and retried.
 
-A class gives a mapping of Python values; a ``Job`` has texts only. Everything here raises ``InvalidRequest`` that names
+A class gives a mapping of Python values; a ``Job`` contains only texts. The functions raise ``InvalidRequest`` naming
 the field, the value and the cure.
 """
 
@@ -21,23 +21,23 @@ from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
 from .manager import BUILT_IN, Job, job_text
 from .scrapy_cloud import UNITS
 
-#: Keys of a yield and of an override that are no arguments of the spider.
+#: Keys of a yield or an override that are not arguments of the spider.
 PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args")
-#: Tags that a manager gives to its jobs beside those of its options: flow, parent, number, source of a retry.
+#: The most tags that a manager adds to a job itself: flow, parent, number, and the source of a retry.
 _OUR_TAGS = 4
 SPIDER_MAX = 200
-#: Bytes of JSON of one job; the limit of a task is smaller (``run.TASK_BYTES_MAX``).
+#: The most bytes of JSON of one job's arguments and settings.
 JOB_BYTES = 64 * 1024
 _DELAY_MAX_S = 366 * 86_400
 _JOBSEQ = re.compile(r"JOBSEQ=([0-9]{1,18})(?:\.r([0-9]{1,9}))?")
 RETRIED_FROM = "RETRIED_FROM="
-#: Tags that only a manager sets, also when an override has them.
+#: Prefixes of tags that only the manager sets. Such tags in an override are ignored.
 _SET_BY_MANAGER = ("JOBSEQ=", "FLOW_ID=", "PARENT_NAME=")
 
 
 @dataclass(frozen=True, slots=True)
 class JobDefaults:
-    """The manager's own options for every job."""
+    """The manager's options that apply to every job."""
 
     spider: str | None = None
     spider_args: Mapping[str, Any] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class JobDefaults:
     units: int | None = None
     project_id: str | None = None
     tags: Sequence[str] = ()
-    """Tags that all jobs get."""
+    """Tags of all jobs."""
 
 
 def params_of_yield(given: object) -> dict[str, Any]:
-    """A yield of ``set_parameters_gen`` as an override with its ``spider`` (S-50).
+    """Return a yield of ``set_parameters_gen`` as an override (S-50).
 
-    Arguments under ``spider_args`` go before those beside it. The result shares nothing with the yield (S-D7).
+    Arguments in ``spider_args`` override arguments at the top level. The result is a deep copy (S-D7).
     """
     if not isinstance(given, Mapping):
         raise refusal("yield", given, 'yield a dictionary of spider arguments, such as {"page": 1}')
@@ -61,15 +61,18 @@ def params_of_yield(given: object) -> dict[str, Any]:
 
 
 def override_of(given: object) -> dict[str, Any]:
-    """A copy of an override that a class gave; ``None`` becomes an empty one."""
+    """Return a copy of an override that a class gave; ``None`` becomes an empty override."""
     if given is not None and not isinstance(given, Mapping):
         raise refusal("job_args_override", given, "give a dictionary with spider_args, tags, units …, or None")
     return dict(given or {})
 
 
 def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefaults) -> Job:
-    """The effective job of an override (S-31): arguments of the manager's options, then other keys of the override,
-    then its ``spider_args``; settings of the options, then of the override; units of the override, else the options.
+    """Return the effective job of an override (S-31).
+
+    Arguments: those of the manager's options, overridden by the other keys of the override, overridden by its
+    ``spider_args``. Settings: those of the options, overridden by those of the override. Units: those of the override,
+    else those of the options.
     """
     beside = {name: override[name] for name in override if name not in PARAMS and name != "spider"}
     spider_args = {**defaults.spider_args, **beside, **_mapping("spider_args", override.get("spider_args"))}
@@ -91,9 +94,9 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
 
 
 def base_of(plan: str, options: Mapping[str, Any]) -> Job:
-    """Return the common fields of jobs from outside, by the options of their manager.
+    """Return the common fields of jobs that users add, from the options of their manager.
 
-    Only the built-in manager has a known spider: other classes name it themselves.
+    Only the built-in manager has its spider among the options. With other classes, each job names its spider.
     """
     argv = options.get("argv")
     argv = [str(word) for word in argv] if isinstance(argv, list) else []
@@ -109,7 +112,7 @@ def base_of(plan: str, options: Mapping[str, Any]) -> Job:
 
 
 def laid_over(base: Job, job: Job) -> Job:
-    """A job from outside, with the manager's options as defaults."""
+    """Return a job that a user added, with the manager's options (``base``) as defaults."""
     return Job(
         spider=job.spider or base.spider,
         spider_args={**base.spider_args, **job.spider_args},
@@ -121,14 +124,14 @@ def laid_over(base: Job, job: Job) -> Job:
 
 
 def params_of(job: Job) -> dict[str, Any]:
-    """A job as hooks and predicates are given it: a copy, with the keys of ``FullJobParams``."""
+    """Return a copy of a job as hooks and predicates receive it, with the keys of ``FullJobParams``."""
     return {name: value for name, value in asdict(job).items() if value is not None}
 
 
 def retry_params(params: Mapping[str, Any], retry: int, key: str, override: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a job's next try (S-58, S-59); ``override`` is the answer of ``get_retry_override``."""
+    """Return the parameters of a job's next try (S-58, S-59). ``override``: the result of ``get_retry_override``."""
     if not isinstance(override, Mapping):
-        raise refusal("get_retry_override", override, "answer a dictionary of what is to change, or {}")
+        raise refusal("get_retry_override", override, "return a dictionary of the changed parameters, or {}")
     change = deepcopy(dict(override))
     made = deepcopy(dict(params))
     tags = [tag for tag in made.get("tags") or [] if not str(tag).startswith(RETRIED_FROM)]
@@ -141,8 +144,10 @@ def retry_params(params: Mapping[str, Any], retry: int, key: str, override: Mapp
 
 
 def retry_delay(first_s: float, factor: float, most_s: float, retry: int) -> float:
-    """Seconds to wait before this retry: the first delay, times the factor for each further one; at most ``most_s``,
-    and at most a year."""
+    """Return the seconds to wait before a retry.
+
+    The first delay is multiplied by the factor for each further retry. The result is at most ``most_s`` and a year.
+    """
     try:
         return min(first_s * factor ** (retry - 1), most_s, _DELAY_MAX_S)
     except OverflowError:
@@ -150,7 +155,7 @@ def retry_delay(first_s: float, factor: float, most_s: float, retry: int) -> flo
 
 
 def jobseq_of(tags: Iterable[str]) -> tuple[int, int] | None:
-    """Number and retry that a job's own tag says (S-57), where it has one."""
+    """Return the number and the retry from the ``JOBSEQ`` tag of a job (S-57); ``None``: it has no such tag."""
     for tag in tags:
         if found := _JOBSEQ.fullmatch(tag):
             return int(found[1]), int(found[2] or 0)
@@ -158,7 +163,7 @@ def jobseq_of(tags: Iterable[str]) -> tuple[int, int] | None:
 
 
 def child_tags(own: Iterable[str], given: Iterable[str], flow_id: str | None, name: str | None) -> list[str]:
-    """The tags of a job: its own, and those that the manager gives to all; sorted, each once (S-07)."""
+    """Return the tags of a job: its own tags and those of the manager, sorted and each once (S-07)."""
     tags = {*own, *given}
     if flow_id:
         tags.add(f"FLOW_ID={flow_id}")
@@ -168,7 +173,7 @@ def child_tags(own: Iterable[str], given: Iterable[str], flow_id: str | None, na
 
 
 def check_tag(field_name: str, tag: object) -> str:
-    """A tag that a run can have."""
+    """Return the tag. Raises ``InvalidRequest`` unless a run can have it."""
     check_text(field_name, tag, TAG_MAX, needed=True)
     return str(tag)
 
@@ -189,7 +194,7 @@ def _mapping(field_name: str, value: object) -> Mapping[str, Any]:
 
 
 def _texts(field_name: str, values: Mapping[Any, Any]) -> dict[str, str]:
-    """Texts by their names; ``None`` leaves a name out."""
+    """Return the values as texts, by name. A value ``None`` is left out."""
     texts = {}
     for name, value in values.items():
         if not isinstance(name, str) or not name:
@@ -201,14 +206,14 @@ def _texts(field_name: str, values: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def _check_text(field_name: str, text: str) -> str:
-    """A text that a process and a database can be given."""
+    """Return the text. Raises ``InvalidRequest`` unless every process and database accepts it."""
     if "\0" in text or (not text.isascii() and text != text.encode("utf-8", "replace").decode()):
-        raise refusal(field_name, text, "leave out the NUL character and halves of surrogate pairs")
+        raise refusal(field_name, text, "leave out NUL characters and lone surrogates")
     return text
 
 
 def _tags(tags: object, given: Sequence[str]) -> list[str]:
-    """The job's own tags, without those that its manager sets."""
+    """Return the job's own tags, without the tags that its manager sets."""
     if tags is None:
         return []
     if not isinstance(tags, list | tuple | set | frozenset):
@@ -230,15 +235,15 @@ def _project(project_id: object) -> str | None:
 
 
 def options_of(argv: Sequence[str]) -> dict[str, str]:
-    """Options of a command line and the word behind each, or the text behind its equals sign."""
-    apart = {name: value for name, value in pairwise(argv) if name.startswith("--")}
-    return apart | {
+    """Return the options of a command line with their values, which follow after a space or an equals sign."""
+    separate = {name: value for name, value in pairwise(argv) if name.startswith("--")}
+    return separate | {
         name: value for name, _, value in (word.partition("=") for word in argv if word.startswith("--")) if value
     }
 
 
 def _object(text: str | None) -> dict[str, str]:
-    """The texts of a JSON object on a command line; the class itself refuses what is none."""
+    """Return the values of a JSON object on a command line as texts. Invalid JSON gives none: the class refuses it."""
     try:
         found = json.loads(text or "{}")
         return {name: job_text(name, value) for name, value in found.items() if value is not None}

@@ -1,6 +1,4 @@
-"""Translation of Scrapy Cloud's terms into ours: spiders, projects, units and outcomes (docs/managers.md has the
-table).
-"""
+"""Translation of Scrapy Cloud's terms into ours: spiders, projects, units and outcomes (table in docs/managers.md)."""
 
 from __future__ import annotations
 
@@ -16,17 +14,17 @@ from crawler_lifecycle.domain.run import Resources, RunRequest, Trigger
 
 from .manager import FAILED_OUTCOMES, Job
 
-#: The range of units of a job.
+#: The bounds of a job's units.
 UNITS = Bound(1, 1000, "units", whole=True, or_none=True)
-#: Outcomes that no retry can better: a person stopped it, or it was never on the cluster.
+#: Outcomes that are not retried: a person stopped the run, or the scheduler service refused it.
 _FINAL_OUTCOMES = ("cancelled", "deploy_failed")
-#: Exit codes by which a crawler says the same: a bad configuration, a fatal error.
+#: Exit codes that are not retried: the crawler reports a bad configuration (4) or a fatal error (17).
 _FINAL_EXIT_CODES = (4, 17)
-#: Outcomes of our own by which a run is FAILED. A crawler that fails may add any word of its own.
+#: Our own outcomes of FAILED runs. A failed crawler may also report any other outcome.
 FAILED_HERE = frozenset(FAILED_OUTCOMES) | {
     *("lost", "evicted", "interrupted", "timed_out", "start_timeout", "deploy_failed", "banned", "partial")
 }
-#: Crawlers that an error names.
+#: The most crawlers that an error names.
 _NAMED_MAX = 5
 
 
@@ -42,8 +40,9 @@ class Cloud:
     """Number or alias of a project -> prefix of the names of its crawlers."""
 
     def resources(self, units: int | None) -> Resources:
-        """Return the resources for so many units; without units those of the crawler's entry. Raises
-        ``InvalidRequest``.
+        """Return the resources for so many units. Raises ``InvalidRequest``.
+
+        ``None``: empty resources, so those of the crawler's entry count.
         """
         if units is None:
             return Resources()
@@ -54,9 +53,10 @@ class Cloud:
             raise InvalidRequest(f"units: {units} of them are too many: {error}") from None
 
     def crawler(self, spider: str, project_id: str | None, catalogue: Iterable[CrawlerDefinition]) -> CrawlerDefinition:
-        """The crawler of that name, else the only crawler with that spider; within the project where one is named.
+        """Return the crawler with this name, or else the only crawler with this spider.
 
-        Raises ``InvalidRequest`` for an unknown project, and for a spider that no crawler or several crawlers have.
+        With a ``project_id`` only the crawlers of this project count. Raises ``InvalidRequest`` for an unknown project,
+        and for a spider that no crawler or several crawlers have.
         """
         prefix = self._prefix(project_id)
         mine = [one for one in catalogue if one.name.startswith(prefix)]
@@ -86,9 +86,9 @@ class Cloud:
 
 
 def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: Any) -> RunRequest:
-    """The request of a job's run, with the extra fields ``more``; every try to begin it has the same request.
+    """Return the request of a job's run, with the extra fields ``more``. It is the same for every try to begin the run.
 
-    ``crawler`` is the crawler of the job (``Cloud.crawler``). Raises ``InvalidRequest`` that names the wrong field.
+    ``crawler`` is the crawler of the job (``Cloud.crawler``). Raises ``InvalidRequest`` naming the wrong field.
     """
     args, settings, resources = dict(job.spider_args), dict(job.job_settings), cloud.resources(job.units)
     own = RunRequest(crawler.name, trigger=Trigger.API, args=args, settings=settings, resources=resources)
@@ -96,12 +96,12 @@ def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: A
 
 
 def never_retried(outcome: str | None, exit_codes: Iterable[int | None]) -> bool:
-    """Return whether no retry can better this end. ``exit_codes``: of the tasks of the run."""
+    """Return whether an end is never retried. ``exit_codes``: the exit codes of the run's tasks."""
     return outcome in _FINAL_OUTCOMES or any(code in _FINAL_EXIT_CODES for code in exit_codes)
 
 
 def _times(quantity: str | None, times: int) -> str | None:
-    """A multiple of a quantity of Kubernetes (``500m``, ``1.5Gi``), which was checked before."""
+    """Return a multiple of a valid Kubernetes quantity (``500m``, ``1.5Gi``)."""
     if quantity is None:
         return None
     number = quantity.rstrip("mkKMGTi")

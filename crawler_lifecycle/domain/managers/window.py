@@ -1,9 +1,9 @@
-"""The window of a crawl manager: which waiting job takes the next free slot, and why the others wait.
+"""The window of a crawl manager: it gives free slots to waiting jobs, and says why the others wait.
 
-A ``Window`` is one cycle. It begins with the facts, handles ends and additions, and gives out slots in the order of
-S-53: the first delayed job that may start, then the first queued one, then the source. A slot is reserved when it is
-given out, so caps also apply within a cycle (S-D6). Each job is considered at most once in a cycle: a refused job is
-considered again in the next one.
+A ``Window`` belongs to one cycle. It begins with the facts, handles ends and new jobs, and gives slots in the order of
+S-53: delayed jobs that may start, then queued jobs, then jobs of the source. A slot is in use as soon as it is given,
+so caps also apply within a cycle (S-D6). A cycle considers each job at most once. A refused job is considered again in
+the next cycle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import chain
 
 from .manager import CYCLE_PICKS, DELAYED_MAX, SCAN_MAX, Added, Ended, Facts, Job, JobState, Picked, Waiting
 
-#: Answers jobs in a waiting state behind a row, oldest first: (state, row, how many).
+#: Returns waiting jobs, oldest first. Its arguments: their state, the row id after which they come, the most jobs.
 Pool = Callable[[JobState, int, int], Sequence[Waiting]]
 _POOL_PAGE = 100
 
@@ -25,25 +25,25 @@ NOT_STARTED = "schedule_spider_with_jobargs answered None"
 
 
 class Later(Exception):
-    """A rule could not say whether a job may start: it waits, for the reason in the text."""
+    """A rule cannot decide yet whether a job may start. The text says why the job waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of the class for its window; each may raise ``Later``. Caps count live jobs; ``None``: no cap."""
+    """The rules of the class for slots. Each may raise ``Later``. Caps count live jobs; ``None``: no cap."""
 
     cap: float
     may_start: Callable[[Job], bool] = lambda job: True
-    """``can_schedule_job_with_params``."""
+    """The method ``can_schedule_job_with_params`` of the class."""
     spider_cap: Callable[[str], float | None] = lambda spider: None
     key_of: Callable[[Job], str | None] = lambda job: None
-    """The key under which a job is counted."""
+    """The key under which ``key_cap`` counts a job; ``None``: no key."""
     key_cap: Callable[[str], float | None] = lambda key: None
 
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts and lists that a hook may change: kept before it runs, so that one that raises is undone."""
+    """Counts and lists that a hook may change. They are saved before a hook runs, and restored if the hook raises."""
 
     next_seq: int
     live: int = 0
@@ -59,16 +59,16 @@ class _Tally:
 
 
 class Window:
-    """Slots of one cycle. ``pool`` answers the rows that waited when the cycle began."""
+    """The slots of one cycle. ``pool`` returns the rows that waited at the beginning of the cycle."""
 
     def __init__(self, facts: Facts, pool: Pool) -> None:
         self.facts = facts
         self.delayed: list[int] = []
-        """Rows of the source that may not start yet."""
+        """Ids of rows of the source that may not start yet."""
         self.refused: Counter[str] = Counter()
-        """Jobs that had to wait although a slot was free, by the reason."""
+        """The number of jobs that could not use a free slot, by reason."""
         self.due_at: float | None = None
-        """Epoch seconds at which the next postponed job may start."""
+        """The time at which the next postponed job may start, in seconds since 1970."""
         self.delayed_full = False
         """True when the source waits because too many of its jobs are delayed."""
         self._pool = pool
@@ -77,16 +77,16 @@ class Window:
             self._count(ended.live.job.spider, ended.live.cap_key, 1)
         self._refs, self._handled = 0, 0
         self.reserved: dict[int, tuple[str, str | None]] = {}
-        """Spider and key of jobs that hold a slot and are not picked yet."""
+        """Spider and key of the jobs that have a slot and are not picked yet, by item id."""
         self._delayed_spiders: Counter[str] = Counter(facts.delayed_by_spider)
         self._delayed_rows = facts.delayed
         self._line: Iterator[tuple[Waiting, str | None]] | None = None
 
-    # --- counts, which the class may ask for too ---------------------------------------------------------------------
+    # --- counts, which the class may also read ------------------------------------------------------------------------
 
     @property
     def live(self) -> int:
-        """Number of jobs that hold a slot, including unhandled ends and reserved slots."""
+        """The number of jobs that use a slot, including unhandled ends and reserved slots."""
         return self._now.live
 
     @property
@@ -107,12 +107,12 @@ class Window:
 
     @property
     def waiting(self) -> int:
-        """Jobs on record that were not picked."""
+        """The number of stored and new jobs that were not picked."""
         facts = self.facts
         return facts.delayed + facts.queued + facts.buffered + len(self._now.added) - len(self._now.picked)
 
     def free(self, cap: float) -> int:
-        """Slots that are free under this cap of the class; a cap that a person set goes before it."""
+        """Return the number of free slots. ``cap`` is that of the class; a cap that a person set replaces it."""
         if self.facts.paused:
             return 0
         most = cap if self.facts.cap is None else self.facts.cap
@@ -121,22 +121,22 @@ class Window:
     # --- ends and additions ------------------------------------------------------------------------------------------
 
     def ended(self, ended: Ended) -> None:
-        """The job of this end does not hold its slot any more."""
+        """Release the slot of an ended job."""
         self._handled += 1
         self._count(ended.live.job.spider, ended.live.cap_key, -1)
 
     def add(self, added: Added) -> Added:
-        """A new job, at the end of the queue; it gets its reference here."""
+        """Append a new job to the queue. Return it with its reference number."""
         self._refs -= 1
         added = replace(added, ref=self._refs)
         self._now.added.append(added)
         return added
 
     def carry(self, before: Window, known: Collection[str]) -> None:
-        """Add what was added to a window that came before, with the numbers that it gave.
+        """Take over the new jobs of an earlier window, and its numbers.
 
-        ``known``: identities of jobs that came meanwhile. A job that was scheduled with one of them stays a separate
-        job.
+        ``known``: identities of jobs that were stored meanwhile. A job with such an identity is left out unless it
+        already has a number; then it stays a separate job.
         """
         for added in before.added:
             if added.job.identity not in known:
@@ -146,7 +146,7 @@ class Window:
         self._now.next_seq = max(self._now.next_seq, before._now.next_seq)
 
     def number(self) -> int:
-        """The next number; asking uses it up."""
+        """Return the next number. Each call uses one number."""
         self._now.next_seq += 1
         return self._now.next_seq - 1
 
@@ -161,9 +161,9 @@ class Window:
     # --- slots -------------------------------------------------------------------------------------------------------
 
     def reserve(self, rules: Rules) -> Waiting | None:
-        """The next job that may start; it holds a slot from now on, until the caller picks or releases it.
+        """Return the next job that may start, and reserve a slot for it; ``None``: no slot is free or no job may start.
 
-        ``None``: no slot is free, or no job may start.
+        The caller has to pick or release the job.
         """
         if self.free(rules.cap) < 1:
             return None
@@ -175,21 +175,21 @@ class Window:
         return None
 
     def hold_for(self, spider: str) -> None:
-        """A job of another manager holds a slot of this one."""
+        """Count a job of another manager that uses a slot of this one."""
         self._count(spider, None, 1)
 
     def hold(self, waiting: Waiting, cap_key: str | None) -> None:
-        """This job holds a slot now. It is to be picked or released."""
+        """Reserve a slot for a job. The caller has to pick or release the job."""
         self.reserved[waiting.item_id] = waiting.job.spider, cap_key
         self._count(waiting.job.spider, cap_key, 1)
 
     def release(self, waiting: Waiting) -> None:
-        """The class did not start it after all: it waits as before, and no number is used up (S-D12)."""
+        """Release the slot of a job that the class did not start. It waits as before and uses no number (S-D12)."""
         self._count(*self.reserved.pop(waiting.item_id), -1)
         self.refused[NOT_STARTED] += 1
 
     def pick(self, waiting: Waiting, seq: int, job: Job) -> Picked:
-        """The reserved job starts with this number, as ``job`` says."""
+        """Pick a reserved job: it starts with this number and the parameters of ``job``."""
         spider, cap_key = self.reserved.pop(waiting.item_id)
         if spider != job.spider:
             self._now.spiders[spider] -= 1
@@ -205,7 +205,7 @@ class Window:
             self._now.keys[cap_key] += by
 
     def _in_order(self, rules: Rules) -> Iterator[tuple[Waiting, str | None]]:
-        """Every job that may start, with its key, in the order of S-53."""
+        """Yield every job that may start, with its key, in the order of S-53."""
         for waiting in self._rows(JobState.DELAYED, DELAYED_MAX):
             if (slot := self._slot(waiting, rules)) is not None:
                 self._delayed_rows -= 1
@@ -235,14 +235,14 @@ class Window:
             last, seen = rows[-1].item_id, seen + len(rows)
 
     def _new(self) -> Iterator[Waiting]:
-        """Jobs that were added in this cycle."""
+        """Yield the jobs that were added in this cycle and have no slot."""
         started = {picked.item_id for picked in self._now.picked} | set(self.reserved)
         for new in list(self._now.added):
             if new.ref not in started:
                 yield Waiting(new.ref, new.job, new.seq, new.retry, new.retry_of, new.not_before)
 
     def _slot(self, waiting: Waiting, rules: Rules) -> tuple[Waiting, str | None] | None:
-        """The job and its key, when it may start now."""
+        """Return the job and its key if the job may start now; else ``None``."""
         try:
             key = rules.key_of(waiting.job)
             reason = self._reason(waiting, key, rules)
@@ -254,7 +254,7 @@ class Window:
         return None
 
     def _reason(self, waiting: Waiting, key: str | None, rules: Rules) -> str | None:
-        """Return why a job may not start although a slot is free."""
+        """Return the reason why a job may not start although a slot is free; ``None``: it may start."""
         if waiting.not_before is not None and waiting.not_before > self.facts.now:
             self.due_at = min(self.due_at or waiting.not_before, waiting.not_before)
             return NOT_DUE
@@ -272,11 +272,11 @@ class Window:
 
     @property
     def over(self) -> bool:
-        """Return whether nothing is left to do: no job lives or waits, and the source has no more (S-61, S-D4)."""
+        """Return whether the work is done: no job is live or waits, and the source has no more (S-61, S-D4)."""
         return not self._now.live and not self.waiting and self.facts.exhausted
 
     def again_s(self, cap: float) -> float | None:
-        """Seconds until the next cycle at the latest, as far as the window knows."""
+        """Return the longest wait until the next cycle, in seconds; ``None``: until something happens."""
         if (self.facts.more_ended and self._handled) or len(self._now.picked) >= CYCLE_PICKS:
             return 0.0
         went_on = bool(self._now.picked or self.delayed)
@@ -285,7 +285,7 @@ class Window:
         return None if self.due_at is None else max(0.0, self.due_at - self.facts.now)
 
     def sentence(self, cap: float) -> str | None:
-        """Return why no further job was picked; ``None`` when there is nothing to wait for."""
+        """Return a sentence that says why no further job was picked; ``None``: there is nothing to wait for."""
         facts, live = self.facts, self._now.live
         if facts.source_error is not None:
             return f"the source has stopped: {facts.source_error}"

@@ -1,1 +1,1 @@
-"""Schedules: their due times, and the decision about each of them."""
+"""Schedules: their due times, and the decision about each due time."""

@@ -1,4 +1,4 @@
-"""Five cron fields as in crontab, and the days on which a clock change matters."""
+"""Cron expressions with five fields, as in crontab, and the days on which a clock change affects them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from crawler_lifecycle.domain.bounds import refusal
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-#: Days of each month, in the longest year.
+#: The number of days of each month in a leap year.
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _PART = re.compile(r"(?P<first>\*|[a-z0-9]+)(?:-(?P<last>[a-z0-9]+))?(?:/(?P<step>[0-9]{1,4}))?")
 _FIVE = "give five fields (minute hour day month weekday), such as 30 2 * * MON-FRI"
 CRON_MAX = 200
-#: Files beside the time zones of a machine that are no zones: the local clock, the unknown zone, zones with leap
+#: Names of files in a machine's time zone folder that we refuse: the local clock, the unknown zone, zones with leap
 #: seconds.
 _OF_THE_MACHINE = re.compile(r"localtime$|posixrules$|Factory$|posix/|right/")
 
@@ -44,7 +44,7 @@ class Calendar:
 
 
 class Oddity(StrEnum):
-    """The effect on a due time of a clock that is set."""
+    """The effect of a clock change on a due time."""
 
     SKIPPED = "skipped"
     TWICE = "twice"
@@ -57,13 +57,14 @@ class OddDay:
     day: date
     oddity: Oddity
     local_time: str
-    """The first such time, ``HH:MM``."""
+    """The first such local time of the day, ``HH:MM``."""
 
 
 def read_cron(text: str) -> list[Calendar]:
-    """The calendars of a cron expression; a time is due when one of them matches.
+    """Return the calendars of a cron expression. A time is due when one of them matches.
 
-    If both day and weekday are restricted there are two, as in crontab: either may match. Raises ``InvalidRequest``.
+    If both day and weekday are restricted, there are two calendars: as in crontab, either may match. Raises
+    ``InvalidRequest``.
     """
     if len(text) > CRON_MAX:
         raise refusal("cron", text, f"give at most {CRON_MAX} characters")
@@ -105,9 +106,9 @@ def _field(cron: str, name: str, text: str, least: int, most: int, words: Sequen
             open_end = most if match["step"] else first
             last = _value(cron, name, match["last"], least, most, words) if match["last"] else open_end
             if words is _WEEKDAYS and match["last"] == "sun":
-                last = 7  # at the end of a range it ends the week
+                last = 7  # FRI-SUN: Sunday is the last day of the week here
         if step < 1 or last < first:
-            raise refusal("cron", cron, f"{part!r} is no {name}: a range goes upwards, in steps of at least 1")
+            raise refusal("cron", cron, f"{part!r} is no {name}: a range must go upwards, in steps of at least 1")
         found |= set(range(first, last + 1, step))
     return tuple(sorted(found))
 
@@ -123,29 +124,32 @@ def _value(cron: str, name: str, text: str, least: int, most: int, words: Sequen
 
 
 def smallest_gap_s(calendars: Sequence[Calendar]) -> int:
-    """A lower bound of the seconds between two due times, on days without a clock change."""
+    """Return a lower bound of the seconds between two due times. Clock changes are ignored."""
     times = sorted({hour * 60 + minute for one in calendars for hour in one.hours for minute in one.minutes})
     gaps = [b - a for a, b in itertools.pairwise(times)]
     return 60 * min([*gaps, 24 * 60 + times[0] - times[-1]])
 
 
 def read_zone(name: str) -> ZoneInfo:
-    """The IANA zone. Raises ``InvalidRequest``."""
+    """Return the IANA zone of this name. Raises ``InvalidRequest``."""
     try:
         if not _OF_THE_MACHINE.match(name):
-            # Invalid names of zones may be folders or other files, which raise errors of files.
+            # An invalid name may be a folder or another file: ``ZoneInfo`` then raises an ``OSError``.
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         pass
-    raise refusal("time_zone", name, "give a zone of the IANA database, such as Europe/Berlin; UTC is always there")
+    raise refusal("time_zone", name, "give a zone of the IANA database, such as Europe/Berlin; UTC always exists")
 
 
 def due_minutes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[datetime]:
-    """Each minute after ``after``, up to ``until``, whose local time matches, in UTC: once for each occurrence."""
+    """Yield, in UTC, each minute after ``after`` and up to ``until`` whose local time matches.
+
+    A local time that occurs twice gives two minutes.
+    """
     at = after.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
     while at <= until:
         local = at.astimezone(zone)
-        quarter = at + timedelta(minutes=15 - local.minute % 15)  # clocks are set at full quarters
+        quarter = at + timedelta(minutes=15 - local.minute % 15)  # clocks change at full quarters of an hour
         if not any(one.has_day(local.date()) for one in calendars):
             midnight = at + timedelta(minutes=24 * 60 - 60 * local.hour - local.minute)
             at = midnight if midnight.astimezone(zone).utcoffset() == local.utcoffset() else quarter
@@ -159,7 +163,10 @@ def due_minutes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, 
 
 
 def in_utc(calendars: Sequence[Calendar], zone: ZoneInfo, year: int) -> list[Calendar]:
-    """Calendars of UTC that contain every time of these, whatever the offset of the zone; and some more."""
+    """Return calendars in UTC that contain every time of these calendars in the zone.
+
+    They also contain some other times.
+    """
     found: dict[Calendar, None] = {}
     for offset in _offsets(zone, year):
         for one in calendars:
@@ -178,7 +185,7 @@ def in_utc(calendars: Sequence[Calendar], zone: ZoneInfo, year: int) -> list[Cal
 
 @functools.lru_cache(maxsize=256)
 def _offsets(zone: ZoneInfo, year: int) -> tuple[int, ...]:
-    """The offsets of a zone, in minutes, from the year before to the one after the next."""
+    """Return the UTC offsets of a zone, in minutes, from the year before ``year`` to two years after it."""
     at, found = datetime(year - 1, 1, 1, tzinfo=UTC), set()
     while at.year <= year + 2:
         offset = at.astimezone(zone).utcoffset()
@@ -189,7 +196,7 @@ def _offsets(zone: ZoneInfo, year: int) -> tuple[int, ...]:
 
 
 def odd_days(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, days: int = 366) -> list[OddDay]:
-    """The days on which a clock change makes a due time be skipped, or occur twice."""
+    """Return the days on which a clock change skips a due time or repeats it."""
     found: dict[tuple[date, Oddity], OddDay] = {}
     midnight = datetime.combine(after.astimezone(zone).date(), time(), zone)
     for _ in range(days):
@@ -198,7 +205,7 @@ def odd_days(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, day
             continue
         for minute in range(24 * 60):
             local = at + timedelta(minutes=minute)
-            # A clock that is put back shows times twice; a clock that is put forward skips times.
+            # When clocks go back, local times occur twice. When clocks go forward, local times are skipped.
             times = {local.replace(fold=fold).astimezone(UTC) for fold in (0, 1)}
             if len(times) == 2 and any(one.has(local) for one in calendars):
                 back = all(one.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None) for one in times)

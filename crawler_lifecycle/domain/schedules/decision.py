@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from .definition import Overlap
 
-#: Seconds late from which a due time is caught up, and does not just wait for a worker that is slow.
+#: A due time that is later than this, in seconds, counts as caught up. A smaller delay is normal for a slow worker.
 CAUGHT_UP_S = 60.0
 
 
@@ -23,7 +23,7 @@ class Decision(StrEnum):
 
     @property
     def begins(self) -> bool:
-        """Return whether something was begun, or will be."""
+        """Return whether this decision begins the target, now or later."""
         return self in (Decision.STARTED, Decision.QUEUED)
 
 
@@ -37,40 +37,43 @@ class Circumstances:
     """Seconds by which it may be late: the catch-up window and the jitter."""
     overlap: Overlap
     previous_live: bool
-    """True when the previous target has no verdict yet."""
+    """True when the target of the previous due time has no verdict yet."""
     paused: str | None = None
     """The reason why the schedule is paused."""
     next_due: str | None = None
-    """The following due time, if it has also passed."""
+    """The next due time, if it has also passed."""
     asked: bool = False
     """True when a person requested this due time: it is never too late, and a pause does not hold it back."""
 
 
 def decide(c: Circumstances) -> tuple[Decision, str | None]:
-    """The decision, and its reason unless it is ``started``: a sentence that stays true later."""
+    """Return the decision and its reason: a sentence that stays true later. ``started`` has no reason."""
     if c.paused is not None and not c.asked:
         return Decision.PAUSED, c.paused
     if c.late_s > c.allowed_s and not c.asked:
-        why = f"it came {c.late_s:.0f} s late, and at most {c.allowed_s:g} s are caught up"
+        why = f"it was {c.late_s:.0f} s late, and at most {c.allowed_s:g} s are allowed (catch_up_s)"
         return Decision.MISSED, f"{why}; Backfill begins it (crawlctl schedule backfill)"
     if c.overlap is Overlap.STOP_PREVIOUS and c.next_due is not None and not c.asked:
         return Decision.SKIPPED_OVERLAP, gave_way(c.next_due)
     if not c.previous_live or c.overlap is Overlap.ALLOW:
         return Decision.STARTED, None
     if c.overlap is Overlap.SKIP:
-        return Decision.SKIPPED_OVERLAP, "what the previous due time began had no verdict when it came"
+        return Decision.SKIPPED_OVERLAP, "the target of the previous due time had no verdict then"
     if c.overlap is Overlap.QUEUE:
-        return Decision.QUEUED, "it was queued behind what the previous due time began"
-    return Decision.QUEUED, "it was queued: what the previous due time began had to be stopped first"
+        return Decision.QUEUED, "it was queued behind the target of the previous due time"
+    return Decision.QUEUED, "it was queued, because the target of the previous due time had to be stopped first"
 
 
 def gave_way(next_due: str) -> str:
-    """Return why a due time does not begin a target that would be stopped at once."""
-    return f"it was due again, at {next_due}, before this had begun (overlap: stop_previous)"
+    """Return the reason why a due time begins nothing: the next due time would stop its target at once."""
+    return f"it was due again, at {next_due}, before its target had begun (overlap: stop_previous)"
 
 
 def too_many_failures(verdicts: list[bool], most: int | None) -> str | None:
-    """Return why a schedule pauses itself: ``verdicts`` says of each begun target, newest first, whether it failed."""
+    """Return the reason why a schedule pauses itself; ``None``: it does not.
+
+    ``verdicts``: one entry for each begun target, newest first; true: it failed.
+    """
     if most is None or len(verdicts) < most or not all(verdicts[:most]):
         return None
-    return f"the last {most} failed (pause_after_failures); Resume lets it go on (crawlctl schedule resume)"
+    return f"the last {most} targets failed (pause_after_failures); Resume starts it again (crawlctl schedule resume)"

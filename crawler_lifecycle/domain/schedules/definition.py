@@ -16,24 +16,24 @@ from crawler_lifecycle.domain.names import NAME_OF_FORM
 
 from .calendar import Calendar, OddDay, due_minutes, in_utc, odd_days, read_cron, read_zone, smallest_gap_s
 
-#: With the due time it is the id of a request, which has 120 characters.
+#: The request id contains the name and the due time, and has at most 120 characters.
 NAME_MAX = 80
 SCHEDULE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 _DUE_REQUEST = re.compile(
     rf"schedule/({SCHEDULE_NAME.pattern})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9:]{{8}}Z", re.ASCII
 )
 EXCLUDED_MAX = 366
-#: Quarters of an hour that a clock is from UTC at most.
+#: The largest UTC offset of a zone, in quarters of an hour.
 _QUARTERS = 4 * 15
 #: The most bytes of JSON of a schedule's target.
 TARGET_BYTES = 128 * 1024
-#: Numbers of a schedule. Temporal takes no smaller time to catch up.
+#: Bounds of a schedule's numbers. Temporal accepts no catch-up window below 10 s.
 LIMITS: Mapping[str, Bound] = {
     "every_s": Bound(10, YEAR_S, "seconds", whole=True, or_none=True),
     "offset_s": Bound(0, YEAR_S, "seconds", whole=True),
     "jitter_s": Bound(0, DAY_S, "seconds", whole=True),
     "catch_up_s": Bound(10, YEAR_S, "seconds", whole=True),
-    "pause_after_failures": Bound(1, 1000, whole=True, or_none=True, cure=", or leave it out to go on for ever"),
+    "pause_after_failures": Bound(1, 1000, whole=True, or_none=True, cure=", or leave it out for no limit"),
 }
 
 
@@ -54,7 +54,7 @@ class TargetKind(StrEnum):
     GRAPH = "graph"
 
 
-#: Fields that the due time sets, and that the author of the schedule may not set.
+#: Fields of a target that each due time sets. The author of the schedule may not set them.
 OF_THE_DUE_TIME: Mapping[TargetKind, tuple[str, ...]] = {
     TargetKind.RUN: ("trigger", "due_at", "request_id", "run_id", "rerun", "parent"),
     TargetKind.MANAGER: ("flow_id", "request_id", "parent"),
@@ -66,8 +66,8 @@ OF_THE_DUE_TIME: Mapping[TargetKind, tuple[str, ...]] = {
 class ScheduleSpec:
     """The definition of a schedule. Raises ``InvalidRequest`` naming the field, the value and the cure.
 
-    Exactly one of ``run`` (a ``RunRequest``), ``manager`` (as in a graph's step) and ``graph`` (as a graph is sent);
-    and exactly one of ``cron`` and ``every_s``.
+    It has exactly one target: ``run`` (a ``RunRequest``), ``manager`` (as in a graph's step) or ``graph`` (as a graph
+    is sent). It has exactly one of ``cron`` and ``every_s``.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
@@ -83,10 +83,10 @@ class ScheduleSpec:
     start_at: datetime | None = None
     end_at: datetime | None = None
     excluded: list[str] = field(default_factory=list)
-    """Dates of the zone, ``2026-12-24``, on which nothing is due."""
+    """Local dates, such as ``2026-12-24``, on which nothing is due."""
     overlap: Overlap = Overlap.SKIP
     catch_up_s: int = 600
-    """Seconds by which a due time may be late and still begin its target."""
+    """The catch-up window in seconds: a due time that is later than this does not begin its target."""
     pause_after_failures: int | None = None
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class ScheduleSpec:
 
     @classmethod
     def read(cls, definition: Mapping[str, Any]) -> ScheduleSpec:
-        """The spec of a stored definition, as ``document`` wrote it. Raises ``InvalidRequest``."""
+        """Read a stored definition, as ``document`` writes it. Raises ``InvalidRequest``."""
         values = dict(definition)
         for name in ("start_at", "end_at"):
             if values.get(name) is not None:
@@ -133,7 +133,7 @@ class ScheduleSpec:
         return sorted({date.fromisoformat(text) for text in self.excluded})
 
     def odd_days(self, after: datetime) -> list[OddDay]:
-        """Days of the coming year on which a due time is skipped, or comes twice."""
+        """Return the days of the coming year on which a clock change skips a due time or repeats it."""
         found = odd_days(self.calendars(), read_zone(self.time_zone), max(after, self.start_at or after))
         end = None if self.end_at is None else self.end_at.astimezone(read_zone(self.time_zone)).date()
         off = self.excluded_days()
@@ -151,9 +151,10 @@ class ScheduleSpec:
         return not (at.second or at.microsecond) and any(one.has(local) for one in self.calendars())
 
     def due_times(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Due times after ``after``, up to ``until``, in UTC and in order.
+        """Return the due times after ``after`` and up to ``until``, in UTC and in order.
 
-        Temporal is not asked: when a clock is put back, it skips times east of Greenwich, and fires at wrong ones.
+        They do not come from Temporal. When clocks go back, Temporal skips times in zones east of Greenwich, and fires
+        at wrong times.
         """
         off, zone = set(self.excluded_days()), read_zone(self.time_zone)
         until = until if self.end_at is None else min(until, self.end_at)
@@ -172,12 +173,13 @@ class ScheduleSpec:
             number += 1
 
     def firing(self, now: datetime) -> list[Calendar]:
-        """Calendars of UTC at which Temporal fires: at every due time, and at some other times."""
+        """Return the calendars, in UTC, at which Temporal fires: at every due time and at some other times."""
         return in_utc(self.calendars(), read_zone(self.time_zone), now.year)
 
     def fires(self, at: datetime) -> bool:
-        """Return whether Temporal may fire then by itself, by any rules of the zone: at other times a person triggered
-        it.
+        """Return whether Temporal may fire by itself at this time, whatever the rules of the zone are.
+
+        At other times a person triggered the schedule.
         """
         if self.every_s is not None:
             return (at.timestamp() - self.offset_s) % self.every_s == 0
@@ -188,7 +190,7 @@ class ScheduleSpec:
     def _check_target(self) -> None:
         given = [kind for kind in TargetKind if getattr(self, kind) is not None]
         if len(given) != 1:
-            raise InvalidRequest("run: give exactly one of run, manager and graph: what the schedule begins")
+            raise InvalidRequest("run: give exactly one of run, manager and graph as the target")
         check_own(self.kind, self.target)
         size = len(json.dumps(self.target))
         if size > TARGET_BYTES:
@@ -200,7 +202,7 @@ class ScheduleSpec:
         read_zone(self.time_zone)
         gap = self.every_s if self.every_s is not None else smallest_gap_s(self.calendars())
         if self.offset_s and (self.every_s is None or self.offset_s >= self.every_s):
-            raise refusal("offset_s", self.offset_s, "it goes with every_s, and is smaller")
+            raise refusal("offset_s", self.offset_s, "give it only with every_s, and smaller than every_s")
         if self.jitter_s >= gap:
             raise refusal("jitter_s", self.jitter_s, f"give less than the {gap} s between two due times")
         for name in ("start_at", "end_at"):
@@ -219,64 +221,62 @@ class ScheduleSpec:
 
 
 def kind_of(definition: Mapping[str, Any]) -> TargetKind:
-    """Return the target of a stored definition, even if the rest of it is unreadable."""
+    """Return the kind of target of a stored definition, even if the rest of the definition is unreadable."""
     return next((kind for kind in TargetKind if definition.get(kind) is not None), TargetKind.RUN)
 
 
 def check_own(kind: TargetKind, given: Container[str]) -> None:
-    """Raise ``InvalidRequest`` where the target has a field that the due time sets."""
+    """Raise ``InvalidRequest`` if the target has a field that each due time sets."""
     for name in OF_THE_DUE_TIME[kind]:
         if name in given:
             raise InvalidRequest(f"{kind}.{name}: leave it out; each due time has its own")
 
 
 def check_schedule_name(name: str) -> None:
-    """Raise ``InvalidRequest`` for what is no name of a schedule."""
+    """Raise ``InvalidRequest`` unless the text may be the name of a schedule."""
     if not SCHEDULE_NAME.fullmatch(name):
-        raise refusal("name", name, f"give at most {NAME_MAX} letters, digits and _ . -; the first one no sign")
+        raise refusal("name", name, f"give at most {NAME_MAX} letters, digits and _ . -; begin with a letter or digit")
     if name == NAME_OF_FORM:
-        raise refusal("name", name, f"/schedules/{NAME_OF_FORM} is the form that makes one; give another name")
+        raise refusal("name", name, f"/schedules/{NAME_OF_FORM} is the page of the form; give another name")
 
 
 def due_text(due_at: datetime) -> str:
-    """A due time as ids have it: UTC, whole seconds."""
+    """Return a due time as ids contain it: in UTC and whole seconds."""
     return f"{due_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def due_request_id(name: str, due_at: datetime) -> str:
-    """The id of the request of a due time: the same for every try to begin it."""
+    """Return the request id of a due time. Every try to begin its target has the same id."""
     return f"schedule/{name}/{due_text(due_at)}"
 
 
 def schedule_of(request_id: str) -> str | None:
-    """The schedule whose due time made the request of this id; ``None`` for any other request."""
+    """Return the name of the schedule in a request id; ``None``: no due time made this request."""
     found = _DUE_REQUEST.fullmatch(request_id)
     return found[1] if found else None
 
 
 def due_workflow_id(name: str, due_at: datetime | None = None) -> str:
-    """The id of the workflow of a due time; without one the prefix to which Temporal, which fires it, adds the due
-    time.
-    """
+    """Return the workflow id of a due time. Without ``due_at``: the prefix, to which Temporal adds the due time."""
     return f"crawl-due/{name}" + ("" if due_at is None else f"-{due_text(due_at)}")
 
 
 def due_of_workflow(workflow_id: str) -> tuple[str, datetime]:
-    """The schedule and the due time of such an id."""
+    """Return the schedule and the due time of an id that ``due_workflow_id`` returned."""
     name, due_at = workflow_id.partition("/")[2][:-21], workflow_id[-20:]
     return name, datetime.fromisoformat(due_at)
 
 
 def due_flow_id(name: str, due_at: datetime) -> str:
-    """The flow id of the manager that a due time begins, whatever its name."""
+    """Return the flow id of the manager that a due time begins."""
     return f"{name}.{due_text(due_at)}"
 
 
 def due_graph_key(name: str, due_at: datetime) -> str:
-    """The key of the graph that a due time begins."""
+    """Return the key of the graph that a due time begins."""
     return f"schedule.{name}.{due_text(due_at)}"
 
 
 def temporal_schedule_id(name: str) -> str:
-    """The id of the Temporal Schedule that fires."""
+    """Return the id of the Temporal Schedule of this schedule."""
     return f"crawl-schedule/{name}"

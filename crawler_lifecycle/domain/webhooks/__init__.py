@@ -1,1 +1,1 @@
-"""Webhooks: which events they get, how these are signed, and which addresses are allowed."""
+"""Webhooks: their definition, the signatures of deliveries, and the allowed addresses."""

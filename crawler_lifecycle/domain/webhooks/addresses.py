@@ -1,4 +1,4 @@
-"""Allowed addresses of webhooks: those of the public internet, and those of the settings."""
+"""The allowed addresses of webhooks: those of the public internet, and those in the settings."""
 
 from __future__ import annotations
 
@@ -17,38 +17,40 @@ from .definition import NUMBER, WebhookSpec
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: Addresses of the public internet by which machines of clouds reach private services.
+#: Public addresses at which a cloud offers private services to its machines.
 _INNER = (ipaddress.ip_network("168.63.129.16/32"),)
-#: Of no public network by IANA's registries, and yet global to some of the Pythons that we run on.
+#: Networks that are not public by IANA's registries, but that some supported Python versions call global.
 _SPECIAL = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "2002::/16", "3fff::/20")))
-#: All that IPv6 has given out for the public internet.
+#: The network of all public IPv6 addresses.
 _PUBLIC6 = ipaddress.ip_network("2000::/3")
-#: Networks whose addresses contain another address in their last 32 bits, where they lead to.
+#: The network of NAT64: the last 32 bits of such an address are the IPv4 address that is called.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-#: Bits before the last 32 of an address in any network that mean the same (ISATAP).
+#: ISATAP: with these 32 bits before them, the last 32 bits of an IPv6 address are an IPv4 address.
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
-#: Names that no name server of the public internet may know (RFC 6761, 6762, 8375; ICANN keeps .internal for this).
+#: Names that exist only in private networks (RFC 6761, 6762, 8375; ICANN reserves .internal for this).
 _INNER_NAME = re.compile(r"[^.]+|(.+\.)?(localhost|local|internal|home\.arpa|svc|lan|intranet|corp|home)")
 _SETTING = "LIFECYCLE_WEBHOOKS__"
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookRules:
-    """The rules of an installation for its webhooks. The same rules check a definition when it is made and at each
-    delivery, which also checks each address of its name.
+    """The rules of an installation for its webhooks.
+
+    They check a definition when it is made, and again at each delivery. A delivery also checks each address to which
+    the host name resolves.
     """
 
     networks: Sequence[Network] = ()
-    """Hosts or networks that may be called without further checks."""
+    """Networks that may be called without further checks."""
     loopback: bool = False
-    """True when this machine may be called, and by http: a developer's."""
+    """True on a developer's machine: webhooks may call this machine itself, also by http."""
     env_prefix: str = OF_WEBHOOKS
-    """The beginning of the variables that hold secrets."""
+    """The prefix of the variables with secrets."""
 
     def check(self, spec: WebhookSpec) -> None:
-        """Refuse forbidden addresses that need no name server, and secrets that are not for webhooks.
+        """Raise ``InvalidRequest`` for a forbidden address, and for secrets that are not for webhooks.
 
-        Raises ``InvalidRequest``.
+        Names are not resolved here.
         """
         parts = urlsplit(spec.url)
         host = (parts.hostname or "").removesuffix(".")
@@ -58,27 +60,27 @@ class WebhookRules:
         if NUMBER.fullmatch(host):
             self.check_address(host, host)
         elif _INNER_NAME.fullmatch(host.lower()) and not here and not self.networks:
-            raise _refusal(host, "it is a name of an inner network")
+            raise _refusal(host, "it is a name of a private network")
         for one in spec.secrets:
             check_variable("secrets", one, self.env_prefix, f"{_SETTING}ENV_PREFIX")
 
     def check_address(self, host: str, address: str) -> None:
-        """Refuse an address of this host that may not be called. Raises ``InvalidRequest``."""
+        """Raise ``InvalidRequest`` if this address of the host may not be called."""
         why = refused(address, self.networks, loopback=self.loopback)
         if why is not None:
             raise _refusal(host, why)
 
 
 def refused(text: str, networks: Sequence[Network] = (), *, loopback: bool = False) -> str | None:
-    """Return why this address may not be called;
+    """Return the reason why this address may not be called; ``None``: it may.
 
-    ``None``: it may. ``networks`` are always allowed, ``loopback`` on a developer's machine.
+    ``networks``: addresses that are always allowed. ``loopback``: this machine itself may be called.
     """
     try:
         given = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return f"{text!r:.80} is no address"
-    for address in (given, *_held(given)):
+    for address in (given, *_inner(given)):
         if any(address.version == one.version and address in one for one in networks):
             continue
         if loopback and address.is_loopback:
@@ -94,27 +96,27 @@ def _refusal(host: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"url: {host} may not be called: {why}; {cure}")
 
 
-def _held(address: Address) -> list[Address]:
-    """The addresses that are contained in this one."""
+def _inner(address: Address) -> list[Address]:
+    """Return the IPv4 addresses that this address contains."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
-    held = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
     if address in _NAT64 or int(address) >> 32 & 0xFFFFFFFF in _ISATAP:
-        held.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return [one for one in held if one is not None]
+        inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [one for one in inner if one is not None]
 
 
 def _kind(address: Address) -> str | None:
     if address.is_loopback:
-        return "of this machine itself"
+        return "an address of this machine"
     if address.is_link_local:
         return "link-local, where clouds keep metadata of machines"
     if address.is_multicast:
-        return "for many receivers"
+        return "a multicast address"
     if any(address.version == one.version and address in one for one in _INNER):
-        return "of a cloud's own services"
+        return "an address of a cloud's own services"
     if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address in _NAT64):
-        return None  # the address inside decides
+        return None  # the IPv4 address in it decides
     special = any(address.version == one.version and address in one for one in _SPECIAL)
     public = address.is_global and not special and (address.version == 4 or address in _PUBLIC6)
-    return None if public else "private, or of no network"
+    return None if public else "private or reserved"

@@ -1,4 +1,4 @@
-"""The definition of a webhook: its address, its events, and the secrets that sign them."""
+"""The definition of a webhook: its address, its events, and the secrets for their signatures."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST, NAME
 NAME_MAX = 80
 WEBHOOK_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 URL_MAX = 2000
-#: Values of one filter, and characters of each.
+#: The most values of one filter, and the most characters of a value.
 VALUES_MAX, VALUE_MAX = 100, 200
-#: The most webhooks that an installation may allow (``bounds.MOST`` is the default); so many rows are read.
+#: The most webhooks that an installation may allow, and the most rows that are read. ``bounds.MOST`` has the default.
 WEBHOOKS_MAX = 1_000
-#: Seconds of failed deliveries after which it is paused.
+#: A webhook is paused after its deliveries have failed for so many seconds.
 GIVE_UP_S = 24 * 3600.0
 
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}\.?|[0-9A-Fa-f:.]+:[0-9A-Fa-f:.]*", re.ASCII)
-#: What resolvers take for an IPv4 address, in any notation: its last part is a number (WHATWG URL, "ends in a number").
+#: Hosts that resolvers read as an address and not as a name: the last part is a number (WHATWG URL, "ends in a
+#: number"), or there is a colon.
 NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?|.*:.*", re.ASCII | re.IGNORECASE)
-#: The port of https, and of http on a developer's machine; all others below 1024 belong to other protocols.
+#: Allowed ports: https, http (on a developer's machine), and all from 1024 on. Lower ports belong to other protocols.
 _PORTS = frozenset({443, 80, *range(1024, 2**16)})
-#: A filter -> the field of an event that it tests.
+#: Name of a filter -> the field of an event that it tests.
 FILTERS: Mapping[str, str] = {
     "crawlers": "crawler",
     "tags": "tags",
@@ -42,46 +43,46 @@ FILTERS: Mapping[str, str] = {
 
 
 def webhook_workflow_id(name: str) -> str:
-    """The workflow id of a webhook's deliveries."""
+    """Return the workflow id of a webhook's deliveries."""
     return f"crawl-webhook/{name}"
 
 
 def webhook_sink(webhook_id: int | str) -> str:
-    """The name of its deliveries in the record; for ``""`` their common prefix."""
+    """Return the value of ``sink`` in the rows of a webhook's deliveries; for ``""``: the prefix of all webhooks."""
     return f"webhook/{webhook_id}"
 
 
-#: All of these, as a pattern of SQL.
+#: An SQL pattern for the sinks of all webhooks.
 WEBHOOK_SINKS = "webhook/%"
 
 
 def webhook_subject(webhook_id: int) -> str:
-    """Return the name of the subject of an event about a webhook."""
+    """Return the subject of an event about a webhook."""
     return f"webhooks/{webhook_id}"
 
 
 def check_webhook_name(name: object) -> None:
-    """Raise ``InvalidRequest`` unless it can name a webhook."""
+    """Raise ``InvalidRequest`` unless this may be the name of a webhook."""
     if not isinstance(name, str) or not WEBHOOK_NAME.fullmatch(name):
         raise refusal("name", name, f"give 1 to {NAME_MAX} letters, digits, dots, dashes and underscores")
     if name == NAME_OF_FORM:
-        raise refusal("name", name, f"/webhooks/{NAME_OF_FORM} is the form that makes one; give another name")
+        raise refusal("name", name, f"/webhooks/{NAME_OF_FORM} is the page of the form; give another name")
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSpec:
     """The definition of a webhook. Raises ``InvalidRequest`` naming the field, the value and the cure.
 
-    An event is delivered when it matches one value of each given filter. Empty lists filter nothing.
+    An event is delivered if it matches at least one value of each filter. An empty filter matches every event.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     url: str
     secrets: list[str]
-    """References, ``env:NAME``: the first one stays, a second one while they are rotated."""
+    """References ``env:NAME`` to the secrets: one, or two while a secret is replaced."""
     events: list[str] = field(default_factory=list)
-    """Types of events, or ``run.*`` for all of one kind."""
+    """Types of events, or a pattern such as ``run.*`` for all types of one kind. Empty: all types."""
     crawlers: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     flows: list[str] = field(default_factory=list)
@@ -94,7 +95,7 @@ class WebhookSpec:
             raise refusal("secrets", len(self.secrets), "give one reference, or two different ones while they change")
         for secret in self.secrets:
             if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
-                # The text may be the secret itself.
+                # The message does not show the text, because it may be the secret itself.
                 raise InvalidRequest(
                     "secrets: this is no reference; give env:NAME, a variable of the workers of the role webhooks"
                 )
@@ -106,7 +107,7 @@ class WebhookSpec:
 
     @classmethod
     def read(cls, definition: Mapping[str, Any]) -> WebhookSpec:
-        """The spec of a stored definition. Raises ``InvalidRequest``."""
+        """Read a stored definition. Raises ``InvalidRequest``."""
         try:
             return cls(**definition)
         except TypeError as error:
@@ -119,12 +120,13 @@ class WebhookSpec:
 
     @property
     def types(self) -> list[str]:
-        """The types of events that it may receive."""
+        """The types of events that the webhook may receive."""
         return sorted(type for type in EVENT_TYPES if not self.events or any(_named(one, type) for one in self.events))
 
     def fits(self, type: str, facts: Mapping[str, object]) -> bool:
-        """Return whether an event with these facts (``event_facts``) is delivered. An unknown fact matches no
-        filter.
+        """Return whether an event with these facts (``event_facts``) is delivered.
+
+        A filter does not match if the event does not have its field.
         """
         if type == EVENT_WEBHOOK_TEST or type not in self.types:
             return False
@@ -132,19 +134,17 @@ class WebhookSpec:
 
 
 def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) -> dict[str, object]:
-    """Return the fields for filters: the run of an event, and the state that the event reports."""
-    told = {name: body[name] for name in ("crawler", "flow_id", "status", "outcome") if body.get(name) is not None}
+    """Return the fields of an event that filters test. They come from its body and from the run it is about."""
+    own = {name: body[name] for name in ("crawler", "flow_id", "status", "outcome") if body.get(name) is not None}
     state = {} if body.get("state") is None else {"status": body["state"]}
-    return {**state, **told, **(run or {})}
+    return {**state, **own, **(run or {})}
 
 
 def check_url(url: object) -> None:
-    """Refuse a text that is no address. Raises ``InvalidRequest``; ``WebhookRules`` decides whether it may be
-    called.
-    """
+    """Raise ``InvalidRequest`` unless the text is a valid address. ``WebhookRules`` decides if it may be called."""
     cure = "give an address such as https://hooks.example.com/crawls"
     if isinstance(url, str) and "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
-        # Never shown, even if it is wrong: it may contain a password.
+        # The message does not show the address, because it may contain a password.
         raise InvalidRequest("url: a name or password in it is not allowed; deliveries are signed, check the signature")
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url or len(url) > URL_MAX:
         raise refusal("url", url, f"{cure}, of at most {URL_MAX} plain characters: %C3%BC for ü, and xn--… in names")
@@ -183,8 +183,11 @@ def _has(value: object, wanted: Collection[str]) -> bool:
 
 
 def cure(name: str, through_seq: int, *, fails: bool) -> str:
-    """Return the cure for a paused or failing webhook. ``through_seq``: the failing event is the one after it."""
+    """Return the cure for a paused or failing webhook.
+
+    ``through_seq``: the number of the last delivered event. ``fails``: the delivery of the next event fails.
+    """
     resume, stuck = f"crawlctl webhook resume {name}", through_seq + 1
     if not fails:
         return f"{resume}, or delete it"
-    return f"mend the receiver, then {resume}; to leave event {stuck} out, and it alone: {resume} --skip-event {stuck}"
+    return f"repair the receiver, then {resume}; to skip only event {stuck}: {resume} --skip-event {stuck}"

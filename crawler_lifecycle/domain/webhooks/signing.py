@@ -1,4 +1,4 @@
-"""Signatures of Standard Webhooks 1.0: three headers by which a receiver knows who sent what, and when."""
+"""Signatures of Standard Webhooks 1.0: three headers that prove the sender, the body and the time to a receiver."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from urllib.parse import quote
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 PREFIX = "whsec_"
-#: Bytes of a secret.
+#: The fewest and the most bytes of a secret.
 LEAST, MOST = 24, 64
 
 
 def read_secret(reference: str, text: str | None) -> bytes:
-    """The key of a secret in a variable. Raises ``InvalidRequest``, which never shows the key."""
+    """Read the key from the text of a variable. Raises ``InvalidRequest``; the message never shows the key."""
     name = reference.removeprefix("env:")
     if not text:
         raise InvalidRequest(f"secrets: the variable {name} is not set for this worker; set it, or name another one")
@@ -27,19 +27,20 @@ def read_secret(reference: str, text: str | None) -> bytes:
         key = b""
     if not LEAST <= len(key) <= MOST:
         cure = f"whsec_ and {LEAST} to {MOST} random bytes in base64: echo whsec_$(openssl rand -base64 32)"
-        raise InvalidRequest(f"secrets: what the variable {name} holds is no secret of a webhook; give {cure}")
+        raise InvalidRequest(f"secrets: the value of the variable {name} is no secret of a webhook; give {cure}")
     return key
 
 
 def message_id(event_id: str) -> str:
-    """The id of an event for the header, the same for every try. Full stops separate the signed parts: the id has
-    none.
+    """Return the id of an event for the header, the same for every try.
+
+    It contains no full stop, because full stops separate the signed parts.
     """
     return quote(event_id, safe="/-_~:").replace(".", "_")
 
 
 def signed_headers(id: str, at: int, body: bytes, keys: Sequence[bytes]) -> Mapping[str, str]:
-    """The headers of one try, made at ``at`` (seconds since 1970): a signature for each key."""
+    """Return the headers of one try at the time ``at`` (seconds since 1970), with one signature for each key."""
     content = f"{id}.{at}.".encode() + body
     signatures = [base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode() for key in keys]
     return {

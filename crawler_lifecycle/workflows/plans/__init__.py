@@ -1,1 +1,1 @@
-"""Workflows of managers and of graphs: each keeps one row going that has runs of its own."""
+"""The workflows of managers and graphs."""

@@ -1,15 +1,15 @@
-"""``GraphWorkflow``: keeps a graph going.
+"""``GraphWorkflow``: executes a graph.
 
 1. Claim the graph's row.
-2. In turns: one step forward in the database (``advance_graph``), then what it says is started: calls of functions in
-   workers of the role ``plans``; crawls and managers, which are begun beside, as a manager begins its runs.
-3. Wait until something wakes it: a call that answered, a run that ended, a command, or the time that a step waits for.
-   Signals only wake: what happened is read from the rows, so a signal that is lost, doubled or foreign changes nothing.
-4. The end, when every step has ended. A stop is put on record, which cancels every step, and leads to it.
+2. In turns: advance the graph in the database (``advance_graph``), and start the picked steps. Functions are called in
+   workers of the role ``plans``. Crawls and managers are begun in parallel.
+3. Wait for the answer of a call, for the end of a run, for a command, or for the time that a step waits for. A signal
+   only wakes the workflow, which then reads the rows. So a lost, repeated or foreign signal does no harm.
+4. End, when every step has ended. A recorded stop cancels every step, so it leads to the end.
 
-A call ends with the execution that started it. So what may take long, and everything that starts while the history is
-full, has a workflow of its own, and the execution continues as new when the short calls have answered. Whoever waits
-for a call never knows how a workflow closed which a former execution started: that is asked for.
+A call that is an activity ends with the execution that started it. So a call that may take long, and every call that
+starts while the history is full, has its own workflow. The execution continues as new after the short calls have
+answered. It then cannot see how a workflow closed that an earlier execution started. So it asks Temporal now and then.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ from .graph_state import LEVEL_S, GraphWork
 from .manager_state import PASS_LEAST_S, PASS_S
 from .owned import OwnedWorkflow
 
-#: Events after which an execution goes on as another one as soon as its short calls have answered, which takes them
-#: a minute and a half at most: what is begun meanwhile has workflows of its own. A worker that does not remember it
-#: replays them all, some 0.1 to 0.2 ms each.
+#: The number of events after which the workflow continues as new. First the short calls must answer, which takes at
+#: most a minute and a half; new calls have their own workflows meanwhile. A worker without the workflow in its cache
+#: replays all events, at 0.1 to 0.2 ms each.
 HISTORY_MAX = 1_000
 
-#: The most calls under way; and the most that may begin while the history is full.
+#: The most calls under way, and the most while the history is full.
 CALLS_MAX, CALLS_WHEN_FULL = 500, 50
 #: Seconds until steps are picked again after their call failed.
 FAILED_S = 5.0
-#: Longest time of one call that may take long, in seconds: each function has a limit of its own below that.
+#: The longest time of a call in its own workflow, in seconds. Each function has a shorter limit.
 LONG_S = 8 * 86_400.0
 
 C = TypeVar("C", bound=CancelSteps | RetrySteps | AppendSteps)
@@ -89,31 +89,31 @@ _STATE = TypeAdapter(GraphWork)
 
 
 class FunctionCalls:
-    """Calls of one graph; their numbers are in ``GraphWork`` as soon as they have answered."""
+    """The calls of functions of one graph. The numbers of answered calls are added to the inbox of ``GraphWork``."""
 
     def __init__(self, work: GraphWork, beside: Beside) -> None:
         self._s, self._beside = work, beside
         self._short: dict[int, workflow.ActivityHandle[Any]] = {}
         self._starting: set[int] = set()
-        """Calls whose own workflow is about to start."""
+        """The numbers of calls whose own workflow is about to start."""
         self.over = False
-        """Whether the last short call has answered since the last step forward: no more ends of functions come soon."""
+        """True when the last short call has answered since the last advance. No more ends of functions come soon."""
 
     @property
     def count(self) -> int:
-        """Calls that have not answered."""
+        """The number of calls that have not answered."""
         return len(self._short) + len(self._s.apart)
 
     def ends_with_us(self) -> list[int]:
-        """Calls that would end with this execution."""
+        """Return the numbers of calls that would end with this execution."""
         return [*self._short, *self._starting]
 
     def capacity(self, full: bool) -> int:
-        """The number of calls that may still be started."""
+        """Return the number of calls that may still be started. ``full``: the history is full."""
         return max((CALLS_WHEN_FULL if full else CALLS_MAX) - self.count, 0)
 
     def begin(self, batch: BatchCall, apart: bool) -> None:
-        """Start a call; ``apart``: in a workflow of its own, for every call that may take long."""
+        """Start a call. With ``apart``, or if it may take long, it gets its own workflow."""
         s, order = self._s, BatchOrder(self._s.fence, batch.number)
         if apart or batch.long:
             s.apart = [*s.apart, batch.number]
@@ -135,8 +135,10 @@ class FunctionCalls:
         self._answered([number])
 
     async def _wait_apart(self, order: BatchOrder, pool: str | None) -> None:
-        """The workflow tells its end by a signal, whichever execution goes on then; how it closed, this one alone
-        knows."""
+        """Start the workflow of a call and wait until it closes.
+
+        The workflow also signals its end, because a later execution of the graph cannot wait for it.
+        """
         number = order.batch
         try:
             handle = await workflow.start_child_workflow(
@@ -157,9 +159,12 @@ class FunctionCalls:
         inbox = self._s.inbox
         inbox.answered = [*inbox.answered, *(number for number in numbers if number not in inbox.answered)]
 
-    async def look_after(self, wake: Callable[[], bool]) -> None:
-        """Now and then, and first of all in a new execution: find calls whose workflow somebody ended, so
-        that no signal comes. Raises ``Interrupted``."""
+    async def check_apart(self, wake: Callable[[], bool]) -> None:
+        """Find calls whose workflow was closed without a signal, for example because a person terminated it.
+
+        It asks Temporal in the first turn of a continued workflow and then every ``LEVEL_S`` seconds. Raises
+        ``Interrupted``.
+        """
         s, now = self._s, workflow.now()
         if not s.apart or (s.checked_at is not None and now - s.checked_at < timedelta(seconds=LEVEL_S)):
             s.checked_at = s.checked_at or now
@@ -169,7 +174,7 @@ class FunctionCalls:
         self._answered([number for number in closed if number not in self._starting])
 
     def kill(self) -> None:
-        """Cancel every call: functions are killed, and calls that no worker has are over."""
+        """Cancel every call. Running functions are killed. Calls that no worker has taken end at once."""
         self._s.killed = True
         for handle in self._short.values():
             handle.cancel()
@@ -179,7 +184,7 @@ class FunctionCalls:
 
 
 def call_batch(order: BatchOrder, pool: str | None, seconds: float | None = None) -> ActivityHandle[Any]:
-    """Call functions in a pool of workers. Where that is cancelled, it has ended when the worker says so."""
+    """Start the activity that calls functions in a pool of workers. It is cancelled when the worker confirms it."""
     options = config(GraphBatchActivities.run_graph_batch.__name__)
     options["task_queue"] = names.functions_queue(pool)
     # Where the server is fair, the next free place is for the graph that had the fewest: docs/deployment.md.
@@ -192,11 +197,14 @@ def call_batch(order: BatchOrder, pool: str | None, seconds: float | None = None
 
 @workflow.defn(name=names.GRAPH_BATCH_WORKFLOW)
 class GraphBatchWorkflow(WithoutSignals):
-    """Calls one batch, then tells the graph, whose workflow may be another execution by now. Cancelled, it kills."""
+    """The workflow of one call. It signals the end to the graph's workflow. Its cancellation kills the functions."""
 
     @workflow.run
     async def run(self, order: Any = None, graph: Any = None, pool: Any = None, *surplus: Any) -> None:
-        """``graph``: the id of the graph's workflow; ``pool``: of workers. Fails only for an order that is invalid."""
+        """Make the call. ``graph``: the id of the graph's workflow. ``pool``: the pool of workers, or nothing.
+
+        The workflow fails only for an invalid input.
+        """
         order = read_input(BatchOrder, order)
         if surplus or not isinstance(graph, str) or not isinstance(pool, str | None):
             raise invalid("input: give an order, the id of the graph's workflow, and a pool of workers or nothing")
@@ -218,7 +226,7 @@ class GraphBatchWorkflow(WithoutSignals):
 
 @workflow.defn(name=names.GRAPH_WORKFLOW)
 class GraphWorkflow(OwnedWorkflow[GraphWork]):
-    """One graph. Returns a ``GraphResult`` however the graph ended."""
+    """The workflow of one graph. It returns a ``GraphResult``, also if the graph failed."""
 
     @workflow.init
     def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
@@ -227,9 +235,10 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
 
     @workflow.run
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> GraphResult:
-        """Keep the graph going to its end. Fails only for an order that is invalid or a graph it may not own.
+        """Execute the graph to its end.
 
-        ``order`` is a ``GraphOrder`` and all that is sent.
+        The workflow fails only for an invalid order, or for a graph that it may not own. Starters send only ``order``,
+        a ``GraphOrder``.
         """
         order = read_input(GraphOrder, order)
         beside = (self._alarm.keep(lambda: False), self._keep_beginning(), self._keep_stopping())
@@ -243,19 +252,19 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
 
     @workflow.update(name=names.UPDATE_CANCEL_STEPS, description="Cancel steps (CancelSteps; nothing: all)")
     async def cancel_steps(self, order: Any = None) -> int:
-        """Cancel steps and what depends on them; how many had not ended."""
+        """Cancel steps and their dependents. Return how many of the steps had not ended."""
         return await self._change(self._read(CancelSteps, order))
 
     @workflow.update(
-        name=names.UPDATE_RETRY_STEPS, description="Let steps begin anew (RetrySteps; nothing: all failed)"
+        name=names.UPDATE_RETRY_STEPS, description="Begin steps again (RetrySteps; nothing: all failed steps)"
     )
     async def retry_steps(self, order: Any = None) -> int:
-        """Let steps begin anew; how many."""
+        """Begin steps again. Return their number."""
         return await self._change(self._read(RetrySteps, order))
 
     @workflow.update(name=names.UPDATE_APPEND_STEPS, description="Append steps (AppendSteps)")
     async def append_steps(self, order: Any = None) -> int:
-        """Append steps; how many."""
+        """Append steps. Return their number."""
         return await self._change(self._read(AppendSteps, order))
 
     @cancel_steps.validator
@@ -277,7 +286,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     def _check(self, kind: type[CancelSteps | RetrySteps | AppendSteps], order: Any) -> None:
         self._read(kind, order)
         if self._s.ended or self._stop_wanted():
-            raise refused(f"graph {self._s.graph_id} ends; wait for its end, and send the command to the gateway")
+            raise refused(f"graph {self._s.graph_id} is ending; wait for its end, then send the command to the gateway")
 
     async def _change(self, order: CancelSteps | RetrySteps | AppendSteps) -> int:
         def carry_out(request_id: str) -> Awaitable[int]:
@@ -287,13 +296,13 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
 
     @workflow.query(name=names.QUERY_STATUS, description="The graph as its workflow sees it now")
     def status(self) -> GraphSnapshot:
-        """The graph as its workflow sees it now."""
+        """Return the state of the graph that its workflow knows."""
         return self._s.snapshot(self._calls.count)
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
     def _left(self) -> None:
-        # Calls end with this execution: the steps that they had begun begin again.
+        # These calls end with this execution. The steps that they had begun are begun again.
         self._s.inbox.answered = [*self._s.inbox.answered, *self._calls.ends_with_us()]
         self._s.next_at = None
 
@@ -334,7 +343,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         return history_full(HISTORY_MAX)
 
     def _may_leave(self) -> bool:
-        """Return whether to continue as new now: no call ends by that."""
+        """Return whether to continue as new now. It requires that no call would end with this execution."""
         return may_leave(HISTORY_MAX) and not self._calls.ends_with_us()
 
     async def _open(self, order: GraphOrder) -> None:
@@ -344,7 +353,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s.adopt(await call(GraphActivities.open_graph, self._claim(s.graph_id)))
 
     async def _turn(self) -> None:
-        """Rest until there is work; then make one step forward, and start the picked steps."""
+        """Wait for work. Then advance the graph, and start the picked steps."""
         s = self._s
         woken, calls = (lambda: s.inbox.woken or bool(s.inbox.answered)), self._calls
         await self._wait(woken, lambda: s.inbox.changed or self._may_leave(), lambda: calls.over)
@@ -353,7 +362,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s.inbox.woken, s.advanced_at = False, workflow.now()
         if s.is_late(workflow.now()):
             self._calls.kill()
-        await self._calls.look_after(self._stop_changed)
+        await self._calls.check_apart(self._stop_changed)
         order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, self._calls.capacity(self._full()))
         control = self._stop_wanted()
         advanced = await call(GraphActivities.advance_graph, order, control=control, wake=self._stop_changed)
@@ -388,7 +397,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             passes = await self._stop_pass(passes)
 
     async def _stop_pass(self, passes: int) -> int:
-        """One pass, and the wait for what comes of it; how many were in vain."""
+        """Stop the runs once, and wait for their ends. Return the number of passes in a row without a change."""
         s, known, intent = self._s, self._s.ending, self._s.inbox.stop
         try:
             left = await call(GraphActivities.stop_graph_runs, StopRuns(s.graph_id, intent))
@@ -410,12 +419,12 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     # --- stop and end ----------------------------------------------------------------------------------------------
 
     async def _record_stop(self) -> None:
-        """Put the stop on record, which cancels every step; by force, functions are killed as well."""
+        """Record the stop, which cancels every step. A forced stop also kills functions."""
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
         recorded = await self._recorded(GraphActivities.record_graph_stop, RecordParentStop(s.graph_id, intent))
-        if recorded.unreadable is not None:  # executing steps end nevertheless
+        if recorded.unreadable is not None:  # the row cannot be written yet, but executing steps have to end
             s.unrecorded = True
             self._calls.kill()
             await pause(PASS_S, lambda: False, "a row that can be written")
@@ -430,13 +439,13 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             self._calls.kill()
 
     async def _end(self) -> None:
-        """Record the end, unless a step was opened again, or a run became live, meanwhile."""
+        """Record the end, unless a step was retried or a run became live meanwhile."""
         s = self._s
         order = EndGraph(s.fence, s.why())
         ended = await self._ended(GraphActivities.end_graph, order, self._stop_changed)
         if ended is None:
             s.state, s.next_at = GraphState.EXECUTING, None
-            await pause(PASS_LEAST_S, self._stop_changed, "runs that came to life")
+            await pause(PASS_LEAST_S, self._stop_changed, "runs that became live")
             return
         s.state, s.cause, s.waiting = ended.state, ended.cause, None
         s.ended = s.inbox.closed = True

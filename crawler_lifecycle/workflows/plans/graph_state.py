@@ -1,4 +1,4 @@
-"""The state of a graph's workflow, as one value that travels over continue-as-new."""
+"""The state of a graph's workflow: one value that continue-as-new passes on."""
 
 from __future__ import annotations
 
@@ -20,34 +20,35 @@ from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS
 
 from .manager_state import NAME, ManagerInbox, OwnedState
 
-#: The longest time between two readings of a graph's rows, in seconds.
+#: The longest time between two advances of a graph, in seconds. An advance (``advance_graph``) reads the rows, handles
+#: ends and picks steps.
 LEVEL_S = 300.0
-#: The shortest time between the beginnings of two steps forward: so many seconds, and so many times the duration of
-#: one. So a large graph is not read all the time while more ends come.
+#: The shortest time between the beginnings of two advances: ``GAP_S`` seconds, and ``GAP_FACTOR`` times the duration of
+#: the last one. So a large graph is not read all the time.
 GAP_S, GAP_FACTOR = 0.2, 3.0
-#: The most calls that are remembered as answered until the next step forward; with more, the graph reads its rows.
+#: The most answered calls that are remembered until the next advance. Later answers only wake the workflow.
 ANSWERED_MAX = 1_000
-#: Seconds that functions have to end after a stop; then they are killed.
+#: Functions are killed if they have not ended so many seconds after a stop.
 STOP_S = 60.0
 
 
 @dataclass
 class GraphInbox(ManagerInbox):
-    """Everything that reached the graph from outside and has not been carried out yet."""
+    """The signals, stops and answers that reached the graph and are not handled yet."""
 
     answered: list[int] = field(default_factory=list)
-    """Calls of functions that have answered."""
+    """The numbers of calls of functions that have answered."""
 
     def signal(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
     ) -> None:
-        """Take one signal, whatever its payload."""
+        """Accept one signal with any payload."""
         if name != names.SIGNAL_BATCH_ENDED:
             super().signal(name, args, converter, now, new_id)
             return
         try:
             number = converter.from_payload(args[0].payload)
-        except Exception:  # whatever a foreign payload does to a decoder
+        except Exception:  # a decoder may raise any error for a foreign payload
             number = None
         new = type(number) is int and 0 < number <= ID_MAX and number not in self.answered
         if new and len(self.answered) < ANSWERED_MAX:
@@ -58,7 +59,7 @@ class GraphInbox(ManagerInbox):
 
 @dataclass
 class GraphWork(OwnedState):
-    """The graph as its workflow knows it."""
+    """The state of a graph that its workflow knows."""
 
     graph_id: int = 0
     key: str = ""
@@ -68,27 +69,27 @@ class GraphWork(OwnedState):
     seen: int = 0
     """The highest number of a call of functions that was started."""
     apart: list[int] = field(default_factory=list)
-    """Calls in workflows of their own that have not answered."""
+    """The numbers of calls that have their own workflow and have not answered."""
     advanced_at: datetime | None = None
-    """When the last step forward began; it took ``took_s``."""
+    """The time at which the last advance began. It took ``took_s`` seconds."""
     took_s: float = 0.0
     checked_at: datetime | None = None
-    """When the workflows of ``apart`` were last checked."""
+    """The time at which the workflows in ``apart`` were last checked."""
     wanted: int = 0
-    """How often it was said that runs are to be begun; ``begun``: the last time that this was done."""
+    """The number of requests to begin runs. ``begun`` is the number of the last request that was carried out."""
     begun: int = 0
     ending: int = 0
-    """Crawls and managers that were cancelled and may still run."""
+    """The number of crawls and managers that were cancelled and may still run."""
     stopping: str | None = None
-    """The result of stopping them."""
+    """A text about the last pass that stopped them."""
     stop_at: datetime | None = None
-    """When a stop was put on record."""
+    """The time at which a stop was recorded."""
     unrecorded: bool = False
-    """Whether a stop is carried out that could not be recorded."""
+    """True while a stop is carried out that could not be recorded."""
     killed: bool = False
-    """Whether calls of functions were cancelled since."""
+    """True when calls of functions were cancelled after the stop."""
     ended: bool = False
-    """Whether the end is on record."""
+    """True when the end is recorded."""
     inbox: GraphInbox = field(default_factory=GraphInbox)
 
     @property
@@ -96,7 +97,7 @@ class GraphWork(OwnedState):
         return GraphFence(self.graph_id, self.attempt, self.owner_run_id)
 
     def adopt(self, opened: GraphOpened) -> None:
-        """Take over the database's data about the graph that we now own."""
+        """Take over the row of the graph that this workflow now owns."""
         if self.ended and opened.state is GraphState.EXECUTING:  # a command reopened it
             self.inbox.stop, self.inbox.changed, self.stop_at, self.killed = None, False, None, False
             self.next_at, self.parent_told = None, False
@@ -106,10 +107,10 @@ class GraphWork(OwnedState):
         self.inbox.recorded(opened.stop, False)
 
     def took(self, advanced: Advanced, answered: Sequence[int], now: datetime) -> None:
-        """Take over the result of a step forward."""
-        told = set(answered)
-        self.inbox.answered = [number for number in self.inbox.answered if number not in told]
-        self.apart = [number for number in self.apart if number not in told]
+        """Take over the result of an advance. ``answered``: the calls that it has handled."""
+        handled = set(answered)
+        self.inbox.answered = [number for number in self.inbox.answered if number not in handled]
+        self.apart = [number for number in self.apart if number not in handled]
         self.state, self.counts, self.cause = advanced.state, advanced.counts, advanced.cause
         self.wanted += advanced.begin
         self.ending, self.took_s = advanced.ending, advanced.seconds
@@ -123,7 +124,7 @@ class GraphWork(OwnedState):
         self.next_at = at if advanced.again_at is None else min(at, max(advanced.again_at, now))
 
     def is_late(self, now: datetime) -> bool:
-        """Return whether functions are to be killed that a stop did not end."""
+        """Return whether functions have to be killed because they did not end after a stop."""
         if self.stop_at is None or self.killed:
             return False
         return now - self.stop_at >= timedelta(seconds=STOP_S - 0.002)  # the server's timers have whole milliseconds
@@ -134,28 +135,28 @@ class GraphWork(OwnedState):
         return max(GAP_S, GAP_FACTOR * self.took_s) - (now - self.advanced_at).total_seconds()
 
     def least_left(self, now: datetime) -> float:
-        """Seconds until the next step forward when no more ends come soon."""
+        """Return the seconds until the next advance may begin if no more ends are expected soon."""
         return 0.0 if self.advanced_at is None else GAP_S - (now - self.advanced_at).total_seconds()
 
     def why(self) -> str | None:
-        """One sentence: why the graph ended as it did."""
+        """Return a sentence that says why the graph ended, if there is one."""
         return self.cause if self.inbox.stop is None else self.inbox.stop.stopped
 
     def result(self) -> GraphResult:
-        """The result of the workflow."""
+        """Return the result of the workflow."""
         return GraphResult(self.graph_id, self.key, self.name, self.attempt, self.state, self.cause)
 
     def snapshot(self, calls: int) -> GraphSnapshot:
-        """The answer of the query ``status``."""
-        told = (self.graph_id, self.key, self.name, self.attempt, self.state, self.counts, calls, self.inbox.stop)
-        return GraphSnapshot(*told, self.cause, self.waiting, self.inbox.told())
+        """Return the answer of the query ``status``."""
+        known = (self.graph_id, self.key, self.name, self.attempt, self.state, self.counts, calls, self.inbox.stop)
+        return GraphSnapshot(*known, self.cause, self.waiting, self.inbox.told())
 
     def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
-        """Search attributes of the graph."""
+        """Return the search attributes of the graph."""
         return [(NAME, self.name or self.key), (FLOW, self.key), (STATUS, str(self.state)), (PARENT, self.parent)]
 
     def details(self) -> str:
-        """The graph in Markdown, for the Temporal UI."""
+        """Return a description of the graph in Markdown, for the Temporal UI."""
         counts = ", ".join(f"{n} {state}" for state, n in self.counts.items()) or "no step seen yet"
         rows = [
             f"### Graph {self.graph_id}: {self.name or self.key}, attempt {self.attempt}",

@@ -1,13 +1,13 @@
-"""``CrawlManagerWorkflow``: keeps a stream of runs going.
+"""``CrawlManagerWorkflow``: runs the cycles of a manager and begins the runs that they pick.
 
 1. Claim the manager's row.
-2. In turns: one cycle of its class, in a worker of the role ``plans``; then the runs that it picked are begun.
-3. Wait until something wakes it: a run that ended, a command, or the time that the class asked for. Signals only wake:
-   what happened is read from the rows by the next cycle, so a signal that is lost, doubled or foreign changes nothing.
-4. The end: because the class wants it, or by a stop, which leads to it over the proof that no run lives any more.
+2. In turns: run one cycle of the class, in a worker of the role ``plans``. Then begin the runs that it picked.
+3. Wait for the end of a run, for a command, or for the time that the class requested. A signal only wakes the workflow,
+   and the next cycle reads the rows. So a lost, repeated or foreign signal does no harm.
+4. End, because the class wants it or because of a stop. A stop first needs the proof that no run is live.
 
-Every step below does one thing and returns; which step comes next depends on nothing but the state, so continue-as-new
-may come between any two.
+Each step does one thing and returns. The next step depends only on the state, so continue-as-new is possible between
+any two steps.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from crawler_lifecycle.workflows.steps import publish, tell
 from .manager_state import PASS_LEAST_S, ManagerState
 from .owned import OwnedWorkflow
 
-#: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
-#: and any other one, before people are told that there is none.
+#: Seconds in which a worker must take a cycle. If the worker with the object does not, any worker may take it. If none
+#: does, the waiting reason says so.
 TAKEN_S = 10.0
-#: Events after which an execution continues as a new one. A manager lives long, and falls out of its worker's cache now
-#: and then.
+#: The number of events after which the workflow continues as new. It is low, because a manager lives long, and a worker
+#: that no longer has it in its cache replays all events.
 HISTORY_MAX = 150
-#: Seconds that a stop gives to ``on_close``, including building the object again where its process is gone.
+#: The most seconds for ``on_close`` after a stop, including the time to build the object again.
 CLOSE_S = 180.0
 NO_WORKER = (
-    f"no worker of the role plans took the next cycle within {TAKEN_S:g} s: none is there, or each is busy with other "
+    f"no worker of the role plans took the next cycle within {TAKEN_S:g} s: none is there, or all are busy with other "
     "managers; start one more (LIFECYCLE_WORKER__ROLES), with the module of this class in LIFECYCLE_PLANS__MODULES"
 )
 
@@ -58,7 +58,7 @@ _STATE = TypeAdapter(ManagerState)
 
 @workflow.defn(name=names.MANAGER_WORKFLOW)
 class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
-    """One attempt of one manager. Returns a ``ManagerResult`` however the manager ended."""
+    """The workflow of one attempt of a manager. It returns a ``ManagerResult``, also if the manager failed."""
 
     @workflow.init
     def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
@@ -66,9 +66,10 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
     @workflow.run
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> ManagerResult:
-        """Keep the manager going to its end. Fails only for an order that is invalid or a manager it may not own.
+        """Carry out the manager to its end.
 
-        ``order`` is a ``ManagerOrder`` and all that is sent.
+        The workflow fails only for an invalid order, or for a manager that it may not own. Starters send only
+        ``order``, a ``ManagerOrder``.
         """
         order = read_input(ManagerOrder, order)
         beside = (self._alarm.keep(lambda: self._s.outcome is not None), self._keep_reading())
@@ -79,7 +80,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
     @workflow.update(name=names.UPDATE_ADD_JOB, description="Jobs for this manager ({jobs, request_id, seal})")
     async def add_job(self, page: Any = None) -> int:
-        """Add jobs, laid over what the manager was started with; how many are new."""
+        """Add jobs, with the manager's options as defaults. Return the number of new jobs."""
         s, order = self._s, read_update(AddJobs, page)
 
         def add(key: str) -> Awaitable[int]:
@@ -93,16 +94,16 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         read_update(AddJobs, page)
         if self._s.outcome is not None or self._s.over is not None or self._stop_wanted():
             raise refused(
-                f"manager {self._s.manager_id} ends and takes no more jobs; wait for its end, then start it again"
+                f"manager {self._s.manager_id} is ending and takes no more jobs; wait for its end, then start it again"
             )
 
     @workflow.query(name=names.QUERY_STATUS, description="The manager as its workflow sees it now")
     def status(self) -> ManagerSnapshot:
-        """The manager as its workflow sees it now."""
+        """Return the state of the manager that its workflow knows."""
         return self._s.snapshot()
 
     def _left(self) -> None:
-        self._s.inbox.woken = True  # the next cycle handles interrupted work: it begins at once
+        self._s.inbox.woken = True  # the next cycle begins at once and handles the interrupted work
 
     async def _steps(self, order: ManagerOrder) -> ManagerResult | None:
         s = self._s
@@ -137,7 +138,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     # --- turns -----------------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
-        """Rest until there is work; then run one cycle, and begin the runs that it picked."""
+        """Wait for work. Then run one cycle, and begin the runs that it picked."""
         s = self._s
         await self._wait(lambda: s.inbox.woken, lambda: self._stop_wanted() or self._may_leave())
         s.inbox.woken, s.cycle_at = False, workflow.now()
@@ -149,11 +150,11 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
                 return
             if error.type != InvalidRequest.code:
                 raise
-            s.over = ManagerEnded(RunStatus.FAILED, "failed", f"What its class decided cannot be: {error.message}")
+            s.over = ManagerEnded(RunStatus.FAILED, "failed", f"The decision of its class is invalid: {error.message}")
             return
         s.took(answer, workflow.now())
         publish(s)
-        # A cycle that died after its last commit is answered for by another one, which knows of no picks.
+        # If a cycle died after its commit, its retry reports no picks, although jobs may have been picked.
         more = answer.picked > 0 or answer.over
         while more:
             begun = await call(ManagingActivities.begin_manager_runs, s.fence, wake=self._stop_wanted)
@@ -163,8 +164,10 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             s.ends_by(answer)
 
     async def _own_still(self) -> None:
-        """A cycle was refused: another process holds the object now, which is no harm; or the manager has ended; or
-        it is another's. Raises ``ApplicationError`` in the last case.
+        """Read the row after a refused cycle.
+
+        There are three cases. The manager is at another attempt: raise ``ApplicationError``. The manager has ended:
+        note that. Otherwise another process has the object: the next cycle may use any worker.
         """
         s = self._s
         row = await call(ManagingActivities.open_manager, self._claim(s.manager_id), wake=self._stop_wanted)
@@ -177,12 +180,12 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s.queue, s.idle, s.inbox.woken = None, True, True
 
     def _ended_before(self) -> None:
-        """This execution was reset by somebody: the manager has ended, and stays as it is recorded."""
+        """Take over the recorded end. It exists before this execution ends only if a person reset the workflow."""
         s = self._s
         s.inbox.stop, s.inbox.closed, s.over = None, True, ManagerEnded(s.status, "", "")
 
     async def _keep_reading(self) -> None:
-        """Read the row after every wake-up, during any wait: it may contain a stop."""
+        """Read the row after every wake-up, in parallel with all other work: it may contain a stop."""
         s = self._s
         while s.outcome is None:
             await workflow.wait_condition(lambda: s.attempt != 0 and s.inbox.asked > 0)
@@ -202,9 +205,10 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         return may_leave(HISTORY_MAX)
 
     async def _cycle(self, *, closing: bool = False) -> CycleAnswer:
-        """One cycle, where the object of the class is, or by any other worker that makes it anew.
+        """Run one cycle in the worker with the class's object, or else in any worker, which builds the object again.
 
-        Without a worker people are told, and the cycle waits. ``closing``: raises ``NotTaken`` instead.
+        If no worker takes the cycle, the waiting reason says so, and the cycle waits. With ``closing`` it raises
+        ``NotTaken`` instead.
         """
         s = self._s
         order = CycleOrder(s.manager_id, s.attempt, s.owner_run_id, closing)
@@ -234,7 +238,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     # --- stop ------------------------------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
-        """One turn of a stop: record it, stop the runs, wait until none lives, let the class close, end."""
+        """Do the next step of a stop: record it, stop the runs, wait until none is live, call ``on_close``, or end."""
         s = self._s
         if s.inbox.changed:
             await self._record_stop(must=False)
@@ -248,7 +252,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             await self._end(s.stopped_by())
 
     async def _record_stop(self, *, must: bool) -> None:
-        """``must``: nothing is left to do but the record, so a row that a manual edit spoilt is waited for."""
+        """Record the stop. ``must``: all other steps are done, so this waits for the repair of an unreadable row."""
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
@@ -264,7 +268,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s.status, s.waiting = RunStatus.STOPPING, None
 
     async def _stop_runs(self) -> None:
-        """Stop what lives, and wait until a run tells its end, or for a while."""
+        """Stop the live runs. Then wait for a while, or until a run ends."""
         s, intent = self._s, self._s.inbox.stop
         assert intent is not None
         s.status, s.inbox.woken = RunStatus.STOPPING, False
@@ -279,7 +283,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         await self._await_proof(s.passes - 1, self._stop_changed, lambda: s.inbox.woken or self._may_leave())
 
     async def _close(self) -> None:
-        """``on_close`` after a stop, where an object was made and a worker of the role ``plans`` is there."""
+        """Call ``on_close`` after a stop, if a cycle has run before and a worker of the role ``plans`` is there."""
         s = self._s
         s.waiting = "on_close"
         try:
@@ -296,7 +300,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     # --- end -------------------------------------------------------------------------------------------------------
 
     async def _end(self, verdict: ManagerEnded) -> None:
-        """Set the verdict. A run that came to life meanwhile takes a stop back to the runs."""
+        """Record the end. If a run has become live meanwhile, go back to stopping the runs."""
         s = self._s
         stopped = self._stop_wanted()
         leave = s.inbox.leave if stopped else True
@@ -305,7 +309,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         ended = await self._ended(ManagingActivities.end_manager, order, wake)
         if ended is None:
             s.gone, s.passes = False, 0
-            await pause(PASS_LEAST_S, wake, "runs that came to life")
+            await pause(PASS_LEAST_S, wake, "runs that became live")
             return
         s.status, s.outcome, s.cause = ended.status, ended.outcome, ended.cause
         s.waiting, s.inbox.closed = None, True

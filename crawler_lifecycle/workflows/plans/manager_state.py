@@ -1,4 +1,4 @@
-"""The state of a manager's workflow, as one value that travels over continue-as-new."""
+"""The state of a manager's workflow: one value that continue-as-new passes on."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, Inb
 
 NAME = SearchAttributeKey.for_keyword("CrawlName")
 
-#: Signals that make the next cycle begin. Their payload is not read.
+#: Signals after which the next cycle begins. Their payload is not read.
 WAKING = (names.SIGNAL_WAKE, names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED)
-#: The longest time between two readings of a manager's rows, in seconds, unless its class wants a cycle before.
+#: The longest time between two cycles of a manager, in seconds. Its class may request an earlier one.
 LEVEL_S = 300.0
-#: The shortest time between the beginnings of two cycles, in seconds: short for a small window, and longer for a large
-#: one, so that one cycle handles many ends. One second after a cycle without any event.
+#: The shortest time between the beginnings of two cycles, in seconds. It grows with the number of live jobs, so that
+#: one cycle handles many ends. After a cycle without an end or a pick it is ``IDLE_GAP_S``.
 GAP_S, GAP_PER_LIVE_S, GAP_MOST_S, IDLE_GAP_S = 0.05, 0.005, 0.5, 1.0
-#: Seconds between two passes over the runs of a stop: the first wait, and the longest; and the wait after a run has
-#: ended.
+#: Seconds between two passes that stop runs: the first wait and the longest wait. Each wait has at least
+#: ``PASS_LEAST_S``, also if a run ends in this time.
 PASS_S, PASS_MOST_S, PASS_LEAST_S = 5.0, 60.0, 1.0
 
 
 @dataclass
 class ManagerInbox(Inbox):
-    """Everything that reached the manager from outside and has not been carried out yet."""
+    """The signals and stops that reached the manager and are not carried out yet."""
 
     woken: bool = False
     asked: int = 0
-    """Number of wake-ups after which the manager's row was not read yet: it may contain a command, perhaps a stop."""
+    """The number of wake-ups after which the row was not read yet. The row may contain a new command or stop."""
     leave: bool = True
-    """True if every stop so far lets the runs continue."""
+    """True if all stops so far let the runs continue."""
     moved: bool = False
-    """True if the worker that held the object has shut down since the last cycle."""
+    """True if the worker with the object has shut down since the last cycle."""
 
     def signal(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
     ) -> None:
-        """Take one signal, whatever its payload: nothing is refused, and a stop is never lost."""
+        """Accept one signal with any payload. No signal is refused, so no stop is lost."""
         if name in WAKING:
             self.woken = True
             self.asked += name == names.SIGNAL_WAKE
@@ -60,7 +60,7 @@ class ManagerInbox(Inbox):
             self.unheard(name, args, converter, *WAKING)
 
     def want(self, intent: StopIntent, *, leave: bool = False) -> None:
-        """A stop that is not on record yet."""
+        """Accept a stop that is not recorded yet."""
         if self.late():
             return
         before, self.stop = self.stop, intent if self.stop is None else self.stop.merged(intent)
@@ -68,7 +68,7 @@ class ManagerInbox(Inbox):
         self.leave = self.leave and leave
 
     def recorded(self, stop: StopIntent | None, leave: bool) -> None:
-        """A stop that is in the database already, perhaps past us (through the gateway)."""
+        """Take over a stop that is already in the database. The gateway may have recorded it."""
         if stop is not None:
             self.leave = leave and (self.leave or self.stop is None)
             self.recorded_stop(stop)
@@ -76,8 +76,10 @@ class ManagerInbox(Inbox):
 
 @dataclass
 class OwnedState:
-    """Knowledge of a workflow about the row that it owns. Fields are only ever added, with defaults: old histories must
-    load."""
+    """The state of a workflow about the row that it owns.
+
+    New fields need a default, and no field may be removed: old histories must load.
+    """
 
     attempt: int = 0
     owner_run_id: str = ""
@@ -92,39 +94,39 @@ class OwnedState:
     """Search attributes as they were last set."""
 
     def gap_left(self, now: datetime) -> float:
-        """Seconds until a turn may begin that something woke."""
+        """Return the seconds until the next turn may begin after a wake-up."""
         raise NotImplementedError
 
 
 @dataclass
 class ManagerState(OwnedState):
-    """The manager as its workflow knows it."""
+    """The state of a manager that its workflow knows."""
 
     manager_id: int = 0
     name: str = ""
     flow_id: str = ""
     status: RunStatus = RunStatus.INITIALIZING
     queue: str | None = None
-    """The task queue of the worker that holds the object of the class; ``None``: any worker may make it."""
+    """The task queue of the worker with the object of the class; ``None``: any worker may build the object."""
     cycles: int = 0
     cycle_at: datetime | None = None
-    """When the last cycle began."""
+    """The time at which the last cycle began."""
     idle: bool = False
-    """Whether nothing happened in it."""
+    """True when the last cycle handled no end and picked no job."""
     live: int = 0
     error: str | None = None
     over: ManagerEnded | None = None
     """The end of the manager, when its class wants no further cycle."""
     passes: int = 0
-    """Passes over the live runs of a stop."""
+    """The number of passes that stopped runs."""
     unrecorded: str | None = None
-    """Why a stop is carried out that could not be recorded."""
+    """The reason why the stop under way is not recorded yet."""
     gone: bool = False
-    """Whether a stop has found no live run any more."""
+    """True when a stop has found that no run is live."""
     closed: bool = False
-    """Whether ``on_close`` had its chance after a stop."""
+    """True when ``on_close`` was called after a stop, or could not be called."""
     unclosed: str | None = None
-    """The reason why it was not called, or its error."""
+    """The reason why ``on_close`` was not called, or its error."""
     outcome: str | None = None
 
     @property
@@ -132,7 +134,7 @@ class ManagerState(OwnedState):
         return ManagerFence(self.manager_id, self.attempt, self.owner_run_id)
 
     def adopt(self, opened: ManagerOpened) -> None:
-        """Take over the database's data about the manager that we now own."""
+        """Take over the row of the manager that this workflow now owns."""
         self.name, self.flow_id, self.attempt = opened.name, opened.flow_id, opened.attempt
         self.status, self.parent = opened.status, opened.parent
         self.inbox.recorded(opened.stop, opened.leave)
@@ -141,7 +143,7 @@ class ManagerState(OwnedState):
         """Take over the result of a cycle."""
         self.queue, self.live, self.waiting, self.error = answer.queue, answer.live, answer.waiting, answer.error
         self.cycles += 1
-        if answer.stopped and self.inbox.stop is None:  # the worker that recorded it could not report it
+        if answer.stopped and self.inbox.stop is None:  # a stop is in the row, and no signal came
             self.inbox.asked += 1
         self.idle = not (answer.ended or answer.picked)
         again = LEVEL_S if answer.again_s is None else min(max(answer.again_s, 0.0), LEVEL_S)
@@ -150,7 +152,7 @@ class ManagerState(OwnedState):
             self.status = RunStatus.PROCESSING
 
     def ends_by(self, answer: CycleAnswer) -> None:
-        """The class wants no further cycle."""
+        """Set the end of the manager after the class wanted no further cycle."""
         if answer.error is not None:
             self.over = ManagerEnded(RunStatus.FAILED, "failed", answer.error)
             return
@@ -168,19 +170,19 @@ class ManagerState(OwnedState):
         return gap - (now - self.cycle_at).total_seconds()
 
     def stopped_by(self) -> ManagerEnded:
-        """The verdict of a stop."""
+        """Return the end of a manager that was stopped."""
         left = "; its runs go on" if self.inbox.leave else ""
         close = f"; {self.unclosed}" if self.unclosed else ""
         stopped = self.inbox.stop.stopped if self.inbox.stop is not None else "Stopped"
         return ManagerEnded(RunStatus.FAILED, "cancelled", f"{stopped}{left}{close}")
 
     def result(self) -> ManagerResult:
-        """The result of the workflow."""
-        told = (self.manager_id, self.name, self.flow_id, self.attempt)
-        return ManagerResult(*told, self.status, self.outcome or "", self.cause or "")
+        """Return the result of the workflow."""
+        identity = (self.manager_id, self.name, self.flow_id, self.attempt)
+        return ManagerResult(*identity, self.status, self.outcome or "", self.cause or "")
 
     def snapshot(self) -> ManagerSnapshot:
-        """The answer of the query ``status``."""
+        """Return the answer of the query ``status``."""
         return ManagerSnapshot(
             manager_id=self.manager_id,
             name=self.name,
@@ -199,12 +201,12 @@ class ManagerState(OwnedState):
         )
 
     def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
-        """Search attributes of the manager."""
+        """Return the search attributes of the manager."""
         known = [(NAME, self.name), (FLOW, self.flow_id), (STATUS, str(self.status))]
         return [*known, (OUTCOME, self.outcome), (PARENT, self.parent)]
 
     def details(self) -> str:
-        """The manager in Markdown, for the Temporal UI."""
+        """Return a description of the manager in Markdown, for the Temporal UI."""
         ended = f", {self.outcome}: {self.cause}" if self.outcome else ""
         rows = [
             f"### Manager {self.manager_id}: {self.name}, flow {self.flow_id}, attempt {self.attempt}",

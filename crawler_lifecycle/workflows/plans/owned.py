@@ -1,4 +1,4 @@
-"""Base of the workflows of managers and of graphs: each keeps one row going that has runs of its own."""
+"""The base class of the workflows of managers and graphs. Each workflow owns one row and begins runs for it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ R = TypeVar("R")
 
 
 class OwnedWorkflow(Generic[S]):
-    """One workflow of one row, which it claims, keeps going, stops and ends."""
+    """The workflow of one manager or graph: it claims the row, carries out its work, and records stop and end."""
 
     _s: S
 
     def _begin(self, state: TypeAdapter[S], new: S, carried: Any, surplus: Sequence[Any], wakes: str) -> None:
-        """Take over what a former execution carried here. ``wakes``: what the alarm is for."""
+        """Take over the state of the previous execution. ``wakes``: the purpose of the alarm, for Temporal's UI."""
         self._s, self._refused = read_carried(state, new, carried, surplus)
         self._alarm = Alarm(lambda: self._s.next_at, wakes)
         self._beside = Beside()
 
     async def _keep(self, life: Coroutine[Any, Any, R], *beside: Coroutine[Any, Any, None]) -> R:
-        """The result of its life, with the work beside it."""
+        """Run ``life`` to its result, with the coroutines ``beside`` in parallel."""
         if self._refused is not None:
             raise self._refused
         living = asyncio.create_task(life)
@@ -51,21 +51,21 @@ class OwnedWorkflow(Generic[S]):
         self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), "")
 
     def note(self, text: str) -> None:
-        """Show people a remark, in the snapshot and in Temporal's UI."""
+        """Add a note for people, in the snapshot and in Temporal's UI."""
         self._s.inbox.note(text)
 
     def _stop_wanted(self) -> bool:
         return self._s.inbox.stop is not None
 
     def _stop_changed(self) -> bool:
-        """Return whether more is requested than is recorded."""
+        """Return whether a stop, or a stronger one, is not recorded yet."""
         return self._s.inbox.changed
 
     def _claim(self, number: int) -> Claim:
         return Claim(number, Owner(workflow.info().workflow_id, self._s.owner_run_id))
 
     async def _live(self, steps: Coroutine[Any, Any, R]) -> R | None:
-        """Step by step to the result; ``None`` asks for continue-as-new."""
+        """Carry out the steps. Return the result; ``None``: continue as new."""
         try:
             return await steps
         except MustLeave:
@@ -74,11 +74,11 @@ class OwnedWorkflow(Generic[S]):
             return None
 
     def _left(self) -> None:
-        """Take note that something was left in the middle."""
+        """Prepare the state for continue-as-new after interrupted work."""
         raise NotImplementedError
 
     async def _command(self, request_id: str | None, carry_out: Callable[[str], Awaitable[int]]) -> int:
-        """The result of an update."""
+        """Carry out an update. Return the number of changed jobs or steps."""
         done = await commanded(request_id, lambda: self._s.attempt != 0, carry_out)
         self._s.inbox.woken = True
         return done
@@ -86,8 +86,9 @@ class OwnedWorkflow(Generic[S]):
     async def _wait(
         self, woken: Callable[[], bool], elsewhere: Callable[[], bool], soon: Callable[[], bool] = lambda: False
     ) -> None:
-        """Wait for the alarm, or for a wake-up and then a short time more, which ends when ``soon()`` returns true.
-        Raises ``Interrupted`` when something else is to be done.
+        """Wait for the alarm or a wake-up. Then wait a short time for more events, until ``soon()`` returns true.
+
+        Raises ``Interrupted`` if ``elsewhere()`` returns true: other work comes first.
         """
         s, self._alarm.rang = self._s, self._s.next_at is None
         await pause(None, lambda: self._alarm.rang or woken() or elsewhere())
@@ -102,7 +103,7 @@ class OwnedWorkflow(Generic[S]):
         order: RecordParentStop,
         wake: Callable[[], bool] = never,
     ) -> StopRecorded:
-        """Put the stop on record that was heard."""
+        """Record the received stop."""
         inbox = self._s.inbox
         inbox.changed = False
         try:
@@ -115,12 +116,12 @@ class OwnedWorkflow(Generic[S]):
         return recorded
 
     def _too_late(self) -> None:
-        """The stop came after the end."""
+        """Drop a stop that came after the end, and add a note."""
         self._s.inbox.stop, self._s.inbox.closed = None, True
         self.note(TOO_LATE)
 
     async def _ended(self, method: Callable[[Any, A], R], order: A, wake: Callable[[], bool]) -> R | None:
-        """Record the end; ``None``: a run or step became live meanwhile."""
+        """Record the end. Return ``None`` if a run or step has become live meanwhile."""
         try:
             return await call(method, order, control=self._stop_wanted(), wake=wake)
         except ApplicationError as error:
@@ -131,6 +132,6 @@ class OwnedWorkflow(Generic[S]):
     async def _await_proof(
         self, passes: int, changed: Callable[[], bool], woken: Callable[[], bool] = lambda: False
     ) -> None:
-        """Wait after a pass over runs that are to end: a moment, then longer from pass to pass."""
+        """Wait after asking runs to end. The wait becomes longer after each pass."""
         await pause(PASS_LEAST_S, changed, "runs that end")
         await pause(min(PASS_S * 2 ** min(passes, 10), PASS_MOST_S), lambda: changed() or woken(), "proof of the stop")

@@ -122,7 +122,7 @@ def test_files_of_another_run_of_the_same_number_are_told_and_stay(fleet: Fleet,
     fleet.leave(other := str(run_ref(old)))
     done = tidy("--yes", "-o", "json")
     found = {row["name"]: (row["state"], row["why"], row["removed"]) for row in done.json["runs"]}
-    assert found.pop(other) == ("unknown", "the database has another run of this number", False)
+    assert found.pop(other) == ("unknown", "the database has another run with this number", False)
     assert list(found.values()) == [("old", "exported", True)]
     assert (fleet.volume / "tasks" / other).is_dir()
     assert (fleet.volume / "state" / other).is_dir()

@@ -122,7 +122,7 @@ def test_whoever_replaces_what_is_told_beside_keeps_nobody_from_executing(bench:
 def test_without_a_word_of_its_runner_it_is_no_success(bench: Bench) -> None:
     change = recorded(over(bench, WAYS["removed"]))
     assert (change.after, change.outcome) == (TaskStatus.FAILED, "failed")
-    assert change.cause == "It ended without telling how (exit 0, no summary): Its folder was removed"
+    assert change.cause == "It ended without a summary (exit 0): Its folder was removed"
 
 
 @pytest.mark.parametrize("way", ["", WAYS["removed"], WAYS["emptied"]], ids=["kept", "removed", "emptied"])

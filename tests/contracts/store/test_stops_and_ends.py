@@ -459,7 +459,10 @@ def test_a_run_is_judged_by_its_tasks_and_the_last_completed_runs_before_it(worl
     world.tell(late, [LESS])
     row = world.end(late, EXPECTED)
     assert (row.outcome, row.fields) == ("coverage", LESS)
-    assert row.cause == "price: 20 % of 300 items have it, usual are 100 % (median of 10 runs), expected at least 90 %"
+    assert (
+        row.cause
+        == "price: 20 % of 300 items have it, the usual share is 100 % (median of 10 runs), expected at least 90 %"
+    )
     assert world.end(late, Expected()) == row, "the verdict stands"
     several = world.row(world.brings("several", GOOD, None, LESS, expected=EXPECTED))
     assert several.fields == Coverage(400, {"price": 0.4, "title": 0.25})

@@ -55,7 +55,7 @@ for _ in range(100_000):
         ([step("a", "b")], r'step "a": deps: there is no step "b" in its level; add it, or build the graph with check'),
         ([step("a", "g/x"), group("g"), step("g/x")], r'step "a": deps: .g/x. is not allowed'),
         ([group("g"), step("x"), step("g/y", "x")], r'step "g/y": deps: there is no step "x" in its level'),
-        ([step("a"), step("a")], r'step "a": there is such a step; names are unique in their level'),
+        ([step("a"), step("a")], r'step "a": it exists already; names are unique in their level'),
         ([step("g/x")], r'step "g/x": there is no graph "g" before it'),
         ([step("a"), step("a/b")], r'step "a/b": "a" is no graph'),
         (deep(21), r"graphs may be 20 levels deep"),
@@ -76,7 +76,7 @@ for _ in range(100_000):
         ([step("a", queue="a b")], r"queue: 'a b'"),
         ([step("a", max_parallel=3)], r"max_parallel: 3 is not allowed; set it at a group"),
         ([group("g", max_parallel=0)], r"max_parallel: 0"),
-        ([group("g", resources=({"db": "1"},))], r"resources: 'set' is not allowed; set it at its steps"),
+        ([group("g", resources=({"db": "1"},))], r"resources: 'set' is not allowed; set it at the steps in it"),
         ([crawl("a", graft=True)], r"graft: True is not allowed; only a function or a worker may graft"),
         *(
             ([step("a", resources=({"db": amount},))], r"resources: db: .* is not allowed; give an amount above 0")
@@ -92,8 +92,8 @@ for _ in range(100_000):
         ([function(args=[1])], r"args: \[1\] is not allowed; give an object"),
         ([function(argz={})], r"argz: {} is not allowed; there is no such field"),
         ([function(item=float("nan"))], r'step "a": job: this is no JSON .*; give a JSON object'),
-        ([function(item={1: 2})], r"this would come back as something else"),
-        ([function(item=(1, 2))], r"this would come back as something else"),
+        ([function(item={1: 2})], r"JSON would change this value"),
+        ([function(item=(1, 2))], r"JSON would change this value"),
         ([function(item=b"x")], r"this is no JSON"),
         ([function(item="\ud800")], r"this is no JSON"),
         ([function(item=CIRCLE)], r"this is no JSON"),

@@ -51,7 +51,7 @@ def test_priority_then_order_decides_and_no_more_is_given_than_there_is_room_for
     assert [one.steps[n].path for n in picked.begin] == ["d", "f"]
     assert (one.steps[3].state, one.steps[3].attempt, one.steps[3].tries) == (StepState.EXECUTING, 1, 1)
     assert one.waiting(0) == "it waits for a worker"
-    assert one.waiting(1) == "it was given to the workers of the role plans, and waits for one that is free"
+    assert one.waiting(1) == "it waits for a free worker of the role plans"
     assert one.waiting(4) == "it waits to be started"
 
 
@@ -62,8 +62,8 @@ def test_caps_hold_for_everything_in_a_graph() -> None:
     )
     picked = one.pick(NOW, batches=9, begin=9)
     assert [one.steps[n].path for n in picked.begin] == ["g/h/1", "g/a", "free"]
-    assert one.waiting(3) == 'it waits for one of the 1 places of "g/h"'
-    assert one.waiting(5) == 'it waits for one of the 2 places of "g"'
+    assert one.waiting(3) == 'it waits for one of the 1 slots of "g/h"'
+    assert one.waiting(5) == 'it waits for one of the 2 slots of "g"'
     one.cancel([2], "no")
     assert list(one.pick(NOW, batches=9, begin=9).begin) == []  # it may run still
     end(one, "g/h/1")
@@ -76,7 +76,7 @@ def test_caps_hold_for_everything_in_a_graph() -> None:
 def test_a_call_takes_one_place_however_many_steps_it_has() -> None:
     one = graph(group("g", max_parallel=2), *(step(f"g/{n}") for n in range(200)))
     assert [len(steps) for steps in calls(one)] == [7, 7]
-    assert one.waiting(50) == 'it waits for one of the 2 places of "g"'
+    assert one.waiting(50) == 'it waits for one of the 2 slots of "g"'
     one.released([1])
     assert [len(steps) for steps in calls(one)] == [7]
     assert states(one)["g"] == "executing"

@@ -89,7 +89,7 @@ def test_an_overdue_look_is_called_overdue(world: World, client: TestClient, fen
     assert client.get(f"/v1/runs/{fence.run_id}", headers={"if-none-match": tag}).status_code == 304
     world.clock.forward(239)
     run = shown(client, fence)
-    assert run["waiting"].startswith("the look that was due 4 min ago has not come")
+    assert run["waiting"].startswith("the look that was due 4 min ago is missing")
     assert run["stale"] is True
     assert run["verified_ago_s"] == 300
 
@@ -100,7 +100,7 @@ def test_places_and_stops_and_deliveries(world: World, client: TestClient, fence
     assert client.get("/v1/runs").json()["runs"][0]["waiting"] == waiting
     world.store.stops.record_stop(fence.run_id, StopIntent(world.clock.now, requested_by="ada"), "s1")
     world.clock.forward(7)
-    assert shown(client, fence)["waiting"] == "stop by ada asked for 7 s ago: no workflow has acted on it yet"
+    assert shown(client, fence)["waiting"] == "stop requested by ada 7 s ago: no workflow has acted on it yet"
     world.store.stops.cancel_queued(fence, world.clock.now)
     world.store.stops.acted_on_stop(fence, world.clock.now)
     assert shown(client, fence)["waiting"].endswith(": 2 tasks (index 0, 1) not yet proved to have ended")
@@ -122,7 +122,7 @@ def test_a_run_without_a_workflow_says_so(world: World, client: TestClient) -> N
     row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     world.clock.forward(90)
     run = client.get(f"/v1/runs/{row.run_id}").json()
-    assert run["waiting"] == "waiting for a worker for 1 min; crawlctl doctor tells whether there is one"
+    assert run["waiting"] == "waiting for a worker for 1 min; crawlctl doctor says whether there is one"
 
 
 def test_since_when_it_waits_survives_another_number(world: World, client: TestClient) -> None:
@@ -136,7 +136,7 @@ def test_since_when_it_waits_survives_another_number(world: World, client: TestC
     world.store.deployment.note_waiting(fence, "scheduler service: 503")
     world.clock.forward(10)
     run = shown(client, fence)
-    assert run["waiting"] == "the scheduler service has taken no deployment for 10 s: 503"
+    assert run["waiting"] == "the scheduler service has accepted no deployment for 10 s: 503"
     assert run["waiting_since"] == "2026-11-20T12:02:00Z"
 
 

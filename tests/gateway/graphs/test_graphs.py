@@ -231,7 +231,7 @@ def test_functions_that_no_worker_takes_are_waited_for_in_sight(world: World, cl
     graphed.advance()
     assert "no worker has begun" in client.get("/v1/graphs/g").json()["waiting"]
     one = client.get("/v1/graphs/g/step?path=a").json()
-    assert one["reason"] == 'it was given to the workers of the pool "nobodys", and waits for one that is free'
+    assert one["reason"] == 'it waits for a free worker of the pool "nobodys"'
     listed = client.get("/v1/graphs/g/steps?path=a&path=b").json()["steps"]
     assert [listed[0], listed[1]["reason"]] == [one, 'it waits for "a" (available)']
     graphed.begin(*graphed.work(1))

@@ -172,7 +172,7 @@ def test_nothing_has_the_name_of_the_form_that_makes_it(world: World, browser: T
         ("webhooks", {"url": HOOK["url"], "secrets": ["env:CRAWL_HOOK"]}),
     ):
         answer = browser.put(f"/v1/{path}/new", json=body, headers={"Accept": "application/json"})
-        detail = f"name: 'new' is not allowed; /{path}/new is the form that makes one; give another name"
+        detail = f"name: 'new' is not allowed; /{path}/new is the page of the form; give another name"
         assert (answer.status_code, answer.json()["detail"]) == (422, detail)
     answer = browser.post("/schedules/new", data={**FORM, "name": "new"})
     assert "give another name" in wrong(answer)["name"]
@@ -253,7 +253,7 @@ def test_a_webhook_that_is_wrong_is_told_beside_its_field(world: World, browser:
         ({"events": "run.exploded"}, "events", "choose from"),
         ({"tags": "x" * 201}, "tags", "1 to 200"),
         ({"name": "-"}, "name", "letters"),
-        ({"name": "new"}, "name", "'new' is not allowed; /webhooks/new is the form"),
+        ({"name": "new"}, "name", "'new' is not allowed; /webhooks/new is the page of the form"),
     ]:
         answer = browser.post("/webhooks/new", data={**HOOK, "flows": "<kept>", **given})
         assert answer.status_code == 422, given

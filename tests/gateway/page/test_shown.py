@@ -90,7 +90,7 @@ def test_filters_that_few_use_are_folded_until_one_is_set(world: World, browser:
 def test_what_a_button_does_is_called_as_the_button_first() -> None:
     late = decide(Circumstances(late_s=900.0, allowed_s=600.0, overlap=Overlap.SKIP, previous_live=False))
     assert (late[1] or "").endswith("Backfill begins it (crawlctl schedule backfill)")
-    assert (too_many_failures([True], 1) or "").endswith("Resume lets it go on (crawlctl schedule resume)")
+    assert (too_many_failures([True], 1) or "").endswith("Resume starts it again (crawlctl schedule resume)")
 
 
 def test_the_list_says_why_tasks_wait_and_how_many_are_where(world: World, browser: TestClient, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_items_whatever_is_in_them(left: tuple[TestClient, str, Path]) -> None:
     page = shown(browser, f"{run}/items", name="task-0/items.jsonl")
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 201
     assert "1 to 200 of 300 items" in page
-    assert "1 last lines were not whole" in page
+    assert "1 last lines were incomplete" in page
     assert ">201<" in shown(browser, f"{run}/items", offset="200", contains="SCRIPT", stats="true")
     assert "100.0 %" in shown(browser, f"{run}/items", field="title", contains="", stats="true")
     assert "0 items that fit" in shown(browser, f"{run}/items", field="<script>alert(1)", contains='"><svg onload')

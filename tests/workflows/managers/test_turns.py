@@ -276,7 +276,7 @@ async def test_a_manager_that_ends_takes_no_more_jobs(ends: dict[str, Any]) -> N
         flow._s.inbox.want(StopIntent(utc_now()))
     for name, value in ends.items():
         setattr(flow._s, name, value)
-    with pytest.raises(ApplicationError, match="manager 7 ends and takes no more jobs") as refused:
+    with pytest.raises(ApplicationError, match="manager 7 is ending and takes no more jobs") as refused:
         flow._check_jobs(page)
     assert refused.value.type == "NotInThisState"
 

@@ -165,7 +165,7 @@ def test_a_pod_that_succeeded_and_lost_its_statuses(runner: bool, found: str, co
     over = [condition("Complete", 70)] if counted else []
     read = ending(job(*over, runner=runner), pod(None, phase="Succeeded", runner=runner))
     assert f"{read.status} {read.outcome}" == found
-    assert "(exit 0, no summary)" in read.cause or not runner
+    assert "without a summary (exit 0)" in read.cause or not runner
 
 
 # --- refusals
