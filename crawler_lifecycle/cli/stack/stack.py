@@ -138,6 +138,7 @@ class Stack:
 
     def _take_lock(self) -> None:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.state_dir / "archive").mkdir(exist_ok=True)  # without it the archive is away, and deletions wait
         self._keep_others_out()
         lock = (self.state_dir / "dev.lock").open("a+")
         try:
