@@ -55,7 +55,7 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
     """A line with the names of ``fields``, or of those of the first items, and a record for each item."""
     source, text = iter(items), io.StringIO()
     head, columns, leaves_out = yield from read_head(source)
-    names = list(fields or columns)
+    names = list(dict.fromkeys(fields or columns))
     more = [LEFT_OUT] if fields is None and leaves_out else []
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*map(_harmless, names), *more])
