@@ -157,6 +157,10 @@ def test_reading_ends_in_time(left: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(reading, "READ_S", 0.0)
     assert "reading was ended after 0 s" in client.get(address, params={"contains": "x"}).json()["notes"][0]
     assert "reading was ended" in client.get(f"{address}/stats").json()["notes"][0]
+    for format in ("jsonl", "csv"):
+        answer = client.get(f"{address}/feed", params={"format": format})
+        told = "name: 'task-0/items.jsonl', which gave no item in 0 s, is no file that can be read here"
+        assert (answer.status_code, told in answer.json()["detail"]) == (404, True)
 
 
 def test_a_run_that_is_deleted_while_it_is_read(left: Any, monkeypatch: pytest.MonkeyPatch) -> None:
