@@ -49,7 +49,8 @@ NO_FEEDS = (
 )
 # ``json.dumps`` would make one for each value.
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-_decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
+# Python makes no number of more digits than these: they stay a text.
+_decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None, parse_int=lambda n: n if n[4300:] else int(n))
 
 
 def is_items(name: str) -> bool:
