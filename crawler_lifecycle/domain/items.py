@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, TextIO, cast
 
 #: Characters of one item. A longer one is skipped and counted.
 ITEM_MAX = 8 * 1024 * 1024
+csv.field_size_limit(ITEM_MAX)  # of this process
 _CHUNK = 64 * 1024
 #: Lists inside of each other that are written, where they are too many for Python.
 _DEPTH_MAX = 50

@@ -27,6 +27,7 @@ FEEDS_MAX, NAMES_MAX, FILES_MAX, DEPTH_MAX = 50, 20_000, 2_000, 3
 READ_MAX, LINE_MAX = 16 * 1024 * 1024, 1024 * 1024
 #: Characters of an item in a list, as ``domain/items.py`` has it. A longer one ends the list.
 ITEM_MAX = 8 * 1024 * 1024
+csv.field_size_limit(ITEM_MAX)  # of this process
 #: Fields that are told of, characters of their names, and items that are all looked into; of more every sixteenth.
 FIELDS_MAX, FIELD_NAME_MAX, ALL_MAX, EACH = 30, 60, 20_000, 16
 _CHUNK = 256 * 1024
