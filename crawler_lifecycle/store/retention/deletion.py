@@ -151,9 +151,9 @@ def _check_taken_in(unit: Unit) -> None:
         raise NotInThisState(f"{why}; ask again in a moment, or stop it (crawlctl manager stop {manager_id})")
     key = graph_key_of(unit.run["parent"] or "")
     open_one = select(g.graph_id).where(g.graph_key == key, g.state == GraphState.EXECUTING.value)
-    if key and (graph_id := unit.conn.execute(open_one).scalar_one_or_none()) is not None:
-        why = f"graph {graph_id} goes on, and takes what run {run_id} brought"
-        raise NotInThisState(f"{why}; wait for its end, or stop it (crawlctl graph stop {graph_id})")
+    if key and unit.conn.execute(open_one).scalar_one_or_none() is not None:
+        why = f"graph {key} goes on, and takes what run {run_id} brought"
+        raise NotInThisState(f"{why}; wait for its end, or stop it (crawlctl graph stop {key})")
 
 
 def _taken(table: FromClause, which: ColumnElement[bool], words: Mapping[str, Any]) -> Update:
