@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.bounds import ID_MAX, refusal
@@ -74,16 +73,17 @@ class OpenedFile:
     size: int
     pieces: Iterator[bytes]
     at: int = 0
+    rest: bytes = b""
+    """Read, and not given yet."""
 
     def part(self, first: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from ``first`` up to ``end``, without the byte at ``end``. Blocks.
 
         Each piece before ``first`` is yielded as an empty piece.
         """
-        while self.at < end and (piece := next(self.pieces, b"")):
+        while self.at < end and (piece := self.rest or next(self.pieces, b"")):
             begin, stop = max(0, first - self.at), min(len(piece), end - self.at)
-            if stop < len(piece):
-                self.pieces = chain([piece[stop:]], self.pieces)
+            self.rest = piece[stop:]
             self.at += stop
             yield piece[begin:stop]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
@@ -100,13 +101,22 @@ def judged(verdict: Verdict, coverage: Coverage | None, before: Sequence[Coverag
     """
     if verdict.status is not RunStatus.COMPLETED or coverage is None:
         return verdict
-    found = list(_violations(coverage, before, expected.parts))
-    if not found:
+    less = list(_violations(coverage, before, expected.parts))
+    if not (found := less + list(_unknown(coverage, before, expected.parts))):
         return verdict
     said = found[:SAID_MAX] + ([f"and {len(found) - SAID_MAX} more fields"] if len(found) > SAID_MAX else [])
     if verdict.outcome == "partial":
         said.append(verdict.cause)
-    return Verdict(RunStatus.FAILED if expected.fail else RunStatus.COMPLETED, COVERAGE, "; ".join(said))
+    return Verdict(RunStatus.FAILED if expected.fail and less else RunStatus.COMPLETED, COVERAGE, "; ".join(said))
+
+
+def _unknown(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]) -> Iterator[str]:
+    """Sentences about expected fields that no item had in this run or before: their names may be wrong."""
+    for name in parts:
+        if coverage.share(name) == 0 and all(one.share(name) == 0 for one in before):
+            near = get_close_matches(name, [other for other, share in coverage.shares.items() if share], 1)
+            cure = f": is {near[0]} meant?" if near else ", or leave it out"
+            yield f"{name}: no item of this run or {len(before)} before has it; correct expect in the catalogue{cure}"
 
 
 def _violations(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]) -> Iterator[str]:

@@ -59,7 +59,7 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
     """Yield the items as CSV. The first line has the names of the columns: ``fields``, or those of the first items."""
     source, text = iter(items), io.StringIO()
     head, columns, leaves_out = yield from read_head(source)
-    names = list(fields or columns)
+    names = list(dict.fromkeys(fields or columns))
     more = [LEFT_OUT] if fields is None and leaves_out else []
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*map(_harmless, names), *more])

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, TextIO, cast
 
 #: The most characters of one item. A longer item is skipped and counted.
 ITEM_MAX = 8 * 1024 * 1024
+csv.field_size_limit(ITEM_MAX)  # of this process
 _CHUNK = 64 * 1024
 #: The most levels of nested lists that are written, if a value has too many levels for Python.
 _DEPTH_MAX = 50
@@ -49,7 +50,8 @@ NO_FEEDS = (
 )
 # ``json.dumps`` would create a new encoder for each value.
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-_decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
+# Python makes no number of more digits than these: they stay a text.
+_decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None, parse_int=lambda n: n if n[4300:] else int(n))
 
 
 def is_items(name: str) -> bool:

@@ -6,6 +6,7 @@ lines is counted. Everything is read under bounds: the folder and what is in it 
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import io
@@ -24,6 +25,9 @@ from .held import Held, NotOurs
 FEEDS_MAX, NAMES_MAX, FILES_MAX, DEPTH_MAX = 50, 20_000, 2_000, 3
 #: Bytes that are read in one look, and of one line. A longer line counts, and is not looked into.
 READ_MAX, LINE_MAX = 16 * 1024 * 1024, 1024 * 1024
+#: Characters of an item in a list, as ``domain/items.py`` has it. A longer one ends the list.
+ITEM_MAX = 8 * 1024 * 1024
+csv.field_size_limit(ITEM_MAX)  # of this process
 #: Fields that are told of, characters of their names, and items that are all looked into; of more every sixteenth.
 FIELDS_MAX, FIELD_NAME_MAX, ALL_MAX, EACH = 30, 60, 20_000, 16
 _CHUNK = 256 * 1024
@@ -31,6 +35,9 @@ _CHUNK = 256 * 1024
 _FORMATS = ("jsonl", "jsonlines", "ndjson", "jl", "json", "csv", "tsv")
 _NAMED_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
 _NO_FEED = re.compile(r"(^|/)(skipped\.jsonl$|pages/)")
+_BETWEEN = re.compile(r"[\s,]*")
+#: Python makes no number of more digits than these: they stay a text.
+_JSON = json.JSONDecoder(strict=False, parse_constant=lambda _: None, parse_int=lambda n: n if n[4300:] else int(n))
 
 
 class Feeds:
@@ -65,17 +72,17 @@ class Feeds:
     def finish(self) -> None:
         """Count the last line of each feed, which may have no end."""
         for feed in self._feeds.values():
-            with contextlib.suppress(OSError, NotOurs):
-                feed.finish(self._folder)
+            feed.finish()
 
     def fields(self) -> dict[str, float]:
-        """The share of items that have something in a field, for the fields that most have; 0 to 1."""
+        """The share of items that have something in a field, for the fields that most have; 0 to 1. None at all where
+        no item was looked into."""
         filled: Counter[str] = Counter()
         for feed in self._feeds.values():
             filled.update(feed.filled)
         seen = sum(feed.seen for feed in self._feeds.values())
         most = sorted(filled, key=lambda name: (name not in self._wanted, -filled[name]))[:FIELDS_MAX]
-        return {name: round(filled[name] / max(seen, 1), 4) for name in most}
+        return {name: round(filled[name] / seen, 4) for name in most if seen}
 
 
 class _Feed:
@@ -84,13 +91,18 @@ class _Feed:
     def __init__(self, name: str, wanted: frozenset[str]) -> None:
         *self._above, self._name = name.split("/")
         self._kind, self._fields = _suffix(name), wanted
+        self._take = self._values if self._kind == "json" else self._lines
         self._file: tuple[int, int] | None = None
         self._begin()
 
     def _begin(self) -> None:
         self.items, self.place, self.seen = 0, 0, 0
         self.filled: Counter[str] = Counter(dict.fromkeys(self._fields, 0))
-        self._rest, self._too_long, self._is_list = b"", False, False
+        self._rest, self._too_long = b"", False
+        #: The part of a list that has no whole item yet; ``None``: it is no list, or cannot be read on.
+        self._text: str | None = ""
+        self._is_list = False
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._head: list[str] | None = None
         self._record: list[str] = []
         self._quotes = self._length = 0
@@ -98,7 +110,7 @@ class _Feed:
     def read(self, folder: str, most: int) -> int:
         """Read on, so many bytes at most; how many there were. A file that is another one now is read anew.
 
-        Raises ``NotOurs`` and ``OSError``, and so does ``finish``.
+        Raises ``NotOurs`` and ``OSError``.
         """
         handle = Held(folder, *self._above).open(self._name)
         if handle is None:
@@ -112,24 +124,17 @@ class _Feed:
             took = 0
             while took < most and (chunk := file.read(min(_CHUNK, most - took))):
                 took += len(chunk)
-                self._is_list = self._is_list or (self.place == 0 and chunk.lstrip().startswith(b"["))
                 self.place += len(chunk)
                 self._take(chunk)
             return took
 
-    def finish(self, folder: str) -> None:
-        """Count the last line, which may have no end, and a list that has no item a line."""
-        if self._rest or self._too_long:
+    def finish(self) -> None:
+        """Count the last line, which may have no end."""
+        if self._rest or self._too_long or self._text:
             self._take(b"\n")
         self._end_record()
-        if self._kind != "json" or not self._is_list or self.items or self.place > READ_MAX:
-            return
-        found = _value(Held(folder, *self._above).read(self._name, READ_MAX) or b"")
-        for item in found if isinstance(found, list) else ():
-            self.items += 1
-            self._look_into(item)
 
-    def _take(self, chunk: bytes) -> None:
+    def _lines(self, chunk: bytes) -> None:
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             self._line(self._rest + line)
@@ -142,13 +147,25 @@ class _Feed:
         text = line.strip()
         if self._kind in ("csv", "tsv"):
             self._csv_line(line.decode("utf-8", "replace"))
-        elif self._kind == "json":
-            item = _value(text.lstrip(b"[ ,").rstrip(b"], ")) if self._is_list else None
-            if isinstance(item, dict):
-                self.items += 1
-                self._look_into(item)
         elif (text or self._too_long) and self._is_wanted():
             self._look_into(_value(text))
+
+    def _values(self, chunk: bytes) -> None:
+        """Take the items of a list that are whole. What is no JSON, or too long, ends it."""
+        if self._text is None:
+            return
+        text, place = self._text + self._decode(chunk), 0
+        if not self._is_list and (text := text.lstrip()):
+            self._is_list, text = text[0] == "[", text[1:]
+        with contextlib.suppress(ValueError, RecursionError):
+            while self._is_list and (found := _BETWEEN.match(text, place)) and found.end() < len(text):
+                item, end = _JSON.raw_decode(text, found.end())
+                if end == len(text):  # a number may go on
+                    break
+                place = end
+                if self._is_wanted():
+                    self._look_into(item)
+        self._text = text[place:] if len(text) - place <= ITEM_MAX and (self._is_list or not text) else None
 
     def _csv_line(self, line: str) -> None:
         """Take a line; a record ends where the quotes are even."""
@@ -219,6 +236,6 @@ def _files(folder: Held, above: str, depth: int) -> Iterator[str]:
 
 def _value(text: bytes) -> Any:
     try:
-        return json.loads(text)
+        return _JSON.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
     except (ValueError, RecursionError):
         return None

@@ -327,8 +327,8 @@ class Runner:
         while self._feeds is not None and not child.pending_stop() and time.monotonic() < until:
             if not self._feeds.look():
                 self._feeds.finish()
-                items = self._feeds.items
-                return {"items": items, "shares": self._feeds.fields()} if items else None
+                items, shares = self._feeds.items, self._feeds.fields()
+                return {"items": items, "shares": shares} if items and shares else None
         return None
 
     def _upload(self, child: Child) -> contract.Json:

@@ -49,6 +49,19 @@ def test_what_is_too_little(
         assert found == DONE
 
 
+@pytest.mark.parametrize(("shares", "before", "said"), [
+    ({"title": 1.0, "titel": 0.0}, 0, ": is title meant?"),
+    ({"price": 1.0}, 9, ", or leave it out"),
+    ({"titel": 0.01}, 9, None),
+])  # fmt: skip
+def test_a_field_that_no_item_ever_had_is_told_and_fails_nothing(
+    shares: dict[str, float], before: int, said: str | None
+) -> None:
+    found = judged(DONE, Coverage(9, shares), [Coverage(9, {})] * before, Expected({"titel": 0.9}, fail=True))
+    cause = f"titel: no item of this run or {before} before has it; correct expect in the catalogue{said}"
+    assert found == (Verdict(RunStatus.COMPLETED, "coverage", cause) if said else DONE)
+
+
 def test_only_what_completed_is_judged_and_what_was_partial_says_so() -> None:
     bad, parts = Coverage(9, {}), Expected({"price": 1.0})
     failed, partial = (

@@ -52,6 +52,13 @@ def test_numbers_that_json_does_not_have_are_nothing() -> None:
     assert read("items.jsonl", b'{"a": Infinity, "b": -Infinity, "c": NaN}\n')[0] == [{"a": None, "b": None, "c": None}]
 
 
+def test_long_values_end_nothing() -> None:
+    """Python's bounds of a whole number and of a field of CSV."""
+    number, text = "9" * 5_000, "x" * 200_000
+    assert read("items.json", f"[{number}, -1]".encode()) == ([number, -1], Counter())
+    assert read("items.csv", f"a\n{text}\n1\n".encode()) == ([{"a": text}, {"a": "1"}], Counter())
+
+
 @given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=2, max_size=2)))
 def test_records_of_csv(rows: list[list[str]]) -> None:
     text = io.StringIO()

@@ -86,13 +86,18 @@ class FolderArchive:
             raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
 
     def remove(self, run: RunRef) -> None:
-        """Remove all archives of the run, unfinished ones included. Raises ``NotDelivered``."""
+        """Remove all archives of the run, unfinished ones included.
+
+        Raises ``NotDelivered``, also where the folder of all archives is missing: it may hold some that are not mounted.
+        """
         folder = self.root / str(run)
         try:
+            self.root.lstat()
             if folder.exists():
                 shutil.rmtree(folder)
         except OSError as error:
-            raise NotDelivered(f"{folder}: the archives cannot be removed: {error}") from error
+            cure = "mount or make the folder that LIFECYCLE_ARCHIVE__URL names, with its rights"
+            raise NotDelivered(f"{folder}: the archives cannot be removed: {error}; {cure}") from error
 
     def check(self) -> str:
         """Write and remove a probe file. Raises ``NotDelivered`` with the reason and the cure."""

@@ -32,7 +32,8 @@ def files_of(gateway: Gateway, run: int, task: int | None) -> tuple[list[Documen
     """Return the files of a run, with their names in the archive, and a note for people, if there is one."""
     found = gateway.get(f"/v1/runs/{run}/files", task=task)
     left_out = int(found.get("left_out") or 0)
-    notes = [f"{number(left_out)} more are left out" if left_out else None, clean(found.get("note"))]
+    why = f"{number(left_out)} more are left out: links, pipes, or one too many" if left_out else None
+    notes = [why, clean(found.get("note"))]
     return found["files"], "; ".join(filter(None, notes)) or None
 
 

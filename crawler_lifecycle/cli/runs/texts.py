@@ -210,6 +210,8 @@ def export_words(export: Document) -> str:
 def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
     """Return the commands that are useful next for this run."""
     run_id, status = run.get("run_id"), run.get("status")
+    if run.get("deleted"):
+        return [f"crawlctl timeline {run_id}"]
     if status in TERMINAL:
         # A main task that never executed has no log.
         main = min(rows, key=lambda row: int(row.get("task_index") or 0), default={})

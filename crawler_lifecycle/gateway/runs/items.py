@@ -71,9 +71,12 @@ class RunItems:
                 raise missing(run_id, "; ".join(read.notes))
             fields = choice.fields.split(",") if choice.fields else None
             items = chosen(read.items(), choice.field, choice.contains, fields, choice.offset, choice.limit)
-            for piece in as_csv(items, fields) if choice.format == "csv" else as_jsonl(items):
-                read.until = time.monotonic() + READ_S
-                yield piece
+            try:
+                for piece in as_csv(items, fields) if choice.format == "csv" else as_jsonl(items):
+                    read.until = time.monotonic() + READ_S
+                    yield piece
+            except _Late as late:
+                raise missing(run_id, f"name: {late}, which gave no item in {READ_S:g} s,") from None
 
 
 class _Reading:
@@ -116,7 +119,7 @@ class _Reading:
             raise missing(self._run.run_id, f"name: {name!r}")
         for piece in opened.pieces:
             if time.monotonic() > self.until:
-                raise _Late
+                raise _Late(repr(name))
             self.bytes += len(piece)
             yield piece
 

@@ -165,9 +165,9 @@ def _check_taken_in(unit: Unit) -> None:
         raise NotInThisState(f"{why}; try again in a minute, or stop the manager (crawlctl manager stop {manager_id})")
     key = graph_key_of(unit.run["parent"] or "")
     open_one = select(g.graph_id).where(g.graph_key == key, g.state == GraphState.EXECUTING.value)
-    if key and (graph_id := unit.conn.execute(open_one).scalar_one_or_none()) is not None:
-        why = f"graph {graph_id} still executes and may need the data of run {run_id}"
-        raise NotInThisState(f"{why}; wait for its end, or stop the graph (crawlctl graph stop {graph_id})")
+    if key and unit.conn.execute(open_one).scalar_one_or_none() is not None:
+        why = f"graph {key} still executes and may need the data of run {run_id}"
+        raise NotInThisState(f"{why}; wait for its end, or stop the graph (crawlctl graph stop {key})")
 
 
 def _taken(table: FromClause, which: ColumnElement[bool], words: Mapping[str, Any]) -> Update:

@@ -34,6 +34,7 @@ from crawler_lifecycle.adapters.archive.zip.walk import Names, safe_component
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports.files import FileSource
+from tests.support.run_refs import run_ref
 
 KEY = "7/1/supporting-files.zip"
 
@@ -600,3 +601,14 @@ def test_any_names_become_safe_and_unique(names: list[bytes]) -> None:
         assert not set(name) & set('\\/:*?"<>|')
         assert name[-1] not in ". "
         assert len(name.encode()) <= 255
+
+
+def test_archives_in_a_folder_that_is_away_are_not_gone(archive: FolderArchive, folder: Path) -> None:
+    (folder / "f").write_text("first")
+    _store(archive, folder)
+    away = archive.root.rename(archive.root.with_name("away"))
+    with pytest.raises(NotDelivered, match=r"mount or make the folder that LIFECYCLE_ARCHIVE__URL names"):
+        archive.remove(run_ref(7))
+    assert list(away.iterdir())
+    away.rename(archive.root)
+    archive.remove(run_ref(7))

@@ -26,7 +26,7 @@ def test_files_are_listed_shown_and_fetched(gateway: respx.MockRouter, crawlctl:
     route = gateway.get("/v1/runs/7/file").respond(content=b"<a>\x1b[2J\xff\n")
     listed = crawlctl("files", "7")
     assert "task-1/x.html" in listed.out
-    assert "2 more are left out" in listed.err
+    assert "2 more are left out: links, pipes" in listed.err
     assert crawlctl("files", "7", "task-1/x.html").out == "<a>\\x1b[2J\ufffd\n"
     assert dict(route.calls.last.request.url.params) == {"name": "task-1/x.html"}
     assert crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).code == 0

@@ -20,7 +20,7 @@ from crawler_lifecycle.ports.looks import Correction, Details
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store import Store
 from crawler_lifecycle.store.tables import metadata
-from tests.contracts.store.graphing import Graphed, crawl
+from tests.contracts.store.graphing import KEY, Graphed, crawl
 from tests.contracts.store.managing import Managed, job
 from tests.contracts.store.world import OTHER, World, closed, seen
 
@@ -199,7 +199,7 @@ def test_a_graph_ends_first_and_a_retry_of_its_step_makes_a_new_run(world: World
     (fence,) = graphed.begin_runs().values()
     world.finish(fence)
     store.exports.record_export(fence, "empty", None, None)
-    with pytest.raises(NotInThisState, match=f"graph {graphed.id} still executes"):
+    with pytest.raises(NotInThisState, match=rf"graph {KEY} still executes.*\(crawlctl graph stop {KEY}\)"):
         store.deletion.ask_deletion(fence.run_id, None)
     graphed.advance()
     store.graphs.end_graph(graphed.fence, None)

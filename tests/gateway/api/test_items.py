@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.activities.run_files import CHUNK
+from crawler_lifecycle.activities.run_files import CHUNK, OpenedFile
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.items import NO_FEEDS
 from crawler_lifecycle.gateway.runs import items as reading
@@ -77,6 +77,24 @@ def test_an_archive_is_read_on_and_not_anew(world: World, tmp_path: Path) -> Non
             of_first = of_first or len(asked)
         assert read == FILE
         assert len(asked) <= of_first + 1
+
+
+def test_a_damaged_archive_is_told_and_not_cut(world: World, tmp_path: Path) -> None:
+    run_id, _, _ = _run(world, tmp_path)
+    archive = FakeArchive()
+    url = _stored(world, tmp_path, run_id, archive, files={"items.jsonl": FILE})
+    archive.stored[url] = archive.stored[url].replace(b"task-0/items", b"task-0/other", 1)
+    with world.client(world.new_app(archive=archive)) as client:
+        for path in ("items", "items/feed", "file?name=task-0/items.jsonl"):
+            answer = client.get(f"/v1/runs/{run_id}/{path}")
+            assert (answer.status_code, answer.json()["code"]) == (503, "archive_unavailable"), path
+
+
+def test_parts_of_a_file_add_nothing_to_what_is_kept_of_it() -> None:
+    """Each part once laid an iterator around the one before: so many of them end a process."""
+    opened = OpenedFile(10**9, iter([b"x" * 10**6]))
+    assert all(list(opened.part(n, n + 1)) == [b"x"] for n in range(1_000))
+    assert type(opened.pieces) is type(iter([]))
 
 
 def lines(*items: object) -> str:
@@ -158,6 +176,10 @@ def test_reading_ends_in_time(left: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(reading, "READ_S", 0.0)
     assert "reading ended after 0 s" in client.get(address, params={"contains": "x"}).json()["notes"][0]
     assert "reading ended" in client.get(f"{address}/stats").json()["notes"][0]
+    for format in ("jsonl", "csv"):
+        answer = client.get(f"{address}/feed", params={"format": format})
+        told = "name: 'task-0/items.jsonl', which gave no item in 0 s, is not a file that can be read here"
+        assert (answer.status_code, told in answer.json()["detail"]) == (404, True)
 
 
 def test_a_run_that_is_deleted_while_it_is_read(left: Any, monkeypatch: pytest.MonkeyPatch) -> None:
