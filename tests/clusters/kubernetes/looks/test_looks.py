@@ -74,7 +74,7 @@ def test_a_name_that_cannot_be_asked_for_is_no_proof(world: World, fault: Fault)
 def test_a_stale_list_is_found_out_and_is_no_proof(world: World) -> None:
     world.deploy()
     world.server.faults.add("GET", r"/jobs\?", Stale(1000), times=None)
-    with pytest.raises(ApiError, match="stale: crawl-7-0-1 is not in it"):
+    with pytest.raises(ApiError, match="stale: crawl-7-0-1 exists, but the list lacks it"):
         world.see(missed_s=3600)
     with pytest.raises(ApiError, match="stale"):
         world.see(stopping=True)
@@ -455,9 +455,7 @@ def test_a_task_that_was_never_offered_is_not_what_has_its_name(world: World) ->
     stranger = replace(world.without_uid(), task_id=999999)
     seen = world.look(stranger).observations[0]
     assert (seen.phase, seen.uid, seen.end) == (Phase.ABSENT, None, None)
-    assert seen.reason == (
-        f"Another Job ({world.uids[0]}) is under its name and belongs to task 100; this is task 999999"
-    )
+    assert seen.reason == (f"Another Job ({world.uids[0]}) has its name and belongs to task 100; this is task 999999")
     assert world.cluster.details(run_ref(RUN), [stranger]) == []
     own = world.look(world.without_uid()).observations[0]
     assert (own.phase, own.uid) == (Phase.ENDED, world.uids[0]), "the answer to its creation was lost"
@@ -468,7 +466,7 @@ def test_without_an_id_a_job_is_nobody_s(world: World) -> None:
     world.server.change_job(world.name(), lambda job: job["metadata"]["labels"].pop(labels.TASK_ID))
     seen = world.look(world.without_uid()).observations[0]
     assert seen.phase is Phase.ABSENT
-    assert "does not say whose it is" in (seen.reason or "")
+    assert "does not name its task" in (seen.reason or "")
     assert world.see().phase is Phase.EXECUTING, "whose uid is on record needs no label"
 
 
