@@ -155,8 +155,7 @@ def _moment(environ: Mapping[str, str], name: str) -> float | None:
             raise ValueError("the time zone is missing")
         return moment.timestamp()
     except (ValueError, OverflowError) as error:
-        cure = "use ISO 8601 with a time zone, such as 2026-01-31T12:00:00Z"
-        raise BadConfiguration(f"{name}: {text[:100]!r} is not a valid time ({error}); {cure}") from None
+        raise BadConfiguration(f"{name}: {text[:100]!r} is not an ISO 8601 time with a zone ({error})") from None
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:

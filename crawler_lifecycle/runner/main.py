@@ -455,8 +455,7 @@ def _run(argv: list[str]) -> int:
 
 def _scrapy_command(chosen: argparse.Namespace) -> list[str]:
     if not os.path.isfile("scrapy.cfg") and not os.environ.get("SCRAPY_SETTINGS_MODULE"):
-        cure = "name a folder with scrapy.cfg, or set SCRAPY_SETTINGS_MODULE"
-        raise contract.BadConfiguration(f"--project: {chosen.project} is not a Scrapy project; {cure}")
+        raise contract.BadConfiguration(f"--project: {chosen.project} has no scrapy.cfg; name a Scrapy project")
     inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inject, os.environ.get("PYTHONPATH")]))
     return [sys.executable, "-u", os.path.join(inject, "crawl_runner_boot.py"), chosen.spider]

@@ -170,7 +170,7 @@ def test_a_project_that_cannot_be_imported(scrapy_bench: ScrapyBench) -> None:
 def test_no_project(scrapy_bench: ScrapyBench) -> None:
     (scrapy_bench.project / "scrapy.cfg").unlink()
     assert scrapy_bench.crawl("pages") == 4
-    assert "is not a Scrapy project" in scrapy_bench.summary()["message"]
+    assert "no scrapy.cfg" in scrapy_bench.summary()["message"]
     scrapy_bench.project = scrapy_bench.project / "nowhere"
     assert scrapy_bench.crawl("pages") == 4
 

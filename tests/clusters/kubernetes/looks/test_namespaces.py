@@ -92,7 +92,7 @@ def test_in_another_namespace_nothing_is_missing_and_nothing_is_gone(
         world.look(task)
     text, name = str(raised.value), world.api.namespace
     assert f"put into namespace crawls (uid {uid})" in text
-    assert f"we look into {name} (uid {uid_of(world, name)})" in text
+    assert f"this process reads {name} (uid {uid_of(world, name)})" in text
     assert "LIFECYCLE_CLUSTER__NAMESPACE" in text
     assert f"kubectl annotate --overwrite namespace {name} crawler-lifecycle/replaces={uid}" in text
 
@@ -115,7 +115,7 @@ def test_another_installations_job_of_the_same_name_does_not_end_ours(world: Wor
     job = world.server.store.find(_jobs(), lambda found: True)[0]
     meta = {**job["metadata"], "uid": "another", "namespace": "elsewhere"}
     world.server.store.create(_jobs(), ("elsewhere", world.name()), {**job, "metadata": meta})
-    with pytest.raises(ClusterUnavailable, match="may live on there"):
+    with pytest.raises(ClusterUnavailable, match="may still execute there"):
         world.look(task)
 
 
@@ -140,7 +140,7 @@ def test_a_stop_that_finds_nothing_in_another_namespace_is_not_done(world: World
     world.deploy()
     task = placed(world) if answered else replace(placed(world), uid=None)
     move(world)
-    with pytest.raises(ClusterUnavailable, match="may live on there"):
+    with pytest.raises(ClusterUnavailable, match="may still execute there"):
         getattr(world.cluster, method)(run_ref(RUN), task)
     assert world.calls("DELETE") == 0
     move(world, "crawls")
