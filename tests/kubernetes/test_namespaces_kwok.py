@@ -76,7 +76,9 @@ def test_a_task_lives_where_it_was_put(day: Installation, night: Installation) -
     task = day.task()
     long_missed = replace(task, missed_at=datetime.now(UTC) - timedelta(seconds=60))
     for other in (task, long_missed, replace(task, stopping=True), replace(task, uid=None)):
-        with pytest.raises(ClusterUnavailable, match=rf"put into namespace {day.namespace} \(uid .*look into night"):
+        with pytest.raises(
+            ClusterUnavailable, match=rf"created in namespace {day.namespace} \(uid .*this process reads night"
+        ):
             night.see(other)
         for end in (night.cluster.stop, night.cluster.kill):
             with pytest.raises(ClusterUnavailable, match="may still execute there"):

@@ -257,7 +257,7 @@ def test_an_object_on_two_pages_is_no_list(api: Api, five: FakeApiServer) -> Non
         body["items"][0]["metadata"]["name"] = "job-0"
 
     five.faults.add("GET", "continue=", Mutate(first_again), times=None)
-    with pytest.raises(Expired, match="overlap: job-0 is there twice"):
+    with pytest.raises(Expired, match="overlap: job-0 is in them twice"):
         _names(api)
 
 

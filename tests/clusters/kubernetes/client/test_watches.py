@@ -128,7 +128,7 @@ def test_a_watch_that_does_not_begin(
     ("fault", "kind", "words"),
     [
         (StreamEnds(broken=True), NoAnswer, "was interrupted"),
-        (StreamEnds(within_event=True), NoAnswer, "within an event"),
+        (StreamEnds(within_event=True), NoAnswer, "inside an event"),
         (StreamEnds(within_event=True, broken=True), NoAnswer, "was interrupted"),
         (Garbage(b"<html>\n"), Unreadable, "an event of a watch"),
         (Garbage(b'{"type":"ADDED"}\n'), Unreadable, "object"),

@@ -91,7 +91,7 @@ def test_in_another_namespace_nothing_is_missing_and_nothing_is_gone(
     with pytest.raises(ClusterUnavailable) as raised:
         world.look(task)
     text, name = str(raised.value), world.api.namespace
-    assert f"put into namespace crawls (uid {uid})" in text
+    assert f"created in namespace crawls (uid {uid})" in text
     assert f"this process reads {name} (uid {uid_of(world, name)})" in text
     assert "LIFECYCLE_CLUSTER__NAMESPACE" in text
     assert f"kubectl annotate --overwrite namespace {name} crawler-lifecycle/replaces={uid}" in text
@@ -130,7 +130,7 @@ def test_a_call_without_an_answer_is_looked_for_where_it_went(world: World) -> N
     world.deploy()
     task = replace(placed(world), uid=None)
     move(world)
-    with pytest.raises(ClusterUnavailable, match="put into namespace crawls"):
+    with pytest.raises(ClusterUnavailable, match="created in namespace crawls"):
         world.look(task)
 
 
@@ -241,7 +241,7 @@ def test_new_tasks_are_not_put_beside_those_of_another_namespace(world: World) -
     old = world.cluster.place()
     assert old is not None
     move(world)
-    with pytest.raises(ClusterUnavailable, match="put into namespace crawls"):
+    with pytest.raises(ClusterUnavailable, match="created in namespace crawls"):
         world.cluster.place([old])
     assert world.cluster.place() == world.cluster.place([str(world.cluster.place())]) != old
 
