@@ -128,7 +128,7 @@ class Wire:
     def _who(self, asked: Asked) -> tuple[credentials.Identity, str | None]:
         try:
             return self._access.current()
-        except Exception as error:  # plugins and the loader raise many kinds of errors
+        except Exception as error:  # a plugin or the loader may raise any error
             text = f"{asked.gesture}: the credentials of {self._access.source.words} cannot be read: {error}"
             raise Unauthorised(text) from error
 

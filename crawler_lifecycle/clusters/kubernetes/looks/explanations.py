@@ -36,14 +36,14 @@ EVENTS_S = 10.0
 
 
 def job_is_wordless(job: Job, now: datetime) -> bool:
-    """Return whether a Job without pods has waited so long without a reason that its events should be read."""
+    """Return whether a Job waits without a pod and without a reason for a long time; then its events are read."""
     if job.spec.suspend or job.metadata.deletion_timestamp is not None or any(c.true for c in job.status.conditions):
         return False
     return _older(job.metadata.creation_timestamp, JOB_S, now)
 
 
 def pod_is_wordless(pod: Pod, now: datetime) -> bool:
-    """Return whether a node has prepared the pod for so long without a reason that its events should be read."""
+    """Return whether a node prepares the pod for a long time without a reason; then its events are read."""
     if ended(pod) or not pod.spec.node_name or not _older(pod.metadata.creation_timestamp, POD_S, now):
         return False
     main = pod.container(labels.CONTAINER)
