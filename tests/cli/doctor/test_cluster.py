@@ -117,7 +117,7 @@ def test_no_kubeconfig(api: FakeApiServer, tmp_path: Path) -> None:
 def test_the_cluster_does_not_know_us(api: FakeApiServer) -> None:
     api.tokens = set()
     ((level, text),) = of(look(api), "cluster")
-    assert (level, "does not know us" in text) == ("bad", True)
+    assert (level, "rejects our credentials" in text) == ("bad", True)
 
 
 def test_a_cluster_that_falls_silent_says_so_once_for_each_question(api: FakeApiServer) -> None:

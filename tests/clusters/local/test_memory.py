@@ -293,7 +293,7 @@ def test_a_group_that_cannot_be_made_costs_nothing_but_itself(
     bench.deploy(GROW, memory="80Mi", cpu="1")
     seen = bench.until(Phase.ENDED)
     assert seen.end.reason == "OOMKilled"
-    assert "no cgroup for this task" in (bench.folder() / "supervisor.log").read_text()
+    assert "This task has no cgroup" in (bench.folder() / "supervisor.log").read_text()
 
 
 def test_a_spec_that_names_a_foreign_group_is_garbage(make_bench: Callable[..., Bench], tmp_path: Path) -> None:
