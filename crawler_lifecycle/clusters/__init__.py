@@ -1,1 +1,1 @@
-"""The clusters that execute tasks: one package for each kind."""
+"""The kinds of clusters that execute tasks, with one package for each kind."""

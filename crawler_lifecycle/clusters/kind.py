@@ -1,8 +1,8 @@
 """Kinds of clusters.
 
-One class for each kind makes all parts of such a cluster; it is chosen once, by its name. This module knows no
-implementation. A kind imports its parts when a method is called: some take long to load, and no process needs all of
-them.
+Each kind has one class, which creates all parts of such a cluster. The settings choose the class by its name. This
+module imports no implementation. A kind imports a part only when its method is called: some parts take long to load,
+and no process needs all of them.
 """
 
 from __future__ import annotations
@@ -30,26 +30,24 @@ KINDS: Mapping[str, str] = {
 
 
 class ClusterKind(ABC):
-    """One kind of cluster: everything that our processes need of it (docs/clusters.md).
+    """One kind of cluster, with all parts that our processes need (docs/clusters.md).
 
-    ``settings`` is the section ``cluster``. Every method may raise ``InvalidRequest`` that names the setting and the
-    cure. The methods that are not abstract return the answer of a cluster without such a part.
+    ``settings`` is the section ``cluster``. Every method may raise ``InvalidRequest``, which names the setting and the
+    cure. A method that is not abstract returns the answer of a cluster that lacks this part.
     """
 
     on_this_machine: ClassVar[bool] = False
-    """True when crawls take memory and disk of the machine of our own processes."""
+    """True when crawls use the memory and disk of the machine on which our own processes run."""
     clears_itself: ClassVar[bool] = False
-    """True when its deployer removes the files of old runs (``remove_old``), called by the scheduler service each
-    hour.
-    """
+    """True when its deployer has ``remove_old``, which the scheduler service calls each hour to remove old files."""
     uploads: ClassVar[bool] = False
-    """True when tasks upload their files to ``LIFECYCLE_CLUSTER__FILES_URL``, where that is set."""
+    """True when tasks upload their files to ``LIFECYCLE_CLUSTER__FILES_URL``, if that is set."""
     checks: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Checks of ``crawlctl doctor``, which alone imports them: name -> ``module:function``."""
+    """Checks of ``crawlctl doctor``: name -> ``module:function``. Only that command imports them."""
     component: ClassVar[str | None] = None
-    """``module:function`` by which the doctor finds the component in whose pod it runs."""
+    """``module:function`` that returns the component in whose pod ``crawlctl doctor`` runs."""
     slow: ClassVar[Sequence[str]] = ()
-    """Modules that these checks need and that take long to import."""
+    """Modules that the checks need and that take long to import."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self.settings = settings
@@ -60,21 +58,21 @@ class ClusterKind(ABC):
 
     @abstractmethod
     def cluster(self) -> Cluster:
-        """Return the object that looks at tasks and ends them, for the roles that ask the cluster."""
+        """Return the object that reads the tasks' state and ends tasks, for the roles that call the cluster."""
 
     @abstractmethod
     def files(self, bundles: TaskBundles | None) -> TaskFiles:
-        """Return the source of the tasks' files for archives, without a connection to the cluster.
+        """Return the source of the tasks' files for archives. It needs no connection to the cluster.
 
-        ``bundles``: the files that tasks uploaded.
+        ``bundles`` reads the files that tasks uploaded.
         """
 
     @abstractmethod
     def numbers(self) -> KnowsRuns:
-        """Return the object that reads the numbers of runs on the cluster."""
+        """Return the object that reads which run numbers exist on the cluster."""
 
     def observer(self) -> Observer | None:
-        """Return the observer that reports changes at once; without one, the next looks find them."""
+        """Return the observer that reports changes at once. Without an observer, the next look finds a change."""
         return None
 
     def logs(self) -> TaskLogs | None:
@@ -82,32 +80,32 @@ class ClusterKind(ABC):
         return None
 
     def live_files(self) -> LiveFiles | None:
-        """Return the reader of the files that tasks leave while they execute, for the gateway."""
+        """Return the reader of the files that tasks write, for the gateway. It works while they execute."""
         return None
 
     def files_elsewhere(self) -> str | None:
-        """In words, where tasks leave files that are no ``live_files``."""
+        """Return a sentence for people on where the files are, when ``live_files`` cannot read them."""
         return None
 
     def keeper(self) -> EvidenceKeeper | None:
-        """Return the keeper of the ends of tasks until they are on record."""
+        """Return the object that keeps the evidence of a task's end until the database has recorded it."""
         return None
 
     def volume(self) -> FilesPlace | None:
-        """The volume, or the folders, on which tasks leave files, if they are here."""
+        """Return the volume or the folders with the tasks' files, if this process can reach them."""
         return None
 
 
 def kind_of(settings: ClusterSettings) -> ClusterKind:
-    """The kind that the settings name. Raises ``InvalidRequest`` for one that there is not."""
+    """Return the kind that the settings name. Raises ``InvalidRequest`` for an unknown kind."""
     name = settings.kind
     found, wrong = None, f"LIFECYCLE_CLUSTER__KIND: {name!r:.200}"
     if name not in KINDS and ":" not in name:
-        raise InvalidRequest(f"{wrong} is no kind of cluster; give {', '.join(KINDS)}, or MODULE:CLASS of your own")
+        raise InvalidRequest(f"{wrong} is not a kind of cluster; give {', '.join(KINDS)}, or your own MODULE:CLASS")
     try:
         found = resolve_name(KINDS.get(name, name))
     except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidRequest(f"{wrong} cannot be imported ({error}); install it beside this package") from error
+        raise InvalidRequest(f"{wrong} cannot be imported ({error}); install it together with this package") from error
     if not (isinstance(found, type) and issubclass(found, ClusterKind)):
-        raise InvalidRequest(f"{wrong} is no ClusterKind; derive the class from {__name__}.ClusterKind")
+        raise InvalidRequest(f"{wrong} is not a ClusterKind; derive the class from {__name__}.ClusterKind")
     return found(settings)

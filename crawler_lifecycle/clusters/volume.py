@@ -1,9 +1,9 @@
-"""The shared volume, or the folders of the local cluster: which runs left something there, and its removal.
+"""Removal of old runs' files from the shared volume, or from the folders of the local cluster.
 
-A run's folders are moved aside in one step each, below ``trash``, and removed there: a resume in the meantime finds no
-folder, and never a half-empty one. The kubelet makes the folders above those of a task, with the rights of the volume's
-top folder. Where these rights are missing (older kubelets make some folders for root only), the contents of a task's
-own folders are removed, and empty folders stay.
+Each of a run's folders is first moved below ``trash`` in one step, and then removed there. So a resume in the meantime
+finds no folder, but never a half-empty one. The kubelet creates the folders above those of a task, with the rights of
+the volume's top folder. Older kubelets create some of them for root only. Then we remove only the contents of the
+task's own folders, and empty folders stay.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 
 TRASH = "trash"
-#: In a task's folder of saved state: the subfolder for contents that are to be removed.
+#: Prefix of a subfolder in a task's saved state, to which contents are moved before their removal.
 ASIDE = ".removed-"
 _TASKS, _STATE = "tasks", "state"
-#: Error numbers for a folder that is no folder, is not empty, is not ours, or is gone.
+#: Errors after which a folder may stay: it is not a folder, is not empty, is not ours, or is gone.
 _LEFT = (errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOENT)
 _CURE = "run it where the volume is mounted writable, as the user of crawl pods (1000) or as root"
 
 
 class VolumePlace:
-    """Removes files that pods wrote below ``root`` (``layout``).
+    """A remover of the files that pods wrote below ``root`` (paths: ``layout``).
 
-    Several processes may do this at once. Files that cannot be read or changed raise ``ClusterUnavailable`` with the
-    cure.
+    Several processes may remove files at the same time. A file that cannot be read or changed raises
+    ``ClusterUnavailable`` with the cure.
     """
 
     def __init__(self, root: Path) -> None:
@@ -40,7 +40,7 @@ class VolumePlace:
         """The mount point of the volume."""
 
     def runs(self) -> set[str]:
-        """The names of all folders at the level of runs, of whatever form."""
+        """Return the names of all folders at the level of runs, including names that are not those of a run."""
         check_mounted(self._root)
         try:
             found = {folder.name for top in (_TASKS, _STATE) for folder in _folders(self._root / top)}
@@ -50,24 +50,24 @@ class VolumePlace:
         return found
 
     def put_aside(self, run: RunRef) -> None:
-        """Move the run's folders out of the way, at once. Missing folders are no error."""
+        """Move the run's folders to the trash. A missing folder is not an error."""
         for top in (_TASKS, _STATE):
             folder = self._root / top / str(run)
             try:
                 while _is_folder(folder) and not self._moved(folder, top):
-                    continue  # another process was faster, or somebody removed the trash itself: does it still exist?
+                    continue  # another process moved it, or the trash itself was removed: check again whether it exists
             except OSError as error:
                 raise _cannot_clear(folder, error) from error
-        check_mounted(self._root)  # only now: without the volume everything looks as if another one had taken it
+        check_mounted(self._root)  # last, because an unmounted volume seems to have no folders
 
     def _moved(self, folder: Path, top: str) -> bool:
-        """Move a run's folder aside, or hide its contents;
+        """Move a run's folder to the trash, or hide its contents if we may not move it.
 
-        ``False`` when something disappeared meanwhile. Raises ``OSError``.
+        Return ``False`` when the folder or the trash disappeared meanwhile. Raises ``OSError``.
         """
         trash = self._root / TRASH
         try:
-            # In one step: a process that empties the trash meanwhile removes all or nothing.
+            # A rename is one step: a process that empties the trash at this moment sees the whole folder or nothing.
             trash.mkdir(exist_ok=True)
             folder.rename(trash / f"{folder.name}.{os.urandom(8).hex()}")
         except FileNotFoundError:
@@ -75,14 +75,14 @@ class VolumePlace:
         except PermissionError:
             if top == _STATE:
                 _hide_state(folder)
-            else:  # files of an ended attempt may stay; but may we remove them?
+            else:  # the files of an ended attempt may stay here until ``remove``; check that we can remove them
                 _check_ours(folder)
         return True
 
     def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove the run's folders from the trash, and those of its attempts up to this one from their location.
+        """Remove the run's folders from the trash, and the folders of its attempts up to ``attempt``.
 
-        A resume may have begun meanwhile. The folders of its attempt stay, empty or not: a pod has them mounted.
+        A resume may have begun a later attempt meanwhile. Its folders stay, even empty ones, because a pod mounts them.
         """
         top = self._root / _TASKS / str(run)
         try:
@@ -97,7 +97,7 @@ class VolumePlace:
             raise _cannot_clear(self._root, error) from error
         for folder in (*aside, *over):
             _remove(folder)
-        for folder in over:  # and empty folders that are left in it
+        for folder in over:  # remove the empty folders that remain
             for path, _, _ in os.walk(folder, topdown=False):
                 _rmdir(Path(path))
         for folder in (*indexes, top, self._root / _STATE / str(run)):
@@ -105,7 +105,10 @@ class VolumePlace:
         check_mounted(self._root)
 
     def finish(self) -> list[str]:
-        """Remove what killed calls had put aside. Returns what could not be removed, and why."""
+        """Empty the trash, where calls that were killed may have left folders.
+
+        Return one sentence for each folder that cannot be removed.
+        """
         incidents = []
         try:
             left = _folders(self._root / TRASH)
@@ -124,7 +127,10 @@ def _is_folder(path: Path) -> bool:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """The folders in it, without links; none when it does not exist, or is a link itself. Raises ``OSError``."""
+    """Return the folders in ``folder``, without links. Raises ``OSError``.
+
+    Return none when it does not exist or is a link itself.
+    """
     if not folder.is_symlink():
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -132,7 +138,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _check_ours(folder: Path) -> None:
-    """Raise ``PermissionError`` unless the files of the first task there is can be removed."""
+    """Raise ``PermissionError`` if we have no right to remove the files of the first task below ``folder``."""
     first: Path | None = folder
     for _ in ("index", "attempt", "files"):
         first = next(iter(_folders(first)), None) if first is not None else None
@@ -141,14 +147,14 @@ def _check_ours(folder: Path) -> None:
 
 
 def _hide_state(folder: Path) -> None:
-    """Make every task's saved state one that is not there. Raises ``OSError``."""
+    """Move every task's saved state to a subfolder, so that no attempt finds it. Raises ``OSError``."""
     for state in _folders(folder):
         while names := _to_hide(state):
             aside = state / f"{ASIDE}{os.urandom(8).hex()}"
-            # Another process may take a name before us, or remove the folder that we move it to: list the rest again.
+            # Another process may move a name first, or remove our subfolder. Then list the remaining names again.
             with suppress(FileNotFoundError):
                 aside.mkdir(mode=0o700)
-                # The mark of a clean stop goes first: without it nothing that is left would be trusted.
+                # Move the marker of a clean stop first: without it, no attempt uses the state that remains.
                 for name in sorted(names, key=lambda one: (one != "clean-stop.json", one)):
                     (state / name).rename(aside / name)
 
@@ -160,17 +166,18 @@ def _to_hide(state: Path) -> list[str]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder without following links; empty folders that are not ours may stay. Raises
-    ``ClusterUnavailable``.
+    """Remove a folder; links are not followed, and empty folders that are not ours may stay.
+
+    Raises ``ClusterUnavailable``.
     """
-    if _removed(folder):
-        _open_up(folder)
-        if incidents := _removed(folder):
+    if _remove_tree(folder):
+        _restore_rights(folder)
+        if incidents := _remove_tree(folder):
             raise _cannot_clear(*incidents[0])
 
 
-def _removed(folder: Path) -> list[tuple[Path, OSError]]:
-    """Remove all files that we may; hide the rest, if it is more than empty folders."""
+def _remove_tree(folder: Path) -> list[tuple[Path, OSError]]:
+    """Remove everything below ``folder`` that we can, and return the path and error of each file that remains."""
     incidents: list[tuple[Path, OSError]] = []
 
     def failed(what: object, path: str, about: tuple[type, BaseException, object]) -> None:
@@ -183,17 +190,17 @@ def _removed(folder: Path) -> list[tuple[Path, OSError]]:
     return incidents
 
 
-def _open_up(folder: Path) -> None:
-    """Give ourselves the rights that crawlers removed, as far as the files are ours."""
+def _restore_rights(folder: Path) -> None:
+    """Restore our rights to the folders that we own, because a crawler may have removed them."""
     inside = (Path(path, name) for path, names, _ in os.walk(folder) for name in names)
-    for one in chain([folder], inside):  # each before ``os.walk`` goes into it
-        with suppress(OSError):  # another process removes it too; one that stays closed is reported by the next try
+    for one in chain([folder], inside):  # each folder before ``os.walk`` enters it
+        with suppress(OSError):  # another process may remove it; the next removal reports a folder without rights
             if _is_folder(one) and one.lstat().st_uid == os.geteuid():
                 one.chmod(0o700)
 
 
 def _rmdir(folder: Path) -> None:
-    """Remove the folder if it is empty and we may."""
+    """Remove the folder if it is empty and we have the right."""
     try:
         if not folder.is_symlink():
             folder.rmdir()
@@ -203,17 +210,16 @@ def _rmdir(folder: Path) -> None:
 
 
 def _cannot_clear(path: Path, error: OSError) -> ClusterUnavailable:
-    return ClusterUnavailable(f"{str(path)!r} cannot be cleared: {error.strerror or error}; {_CURE}")
+    return ClusterUnavailable(f"{str(path)!r} cannot be removed: {error.strerror or error}; {_CURE}")
 
 
 def is_volume(root: Path) -> bool:
-    """Tell whether this is the volume, and not the empty folder where it should be mounted. Raises ``OSError``."""
+    """Return whether this is the volume, and not the empty folder for its mount. Raises ``OSError``."""
     return "tasks" in os.listdir(root) or os.path.ismount(root)
 
 
 def check_mounted(root: Path) -> None:
-    """Raise ``ClusterUnavailable`` for an empty folder where a volume should be mounted: it is an outage, and not a
-    volume without files."""
+    """Raise ``ClusterUnavailable`` when no volume is mounted here: that is an outage, not a volume without files."""
     try:
         there = is_volume(root)
     except OSError as error:
@@ -226,7 +232,7 @@ def check_mounted(root: Path) -> None:
 
 
 def unreadable(root: Path, error: OSError) -> ClusterUnavailable:
-    """The error for a volume that cannot be read."""
+    """Return the error for a volume that cannot be read."""
     return ClusterUnavailable(
         f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} cannot be read: {error.strerror}; mount the volume that crawl "
         "pods write to"

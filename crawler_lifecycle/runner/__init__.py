@@ -1,7 +1,7 @@
-"""The runner: what executes inside a pod or a local process, around the crawler.
+"""The runner: the program that starts the crawler inside a pod or a local process, and reports how it ended.
 
-Standard library only, and nothing of the rest of the package: this folder can be copied or mounted into any image that
-has Python 3.9 or newer, and started as ``python /path/to/runner …``.
+It uses the standard library only and imports nothing from the rest of the package. So this folder can be copied or
+mounted into any image with Python 3.9 or newer, and started as ``python /path/to/runner …``.
 """
 
 VERSION = "1"

@@ -1,4 +1,7 @@
-"""``python -m crawler_lifecycle.runner …``, and ``python path/to/runner …`` where the package is not installed."""
+"""Entry point of ``python -m crawler_lifecycle.runner …``.
+
+Where the package is not installed, use ``python path/to/runner …``.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import os
 import signal
 import sys
 
-# Before anything else: process 1 of a container has no default action, so a SIGTERM that came during our imports would
-# be lost. Blocked, it waits for us.
+# Block signals before the other imports. Process 1 of a container has no default action for them: a SIGTERM that came
+# during our imports would be lost. A blocked signal waits until we read it.
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
 
 if not __package__:
-    # Started as a bare folder: make the folder itself the package, under whatever name it was mounted.
+    # Python was given the folder, not the package: make the folder itself the package, whatever its name is.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[0] = os.path.dirname(here)
     __package__ = os.path.basename(here)

@@ -1,8 +1,8 @@
-"""Packs the crawler's supporting files into one ``tar.gz`` while it is sent, in parts of bounded size.
+"""Packing of the crawler's supporting files into one ``tar.gz``, which is sent in parts while it is packed.
 
-Nothing is written to a disk (the root may be read-only), and memory is one part. Anything but a regular file is
-included by name only, so that the archive can list it. Folders are opened by descriptors (``held.py``), so that no link
-is followed, whatever the crawler's last processes do.
+Nothing is written to a disk, because the root may be read-only. Only one part is in memory at a time. A link, pipe or
+device is included by name only, so that the archive can list it. Folders are opened by descriptors (``held.py``), so
+that no link is followed, even if processes of the crawler still change the folder.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import IO, Any, cast
 
 from .held import Held, NotOurs
 
-#: Bytes of one part; the gateway gives no leave for larger ones, nor for more parts.
+#: The most bytes of one part, and the most parts: the gateway permits no more.
 PART_BYTES = 8 * 1024 * 1024
 PARTS_MAX = 6400
 FILES_MAX = 100_000
-#: Unpacked.
+#: Bytes of all files before they are packed.
 BYTES_MAX = 50 * 2**30
-#: A sparse file costs its writer nothing, but us the time to read it.
+#: The most bytes of a file that are not on the disk. A sparse file costs its writer nothing, but us time to read it.
 HOLES_MAX = 2**30
 DEPTH_MAX = 64
-#: Of one folder.
+#: The most names of one folder.
 NAMES_MAX = 200_000
 
-#: Called with number and content of each part, in order; raises to end all.
+#: Called with the number and the content of each part, in order. An exception ends the whole upload.
 Send = Callable[[int, bytes], None]
 
 _KINDS = {
@@ -41,7 +41,7 @@ _KINDS = {
 
 
 class Parts:
-    """A file to write a tar to: packs, cuts into parts, and sends each one as soon as it is full."""
+    """A file object for the tar: it packs the data, cuts it into parts, and sends each part as soon as it is full."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -55,7 +55,7 @@ class Parts:
         return len(data)
 
     def finish(self) -> None:
-        """Send the rest."""
+        """Send the remaining data."""
         self._buffer += self._deflate.flush()
         self._send_full()
         self._send_part(len(self._buffer))
@@ -68,7 +68,7 @@ class Parts:
         if not size:
             return
         if len(self.sent) >= PARTS_MAX:
-            raise ValueError(f"the files are more than {PARTS_MAX * PART_BYTES >> 30} GiB, packed")
+            raise ValueError(f"the packed files exceed {PARTS_MAX * PART_BYTES >> 30} GiB: let the crawler write less")
         part = bytes(self._buffer[:size])
         del self._buffer[:size]
         self._send(len(self.sent), part)
@@ -76,7 +76,7 @@ class Parts:
 
 
 class Bundle:
-    """Sends the files below a folder. ``files``, ``bytes`` and ``left_out`` count as it goes."""
+    """A sender of the files below a folder. ``files``, ``bytes`` and ``left_out`` count the files while it sends."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -85,7 +85,7 @@ class Bundle:
         self.left_out = 0
 
     def send(self, send: Send) -> dict[str, Any]:
-        """Send all parts. Returns the list of parts that ends the bundle. An empty folder has no parts."""
+        """Send all parts, and return the list of them, which the caller sends last. An empty folder has no parts."""
         parts = Parts(send)
         empty = True
         with tarfile.open(
@@ -98,14 +98,14 @@ class Bundle:
             for path, folder, found in self._walk():
                 empty = False
                 self._add(tar, path, folder, found)
-                cast(Any, tar).members = []  # otherwise it would store a hundred thousand of them in memory
+                cast(Any, tar).members = []  # otherwise the tar would keep up to a hundred thousand entries in memory
         if not empty:
             parts.finish()
         stated = {"files": self.files, "bytes": self.bytes, "left_out": self.left_out}
         return {"version": 1, **stated, "parts": parts.sent}
 
     def _walk(self) -> Iterator[tuple[str, Held, os.stat_result]]:
-        """Path, folder and kind of everything but folders, in the order of names."""
+        """Yield the path, folder and status of each entry that is not a folder, sorted by name."""
         try:
             root = Held(self._folder)
         except OSError:
@@ -150,7 +150,7 @@ class Bundle:
             return
         try:
             handle = folder.open(path.rpartition("/")[2])
-        except (OSError, NotOurs):  # it was replaced since it was checked
+        except (OSError, NotOurs):  # the file was replaced after ``_below`` checked it
             handle = None
         if handle is None:
             self.left_out += 1
@@ -165,7 +165,7 @@ class Bundle:
 
 
 class _Whole:
-    """A file of the announced size: if it shrank meanwhile, or cannot be read further, zeros follow."""
+    """A file of exactly the announced size: if it became shorter, or cannot be read to its end, zeros follow."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""The crawler as a child process: started, signalled once, and reaped with all its orphans."""
+"""The crawler as a child process: we start it, send it one stop signal, and reap it with all its orphans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-#: Seconds to wait for remaining processes that were killed.
+#: Seconds to wait until the killed processes of the crawler have ended.
 _REAP_S = 2.0
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _WATCHED = (*_STOPS, signal.SIGCHLD)
@@ -24,51 +24,49 @@ class Ended(NamedTuple):
     exit_code: int | None
     signal: int | None
     peak_memory: int
-    """Bytes: the largest resident size of the child or one of its waited-for children."""
+    """Bytes: the largest resident size of the child, or of one of the children that it waited for."""
 
 
 def block_signals() -> None:
-    """From now on signals wait until we read them; no handler runs, so nothing is interrupted."""
+    """Block signals, so that they wait until we read them. No handler runs, so no call is interrupted."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
 
 def become_subreaper() -> bool:
-    """Become the parent of processes that leave the tree of our children, like process 1 of a pod. Returns whether this
-    worked.
-    """
+    """Become the parent of all orphans among our descendants, as process 1 of a pod is. Return whether this worked."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def hide_environment() -> bool:
-    """Keep our environment and memory in /proc from processes of the same user (not from root); returns whether this
-    worked.
+    """Hide our environment and memory in /proc from processes of the same user. Return whether this worked.
 
-    They hold secrets, and crawlers may have the same user. Programs that we execute are readable again.
+    They contain secrets, and a crawler may run as the same user. Root can still read them, and programs that we
+    execute are readable again.
     """
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def _prctl(option: int, value: int) -> bool:
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # no such call here: another system, another libc
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # this system or C library has no such call
         return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
     return False
 
 
 class Child:
-    """One child process and the loop around it."""
+    """One child process, and the loop that waits for it."""
 
     def __init__(self, stop_signal: int) -> None:
         self._stop_signal = stop_signal
         self._pid = 0
         self.stopped_at: float | None = None
-        """The time of the request to stop, by the monotonic clock."""
+        """The time of the first stop request, by the monotonic clock."""
 
     @property
     def stop_asked(self) -> bool:
         return self.stopped_at is not None
 
     def pending_stop(self) -> bool:
-        """Return whether a stop has already come (the signal is consumed)."""
+        """Return whether a stop was requested. This consumes the signals that wait."""
         while signal.sigtimedwait(_STOPS, 0) is not None:
             self._note_stop()
         return self.stop_asked
@@ -78,16 +76,17 @@ class Child:
             self.stopped_at = time.monotonic()
 
     def start(self, argv: list[str], env: Mapping[str, str], output: int | None = None) -> None:
-        """Start the crawler with a clean signal state. Raises ``OSError`` when it cannot be executed.
+        """Start the crawler with default signal handlers and no blocked signal.
 
-        ``output`` is what it prints to, ours otherwise. Inheritable files stay open.
+        It prints to the descriptor ``output``, or to our own output without one. Inheritable descriptors stay open in
+        it. Raises ``OSError`` when the crawler cannot be executed.
         """
         defaults = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, 32, 33}
         printed = [] if output is None else [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]
         self._pid = os.posix_spawnp(argv[0], argv, dict(env), file_actions=printed, setsigmask=[], setsigdef=defaults)
 
     def wait(self, tick: Callable[[], None], seconds: float) -> Ended:
-        """Until the child has ended; ``tick`` is called about every ``seconds``."""
+        """Wait until the child has ended, and return its end. ``tick`` is called about every ``seconds``."""
         due = time.monotonic() + seconds
         while True:
             info = signal.sigtimedwait(_WATCHED, max(0.0, due - time.monotonic()))
@@ -102,7 +101,10 @@ class Child:
                 due = time.monotonic() + seconds
 
     def attend(self, over: Callable[[], bool], seconds: float) -> None:
-        """The crawler has ended: note stops and reap orphans until ``over``, which is called every ``seconds``."""
+        """Note stop requests and reap orphans, after the crawler's end, until ``over`` returns true.
+
+        ``over`` is called at least every ``seconds``.
+        """
         while not over():
             info = signal.sigtimedwait(_WATCHED, seconds)
             if info is not None and info.si_signo in _STOPS:
@@ -110,8 +112,9 @@ class Child:
             self._reap()
 
     def end_leftovers(self) -> None:
-        """As process 1, end the crawler's remaining processes: they would end with us, and may still write until
-        then.
+        """Kill the crawler's remaining processes if we are process 1.
+
+        They would end together with us anyway, but until then they could still write.
         """
         if os.getpid() != 1:
             return
@@ -126,17 +129,17 @@ class Child:
                 return
 
     def kill(self) -> None:
-        """SIGKILL."""
-        os.kill(self._pid, signal.SIGKILL)  # our unreaped child, as below
+        """Send the crawler SIGKILL."""
+        os.kill(self._pid, signal.SIGKILL)  # we have not reaped it, so no other process has its number
 
     def stop(self) -> None:
-        """Send the crawler its stop signal, unless it was sent already: a second one would cost Scrapy its stats."""
+        """Send the crawler its stop signal, but only once: at a second signal Scrapy ends without writing its stats."""
         if not self.stop_asked:
             self._note_stop()
-            os.kill(self._pid, self._stop_signal)  # it is our unreaped child, so the number is its own
+            os.kill(self._pid, self._stop_signal)  # we have not reaped it, so no other process has its number
 
     def _reap(self) -> Ended | None:
-        """Reap all ended processes. Returns the child's end if it was among them."""
+        """Reap all ended processes, and return the child's end if it was among them."""
         found = None
         while True:
             try:

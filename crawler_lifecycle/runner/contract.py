@@ -1,4 +1,4 @@
-"""The process contract: the environment that the runner reads, and the files that it writes."""
+"""The contract with the process: the environment that the runner reads, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .held import Held, NotOurs
 
 Json = dict[str, Any]
 
-#: The most bytes of the summary, and of its decisive part: the containers of a pod share 12 KiB, and each message is
-#: cut.
+#: The most bytes of the summary, and of its part with the short fields. The containers of a pod share 12 KiB for their
+#: termination messages, and Kubernetes cuts a message that is too long.
 SUMMARY_MAX, SHORT_MAX = 4096, 1024
 STATS_MAX = 64 * 1024
 COUNTERS = ("pages", "items", "errors", "bytes")
-#: Bytes of JSON of a crawler's own statistics, characters of their names, and the largest number:
+#: The bounds of a crawler's own statistics: bytes of JSON, characters of a name, and the largest number. The same as
 #: ``statistics`` of ``crawler_lifecycle.domain.bounds``.
 STATISTICS_MAX, STATISTIC_NAME_MAX, STATISTIC_MAX = 8192, 120, 2**63 - 1
-#: The largest counter that anybody believes: ``COUNT_MAX`` of ``crawler_lifecycle.domain.bounds``.
+#: The largest counter that we accept: ``COUNT_MAX`` of ``crawler_lifecycle.domain.bounds``.
 COUNT_MAX = (2**63 - 1) // 100_000
 
 FINISHED = 0
@@ -37,11 +37,11 @@ STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 class BadConfiguration(Exception):
-    """The environment or the command line asks for something that can never work."""
+    """An environment or command line that can never work."""
 
 
 class Contract(NamedTuple):
-    """The variables of the contract that concern the runner. Paths are ``None`` where nobody wants the file."""
+    """The variables of the contract that the runner uses. A path is ``None`` when its variable is not set."""
 
     args: dict[str, str]
     settings: Json
@@ -57,34 +57,37 @@ class Contract(NamedTuple):
     deadline: float | None
     """Seconds since the epoch."""
     stop_grace_s: float
-    """Seconds that the crawler gets between its stop signal and SIGKILL."""
+    """Seconds between the crawler's stop signal and its SIGKILL."""
     end_grace_s: float | None
-    """Seconds from then until everything is killed, ourselves included: if given, we enforce the crawler's grace."""
+    """Seconds from the end of ``stop_grace_s`` until all processes are killed, the runner included.
+
+    When it is set, the runner itself enforces the crawler's grace.
+    """
     upload_url: str | None
     upload_token: str | None
     log_file: str | None
-    """The file that our standard output is, where we keep the log ourselves."""
+    """The file that our standard output writes to; set when the runner must limit its size."""
     stop_url: str | None
-    """The address at which the gateway reports the run's stop."""
+    """The gateway's address of the run's stop, which answers whether the stop is forced."""
     stop_token: str | None
     items: bool
-    """Items in feeds are counted."""
+    """True when the runner counts the items in feeds."""
     fields: list[str]
-    """The fields of items that are told of first."""
+    """The fields of items that the summary reports first."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Contract:
-        """Raises ``BadConfiguration`` naming the variable."""
+        """Read the variables. Raises ``BadConfiguration``, which names the variable."""
         name = environ.get("CRAWL_STOP_SIGNAL") or "SIGTERM"
         if name not in STOP_SIGNALS:
-            raise BadConfiguration(f"CRAWL_STOP_SIGNAL: {name!r} is none of {', '.join(STOP_SIGNALS)}")
+            raise BadConfiguration(f"CRAWL_STOP_SIGNAL: {name!r} is not allowed; use one of {', '.join(STOP_SIGNALS)}")
         limit = environ.get("CRAWL_MEMORY_LIMIT") or "0"
         if not limit.isdecimal():
-            raise BadConfiguration(f"CRAWL_MEMORY_LIMIT: {limit!r} is no number of bytes")
+            raise BadConfiguration(f"CRAWL_MEMORY_LIMIT: {limit!r} is not a whole number of bytes, such as 536870912")
         args = _object(environ, "CRAWL_ARGS")
         for key, value in args.items():
             if not isinstance(value, str):
-                raise BadConfiguration(f"CRAWL_ARGS: {key!r} is not a text")
+                raise BadConfiguration(f"CRAWL_ARGS: the value of {key!r} is not a text; write it in quotes")
         return cls(
             args=args,
             settings=_object(environ, "CRAWL_SETTINGS"),
@@ -110,7 +113,7 @@ class Contract(NamedTuple):
 
 
 def _fields(environ: Mapping[str, str]) -> list[str]:
-    """Ours write it, and no crawl is refused for it."""
+    """Return the field names, or no name when the variable is invalid: we refuse no crawl because of it."""
     try:
         names = json.loads(environ.get("CRAWL_FIELDS") or "[]")
     except (ValueError, RecursionError):
@@ -126,13 +129,16 @@ def _stop_url(environ: Mapping[str, str]) -> str | None:
 
 
 def _attempt(environ: Mapping[str, str]) -> int:
-    """Nothing but a note depends on it, so a wrong one is no reason to refuse."""
+    """Return the attempt, or 1 when it is invalid: only the note about a resumption depends on it."""
     text = environ.get("CRAWL_ATTEMPT") or "1"
     return int(text) if text.isdecimal() and len(text) < 10 else 1
 
 
 def _deadline(environ: Mapping[str, str]) -> float | None:
-    """The deadline we were given; where nobody could know when we start, ``CRAWL_RUN_TIMEOUT_S`` seconds from now."""
+    """Return ``CRAWL_DEADLINE``, else the time ``CRAWL_RUN_TIMEOUT_S`` seconds from now, else ``None``.
+
+    The service sets the second variable when it cannot know the time of the start.
+    """
     deadline = _moment(environ, "CRAWL_DEADLINE")
     if deadline is None and environ.get("CRAWL_RUN_TIMEOUT_S"):
         return time.time() + _seconds(environ, "CRAWL_RUN_TIMEOUT_S", 0.0)
@@ -146,10 +152,10 @@ def _moment(environ: Mapping[str, str], name: str) -> float | None:
     try:
         moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
         if moment.tzinfo is None:
-            raise ValueError("it names no time zone")
+            raise ValueError("the time zone is missing")
         return moment.timestamp()
     except (ValueError, OverflowError) as error:
-        raise BadConfiguration(f"{name}: {text[:100]!r} is no ISO 8601 time with a zone ({error})") from None
+        raise BadConfiguration(f"{name}: {text[:100]!r} is not an ISO 8601 time with a zone ({error})") from None
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
@@ -159,7 +165,7 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < 2**31:
-        raise BadConfiguration(f"{name}: {text!r} is no number of seconds")
+        raise BadConfiguration(f"{name}: {text!r} is not a valid number of seconds; use one from 0 to {2**31 - 1}")
     return seconds
 
 
@@ -168,29 +174,29 @@ def _object(environ: Mapping[str, str], name: str) -> Json:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise BadConfiguration(f"{name}: not JSON ({error})") from None
+        raise BadConfiguration(f"{name}: the value is not JSON ({error}); use a JSON object") from None
     if not isinstance(data, dict):
-        raise BadConfiguration(f"{name}: not a JSON object")
+        raise BadConfiguration(f"{name}: the value is not a JSON object; write {{...}}")
     return data
 
 
 def now() -> str:
-    """Now as ISO 8601 in UTC."""
+    """Return the current time as ISO 8601 in UTC."""
     return moment(time.time())
 
 
 def moment(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601 in UTC."""
+    """Return the seconds since the epoch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat()  # noqa: UP017 - Python 3.9 has no datetime.UTC
 
 
 def write(path: str, text: str) -> None:
-    """Replace the file as a whole; where that is not possible (a pod's termination log is mounted), write into it."""
+    """Replace the whole file. If it cannot be replaced, overwrite its content: a pod's termination log is a mount."""
     folder, name = os.path.split(path)
     try:
         Held(folder or ".").replace(name, text.encode(), lasting=False)
     except OSError:
-        # Cut only after writing: a full disk then does not damage the former content.
+        # Write first and cut the rest afterwards, so that a full disk does not damage the former content.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(path, flags, 0o644), "wb") as file:
             file.write(text.encode())
@@ -199,9 +205,9 @@ def write(path: str, text: str) -> None:
 
 
 def summary_text(data: Json) -> str:
-    """The summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short words, then what may be cut off.
+    """Return the summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short fields, then ``files``, ``message``.
 
-    The fields of items come last, all of them or none: a field that is missing counts as one that no item fills.
+    ``fields`` comes last, complete or not at all: a field missing there would seem to be empty in every item.
     """
     long: Json = {name: data[name] for name in ("files", "message") if name in data}
     last: Json = {"fields": data["fields"]} if "fields" in data else {}
@@ -212,18 +218,18 @@ def summary_text(data: Json) -> str:
 
 
 def fitted(data: Json, most: int) -> str:
-    """The object as JSON of at most ``most`` bytes; the longest text in it is cut until it fits."""
+    """Return the object as JSON of at most ``most`` bytes; its longest text is halved until the object fits."""
     data = dict(data)
     while len(text := json.dumps(data)) > most:
         name = max((name for name, value in data.items() if isinstance(value, str)), key=lambda name: len(data[name]))
         if len(data[name]) < 2:
-            raise ValueError("it does not fit")
+            raise ValueError(f"the object does not fit into {most} bytes, even with its texts cut")
         data[name] = data[name][: len(data[name]) // 2]
     return text
 
 
 def read(path: str) -> Json | None:
-    """The JSON object in the file; ``None`` for no file and for garbage."""
+    """Return the JSON object in the file; ``None`` when the file is missing, too large or not valid."""
     folder, name = os.path.split(path)
     try:
         raw = Held(folder or ".").read(name, STATS_MAX + 1)
@@ -234,7 +240,7 @@ def read(path: str) -> Json | None:
 
 
 def valid_stats(data: Json) -> Json:
-    """The fields of a stats file that have the right type; the others are left out."""
+    """Return the known fields of a stats file that have the right type. Texts are cut to their limits."""
     good: Json = {}
     for name in COUNTERS:
         value = data.get(name)
@@ -253,13 +259,13 @@ def valid_stats(data: Json) -> Json:
 
 
 def valid_statistics(data: Json) -> Json:
-    """Of a crawler's own statistics the numbers, in its order, until there are enough of them."""
+    """Return the numbers among a crawler's own statistics, in its order, until they reach ``STATISTICS_MAX`` bytes."""
     good: Json = {}
     left = STATISTICS_MAX - 2
     for name, value in data.items():
         if not 0 < len(name) <= STATISTIC_NAME_MAX or not name.isprintable() or type(value) not in (int, float):
             continue
-        if not -STATISTIC_MAX <= value <= STATISTIC_MAX:  # which no NaN is
+        if not -STATISTIC_MAX <= value <= STATISTIC_MAX:  # false for NaN too
             continue
         left -= len(json.dumps({name: value}))
         if left < 0:

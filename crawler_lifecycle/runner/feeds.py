@@ -1,7 +1,7 @@
-"""Items that a crawler writes into its folder, counted by whoever looks: records of feeds, and the fields they fill.
+"""Counting of the items in the feeds that a crawler writes into its folder, and of the fields that have a value.
 
-Any program that writes ``items.jsonl`` (or CSV, or a JSON list) has counters so. While it runs, what stands in complete
-lines is counted. Everything is read under bounds: the folder and what is in it are the crawler's.
+So any program that writes ``items.jsonl`` (or CSV, or a JSON list) gets counters. While the crawler runs, only complete
+lines count. All reading is bounded, because the crawler controls the folder and its files.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from typing import Any
 
 from .held import Held, NotOurs
 
-#: Feeds that are followed, names of a folder that are looked at, files that may be feeds, and levels of folders.
+#: The most feeds that are counted, names read from a folder, files considered as feeds, and levels of folders.
 FEEDS_MAX, NAMES_MAX, FILES_MAX, DEPTH_MAX = 50, 20_000, 2_000, 3
-#: Bytes that are read in one look, and of one line. A longer line counts, and is not looked into.
+#: The most bytes read in one pass, and of one line. A longer line counts as an item, but its fields are not read.
 READ_MAX, LINE_MAX = 16 * 1024 * 1024, 1024 * 1024
-#: Characters of an item in a list, as ``domain/items.py`` has it. A longer one ends the list.
+#: Characters of an item in a list, as in ``domain/items.py``. A longer item ends the list.
 ITEM_MAX = 8 * 1024 * 1024
 csv.field_size_limit(ITEM_MAX)  # of this process
-#: Fields that are told of, characters of their names, and items that are all looked into; of more every sixteenth.
+#: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are all read; after
+#: these only those of every ``EACH``-th item.
 FIELDS_MAX, FIELD_NAME_MAX, ALL_MAX, EACH = 30, 60, 20_000, 16
 _CHUNK = 256 * 1024
-#: As ``domain/items.py`` has it: what counts as a feed, and which of one feed in two formats.
+#: The rules of ``domain/items.py``: which files are feeds, and which format counts when a feed exists in two.
 _FORMATS = ("jsonl", "jsonlines", "ndjson", "jl", "json", "csv", "tsv")
 _NAMED_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
 _NO_FEED = re.compile(r"(^|/)(skipped\.jsonl$|pages/)")
@@ -41,7 +42,7 @@ _JSON = json.JSONDecoder(strict=False, parse_constant=lambda _: None, parse_int=
 
 
 class Feeds:
-    """The feeds in one folder. ``wanted``: the fields that are told of first, also where no item fills them."""
+    """The feeds in one folder. The fields ``wanted`` are reported first, even when no item has a value for them."""
 
     def __init__(self, folder: str, wanted: Sequence[str] = ()) -> None:
         self._folder, self._wanted = folder, frozenset(wanted)
@@ -49,15 +50,15 @@ class Feeds:
 
     @property
     def items(self) -> int | None:
-        """Items so far; ``None``: there is no feed."""
+        """The number of items so far; ``None`` without a feed."""
         return sum(feed.items for feed in self._feeds.values()) if self._feeds else None
 
     @property
     def bytes(self) -> int:
-        return sum(feed.place for feed in self._feeds.values())
+        return sum(feed.position for feed in self._feeds.values())
 
-    def look(self) -> bool:
-        """Count what was written since, or the first part of it; whether there is more to be counted."""
+    def read_on(self) -> bool:
+        """Count the data written since the last call, at most ``READ_MAX`` bytes. Return whether more data waits."""
         left = READ_MAX
         try:
             names = feeds(list(islice(_files(Held(self._folder), "", DEPTH_MAX), FILES_MAX)))[:FEEDS_MAX]
@@ -70,13 +71,15 @@ class Feeds:
         return left <= 0
 
     def finish(self) -> None:
-        """Count the last line of each feed, which may have no end."""
+        """Count the last line of each feed, which may have no line end."""
         for feed in self._feeds.values():
             feed.finish()
 
     def fields(self) -> dict[str, float]:
-        """The share of items that have something in a field, for the fields that most have; 0 to 1. None at all where
-        no item was looked into."""
+        """Return the share of items with a value in each field, 0 to 1: wanted fields first, then the most filled.
+
+        Return nothing if the fields of no item were read.
+        """
         filled: Counter[str] = Counter()
         for feed in self._feeds.values():
             filled.update(feed.filled)
@@ -86,7 +89,7 @@ class Feeds:
 
 
 class _Feed:
-    """One feed, as far as it was read."""
+    """One feed, and the counts of the part that was read."""
 
     def __init__(self, name: str, wanted: frozenset[str]) -> None:
         *self._above, self._name = name.split("/")
@@ -96,7 +99,7 @@ class _Feed:
         self._begin()
 
     def _begin(self) -> None:
-        self.items, self.place, self.seen = 0, 0, 0
+        self.items, self.position, self.seen = 0, 0, 0
         self.filled: Counter[str] = Counter(dict.fromkeys(self._fields, 0))
         self._rest, self._too_long = b"", False
         #: The part of a list that has no whole item yet; ``None``: it is no list, or cannot be read on.
@@ -108,7 +111,7 @@ class _Feed:
         self._quotes = self._length = 0
 
     def read(self, folder: str, most: int) -> int:
-        """Read on, so many bytes at most; how many there were. A file that is another one now is read anew.
+        """Read up to ``most`` further bytes, and return their number. A replaced file is read from its start.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -117,19 +120,19 @@ class _Feed:
             return 0
         with open(handle, "rb") as file:
             found = os.fstat(file.fileno())
-            if self._file != (found.st_dev, found.st_ino) or found.st_size < self.place:
+            if self._file != (found.st_dev, found.st_ino) or found.st_size < self.position:
                 self._begin()
                 self._file = (found.st_dev, found.st_ino)
-            file.seek(self.place)
+            file.seek(self.position)
             took = 0
             while took < most and (chunk := file.read(min(_CHUNK, most - took))):
                 took += len(chunk)
-                self.place += len(chunk)
+                self.position += len(chunk)
                 self._take(chunk)
             return took
 
     def finish(self) -> None:
-        """Count the last line, which may have no end."""
+        """Count the last line, which may have no line end."""
         if self._rest or self._too_long or self._text:
             self._take(b"\n")
         self._end_record()
@@ -148,7 +151,7 @@ class _Feed:
         if self._kind in ("csv", "tsv"):
             self._csv_line(line.decode("utf-8", "replace"))
         elif (text or self._too_long) and self._is_wanted():
-            self._look_into(_value(text))
+            self._read_fields(_value(text))
 
     def _values(self, chunk: bytes) -> None:
         """Take the items of a list that are whole. What is no JSON, or too long, ends it."""
@@ -164,11 +167,11 @@ class _Feed:
                     break
                 place = end
                 if self._is_wanted():
-                    self._look_into(item)
+                    self._read_fields(item)
         self._text = text[place:] if len(text) - place <= ITEM_MAX and (self._is_list or not text) else None
 
     def _csv_line(self, line: str) -> None:
-        """Take a line; a record ends where the quotes are even."""
+        """Add the line to the current record, which ends where the number of quotes is even."""
         self._record.append(line)
         self._quotes += line.count('"')
         self._length += len(line)
@@ -189,14 +192,14 @@ class _Feed:
         if self._head is None:
             self._head = row
         else:
-            self._look_into(dict(zip(self._head, row)))  # noqa: B905 - Python 3.9 has no strict
+            self._read_fields(dict(zip(self._head, row)))  # noqa: B905 - Python 3.9 has no strict
 
     def _is_wanted(self) -> bool:
-        """Count one more item; whether it is looked into."""
+        """Count one more item, and return whether its fields are read."""
         self.items += 1
         return self.items <= ALL_MAX or self.items % EACH == 0
 
-    def _look_into(self, item: Any) -> None:
+    def _read_fields(self, item: Any) -> None:
         if not isinstance(item, dict):
             return
         self.seen += 1
@@ -207,7 +210,7 @@ class _Feed:
 
 
 def feeds(names: list[str]) -> list[str]:
-    """The feeds among these files of a task, by the rule of ``domain/items.py``."""
+    """Return the feeds among these files of a task, by the rules of ``domain/items.py``."""
     known: dict[str, str] = {}
     names = [name for name in names if _suffix(name) in _FORMATS and not _NO_FEED.search(name)]
     for name in [name for name in names if _NAMED_ITEMS.search(name)] or names:
@@ -221,7 +224,7 @@ def _suffix(name: str) -> str:
 
 
 def _files(folder: Held, above: str, depth: int) -> Iterator[str]:
-    """The paths of files below this folder that may be feeds; those named so come first."""
+    """Yield the paths of files below this folder that may be feeds; names that begin with ``items`` come first."""
     for name in sorted(folder.names(NAMES_MAX)[0], key=lambda name: (not _NAMED_ITEMS.search(name), name)):
         feed = _suffix(name) in _FORMATS
         if not feed and depth == 1:

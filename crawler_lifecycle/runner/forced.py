@@ -1,7 +1,7 @@
-"""Asks the gateway whether a stop is forced, because the runner has no other source.
+"""The question to the gateway whether a stop has become a forced stop.
 
-A kubelet that has begun to end a pod waits for the whole first grace: a shorter one changes nothing. So a runner that
-is being stopped asks whether its stop has become a forced one; seldom, and only when the stop takes long.
+A kubelet that has begun to end a pod keeps to the first grace period; a shorter one that comes later has no effect. So
+the runner itself asks the gateway. It asks rarely, and only when a stop takes long.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ import urllib.request
 
 from .upload import ANSWER_MAX, NoRedirect, passing
 
-#: Seconds before each question; the last figure applies to all further ones. Most crawlers have ended before the first.
+#: Seconds before each question; the last number holds for all further ones. Most crawlers end before the first.
 _PAUSES_S = (5.0, 5.0, 10.0, 15.0, 30.0)
 _CHANCE = random.SystemRandom()
-#: For one connection, and for each piece of an answer.
+#: Timeout of one connection, and of each read of an answer.
 _SILENCE_S = 10.0
 
 
 class ForcedStop:
-    """Asks from now on, in another thread, until the answer is yes or no answer will ever come."""
+    """A thread that asks the gateway until the stop is forced, or until a refusal shows that asking is useless."""
 
     def __init__(self, url: str, token: str) -> None:
         self.at: float | None = None
-        """The time when we learned that the stop is forced, by the monotonic clock."""
+        """The time when the gateway answered that the stop is forced, by the monotonic clock."""
         self._url = url
         self._token = token
         self._opener = urllib.request.build_opener(NoRedirect)
-        with contextlib.suppress(RuntimeError):  # no thread is available: then the grace stays
+        with contextlib.suppress(RuntimeError):  # the system allows no more threads: the full grace applies
             threading.Thread(target=self._ask, name="crawl-forced-stop", daemon=True).start()
 
     def _ask(self) -> None:
         for pause in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
-            time.sleep(pause * _CHANCE.uniform(0.8, 1.2))  # many tasks are stopped at the same time
+            time.sleep(pause * _CHANCE.uniform(0.8, 1.2))  # many tasks may be stopped at the same time
             answer = self._answer()
             if answer is not None:
                 if answer:
@@ -47,10 +47,10 @@ class ForcedStop:
                 return
 
     def _answer(self) -> bool | None:
-        """Return whether it is forced; false also when further questions are useless. ``None``: ask again."""
+        """Return true when the stop is forced, false when the gateway refuses for good, and ``None`` to ask again."""
         try:
             headers = {"Authorization": f"Bearer {self._token}"}
-            request = urllib.request.Request(self._url, headers=headers)  # noqa: S310 - checked by who made us
+            request = urllib.request.Request(self._url, headers=headers)  # noqa: S310 - ``contract`` checked the scheme
             with self._opener.open(request, timeout=_SILENCE_S) as answer:
                 return True if json.loads(answer.read(ANSWER_MAX))["force"] is True else None
         except urllib.error.HTTPError as error:

@@ -1,9 +1,9 @@
-"""Safe access to files in a folder that a crawler may change at any moment: nothing outside is touched.
+"""Safe access to files in a folder that a crawler may change at any moment. Nothing outside the folder is touched.
 
-The folder is opened once and kept open by its descriptor; each file in it is opened by its name, relative to that
-descriptor. Links below the root are never followed; only regular files are read, without waiting for them; and a file
-is written under another name and then renamed, replacing anything of its name. Standard library only and light on
-imports: the runner, the supervisor and the readers of tasks use it.
+The folder is opened once, and its descriptor stays open. Each file is opened by its name, relative to that descriptor.
+Links below the root are never followed. Only regular files are read, and an open never waits. A file is written under
+another name and then renamed, which replaces any entry of that name. This module uses the standard library only and
+imports little, because the runner, the supervisor and the readers of tasks share it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from collections.abc import Iterable
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Error numbers of an open for anything but a folder or a regular file.
+#: Errors of an open whose name belongs to something other than the folder or regular file that we want.
 _OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR)
-#: Suffix of the name of a foreign file that had the name of a file of ours.
+#: Suffix for an entry that had a name which we need, and that was renamed to free it.
 FORGED = ".forged"
 
 
 class NotOurs(Exception):
-    """A path of ours is occupied: by a link, a pipe, a folder instead of a file, or a file instead of a folder."""
+    """A path that we need belongs to something else: a link, a pipe, or a folder in place of a file or the reverse."""
 
 
 class Held:
-    """One folder, kept open. It is closed with the last reference to it, like an open file."""
+    """One folder that stays open until the last reference to this object is gone."""
 
     __slots__ = ("_handle", "path")
 
     def __init__(self, root: str, *names: str) -> None:
-        """The folder that ``names`` lead to from ``root``, whose own path is followed as it is given.
+        """Open the folder at the path ``root``/``names``. Links are followed in ``root``, but not in ``names``.
 
-        Raises ``NotOurs`` when one of the names is no folder, and ``OSError``.
+        Raises ``NotOurs`` when one of the names is not a folder, and ``OSError``.
         """
         self._handle = -1
         self.path = root
@@ -60,31 +60,31 @@ class Held:
     # --- reading
 
     def has(self, name: str) -> bool:
-        """Return whether the name exists. Raises ``OSError`` when this is unknown."""
+        """Return whether the name exists. Raises ``OSError`` when the system cannot answer."""
         return self.stat(name) is not None
 
     def names(self, most: int) -> tuple[list[str], int]:
-        """At most ``most`` names in the folder, and the number of the others. Raises ``OSError``."""
+        """Return at most ``most`` names in the folder, and the number of the other names. Raises ``OSError``."""
         with os.scandir(self._handle) as entries:
             found = [entry.name for entry in itertools.islice(entries, most)]
             return found, sum(1 for _ in entries)
 
     def stat(self, name: str) -> os.stat_result | None:
-        """The status of the entry itself, for instance of a link; ``None`` without one. Raises ``OSError``."""
+        """Return the status of the entry; ``None`` without one. A link is not followed. Raises ``OSError``."""
         try:
             return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def open(self, name: str) -> int | None:
-        """A descriptor of the regular file with this name; ``None`` without one. Raises ``NotOurs`` and ``OSError``."""
+        """Return a descriptor of this regular file; ``None`` without one. Raises ``NotOurs`` and ``OSError``."""
         try:
             return _opened(name, _FILE, self._handle)
         except FileNotFoundError:
             return None
 
     def read(self, name: str, most: int) -> bytes | None:
-        """At most ``most`` bytes of the file's beginning; ``None`` without one. Raises ``NotOurs`` and ``OSError``."""
+        """Return the first ``most`` bytes of the file; ``None`` without a file. Raises ``NotOurs`` and ``OSError``."""
         handle = self.open(name)
         if handle is None:
             return None
@@ -94,7 +94,7 @@ class Held:
     # --- writing
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write the file as a whole if nothing has its name; whether it was us. Raises ``OSError``."""
+        """Write the whole file if nothing has its name. Return whether it was written. Raises ``OSError``."""
         beside = self._write_beside(name, data)
         try:
             os.link(beside, name, src_dir_fd=self._handle, dst_dir_fd=self._handle, follow_symlinks=False)
@@ -105,9 +105,9 @@ class Held:
         return True
 
     def replace(self, name: str, data: bytes, *, lasting: bool = True) -> None:
-        """Write the whole file, replacing anything of its name. Raises ``OSError``.
+        """Write the whole file, and replace any entry of its name. Raises ``OSError``.
 
-        ``lasting``: it survives a machine that fails the next moment.
+        ``lasting``: sync the data to the disk first, so that the file is complete after a crash of the machine.
         """
         beside = self._write_beside(name, data, lasting=lasting)
         try:
@@ -117,7 +117,7 @@ class Held:
             raise
 
     def set_aside(self, name: str) -> None:
-        """Free the name: an entry of this name is renamed to ``NAME.forged``. Raises ``OSError``."""
+        """Rename an entry of this name to ``NAME.forged``, so that the name is free. Raises ``OSError``."""
         with contextlib.suppress(FileNotFoundError):
             self._rename(name, name[:200] + FORGED)
 
@@ -134,11 +134,11 @@ class Held:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR, errno.ENOTDIR):
                 raise
-            to = f"{to}.{os.urandom(4).hex()}"  # of an earlier time
+            to = f"{to}.{os.urandom(4).hex()}"  # an earlier entry has the first name
             os.replace(name, to, src_dir_fd=self._handle, dst_dir_fd=self._handle)
 
     def unlink(self, name: str) -> None:
-        """Remove the file, link or pipe with this name, and set a folder aside. Raises ``OSError``."""
+        """Remove the file, link or pipe with this name; rename a folder to ``NAME.forged``. Raises ``OSError``."""
         try:
             os.unlink(name, dir_fd=self._handle)
         except FileNotFoundError:
@@ -147,18 +147,18 @@ class Held:
             self.set_aside(name)
 
     def rotate(self, name: str, to: str) -> int:
-        """Give the file another name and begin it anew: the descriptor of the new one, for appending.
+        """Rename the file to ``to``, create an empty one, and return its descriptor for appending.
 
-        Nothing that has either name is opened. Raises ``OSError``.
+        Existing entries of the two names are renamed or replaced, never opened. Raises ``OSError``.
         """
         with contextlib.suppress(FileNotFoundError):
             self._move_over(name, to)
         return self.new(name)
 
     def new(self, name: str) -> int:
-        """A new file, for appending; an entry of its name is renamed.
+        """Create an empty file, and return its descriptor for appending. An existing entry of its name is renamed.
 
-        Raises ``OSError``. The file is renamed to its name when it is ready, so that a concurrent call does no harm.
+        It is created under another name and then renamed, so that concurrent calls do no harm. Raises ``OSError``.
         """
         beside = _beside(name)
         handle = os.open(beside, _NEW | os.O_APPEND, 0o600, dir_fd=self._handle)
@@ -172,18 +172,21 @@ class Held:
         return handle
 
     def lockable(self, name: str) -> int:
-        """A descriptor of the file with this name, made where there is none, to lock it. Raises as ``open``."""
+        """Return a descriptor of this file for a lock; the file is created if needed.
+
+        Raises ``NotOurs`` and ``OSError``.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return _opened(name, flags, self._handle)
 
     def make(self, name: str) -> Held:
-        """The folder with this name in this one, made where there is nothing. Raises ``NotOurs`` and ``OSError``."""
+        """Open the folder of this name in this one; create it if needed. Raises ``NotOurs`` and ``OSError``."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=self._handle)
         return self.below(name)
 
     def below(self, *names: str) -> Held:
-        """The folder that ``names`` lead to from this one. Raises ``NotOurs`` and ``OSError``."""
+        """Open the folder at the path ``names`` below this one. Raises ``NotOurs`` and ``OSError``."""
         inner = Held.__new__(Held)
         inner._handle, inner.path = os.dup(self._handle), self.path
         inner._enter(names)
@@ -205,12 +208,12 @@ class Held:
 
 
 def _beside(name: str) -> str:
-    """A unique name for a file that is renamed later."""
+    """Return a unique name for a file that is renamed to ``name`` later."""
     return f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
 
 
 def _opened(name: str, flags: int, folder: int) -> int:
-    """The folder, or else the regular file, opened without following a link or waiting for a pipe.
+    """Open the folder or the regular file, as ``flags`` say, and return its descriptor. Links are not followed.
 
     Raises ``NotOurs`` for any other type, and ``OSError``.
     """
@@ -225,15 +228,18 @@ def _opened(name: str, flags: int, folder: int) -> int:
         if error.errno not in _OTHER_KIND:
             raise
         kind = "folder" if flags & os.O_DIRECTORY else "file"
-        raise NotOurs(f"{name} is no {kind} ({error.strerror})") from None
+        raise NotOurs(f"{name} is not a {kind} ({error.strerror})") from None
     if flags & os.O_DIRECTORY or stat.S_ISREG(os.fstat(handle).st_mode):
         return handle
     os.close(handle)
-    raise NotOurs(f"{name} is no file")
+    raise NotOurs(f"{name} is not a regular file")
 
 
 def _made_readable(name: str, folder: int) -> bool:
-    """Restore the rights that a process of our own user removed. Returns whether the owner is our user."""
+    """Restore our access rights to an entry if our user owns it. Return whether our user owns it.
+
+    A process of our own user, such as the crawler, may have removed them.
+    """
     mine = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         found = os.fstat(mine)

@@ -1,7 +1,7 @@
-"""The crawler's log: read from a pipe and written to a file of limited size.
+"""The crawler's log: the runner reads it from a pipe and writes it to a file of limited size.
 
-A crawler that writes to the file itself could fill a disk before anybody notices. With the pipe it has to wait for us.
-We continue to read even if the file cannot be written: a pipe that nobody reads would block the crawler.
+A crawler that writes the file itself could fill the disk. With a pipe, the crawler has to wait for the runner. The
+runner reads on even when the file cannot be written, because a full pipe would block the crawler.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import time
 
 from .held import Held
 
-#: Bytes after which the log is renamed to ``log.1`` and begun again, so that at most twice as many are kept.
+#: Bytes after which the log is renamed to ``log.1`` and a new one begins. So at most twice as many bytes are kept.
 LOG_MAX = 50 * 1024 * 1024
 _CHUNK = 64 * 1024
-#: After the crawler's end: its output is already in the pipe. Other processes may keep the pipe open, and print for
-#: ever.
+#: Bounds for reading after the crawler's end: all its output is in the pipe by then. Other processes may keep the pipe
+#: open and print without an end.
 _DRAIN_S = 2.0
 _DRAIN_BYTES = 4 * 1024 * 1024
 
 
 class CappedLog:
-    """Copies the crawler's output to the file of our standard output and error."""
+    """A thread that copies the crawler's output to the file of our standard output and error."""
 
     def __init__(self, path: str) -> None:
-        """``path`` of the log. Raises ``OSError``, and ``RuntimeError`` when there is no thread to be had."""
+        """Start to copy to the log at ``path``. Raises ``OSError``, and ``RuntimeError`` if no thread can start."""
         self._folder = Held(os.path.dirname(path))
         self._name = os.path.basename(path)
         self._out, self.inlet = os.pipe()
@@ -37,11 +37,14 @@ class CappedLog:
         self._thread.start()
 
     def handed_over(self) -> None:
-        """The crawler has its end of the pipe: close ours."""
+        """Close our writing end of the pipe, after the crawler was started with it."""
         os.close(self.inlet)
 
     def finish(self) -> None:
-        """The crawler has ended: write its remaining output, without waiting for other processes that hold the pipe."""
+        """Write the output that remains after the crawler's end.
+
+        This does not wait for other processes that keep the pipe open.
+        """
         os.write(self._over_in, b"x")
         self._thread.join(_DRAIN_S + 1.0)
 
@@ -61,23 +64,23 @@ class CappedLog:
             left -= _CHUNK
 
     def _pass_on(self) -> bool:
-        """Write one piece. Returns whether more may come. Without a writer at the other end nothing comes."""
+        """Copy one piece. Return false when nothing waits in the pipe, or when no process can write to it any more."""
         try:
             data = os.read(self._out, _CHUNK)
         except BlockingIOError:
             return False
         if data:
-            with contextlib.suppress(OSError):  # a full disk: this output is lost, and the crawl continues
-                self._make_room()
+            with contextlib.suppress(OSError):  # on a full disk this output is lost, but the crawl continues
+                self._limit_size()
                 _write(data)
         return bool(data)
 
-    def _make_room(self) -> None:
+    def _limit_size(self) -> None:
         if os.fstat(1).st_size < LOG_MAX:
             return
         try:
             fresh = self._folder.rotate(self._name, f"{self._name}.1")
-        except OSError:  # somebody removed the folder: nobody reads the file any more, but the cap still applies
+        except OSError:  # the folder was removed: nobody reads the file any more, but its limit holds
             os.ftruncate(1, 0)
             return
         os.dup2(fresh, 1)

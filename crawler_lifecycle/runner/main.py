@@ -1,4 +1,4 @@
-"""Runs one crawler, passes one stop on, and reports how it ended.
+"""The runner's command line: it runs one crawler, passes one stop request on to it, and reports how it ended.
 
 runner scrapy --project DIR --spider NAME
 runner command [--project DIR] -- argv…
@@ -29,21 +29,21 @@ from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
-#: The service stops a run at its deadline. We do so only this many seconds later (the service may be down).
+#: The service stops a run at its deadline. In case the service is down, we stop it so many seconds later.
 DEADLINE_GRACE_SECONDS = 60.0
 TIMED_OUT = "timed_out"
-#: Seconds for an upload after an end without a stop; after a stop, the rest of the grace.
+#: Seconds for an upload after an end without a stop. After a stop, the rest of the grace counts.
 UPLOAD_SECONDS = 900.0
-#: For reading, after an end that nobody asked for, what stands in the feeds.
+#: Seconds for reading the item fields in the feeds at the end.
 FEEDS_SECONDS = 60.0
-#: Of the grace, kept for our own end.
+#: The most seconds of the grace that we reserve for our own end.
 MARGIN_SECONDS = 2.0
-_LOOK_SECONDS = 0.1
-#: What is for us alone, and no business of the crawler.
+_POLL_SECONDS = 0.1
+#: Variables that are only for the runner; the crawler does not get them.
 _OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE", "CRAWL_SLOT_FD", "CRAWL_FIELDS")
-#: Feeds are counted so often, and for so long at the end, or at that of a crawler that was stopped.
+#: Seconds between two counts of the feeds; for the last count; and for the last count of a stopped crawler.
 FEED_SECONDS, FEED_END_SECONDS, FEED_STOP_SECONDS = 5.0, 10.0, 2.0
-#: With less than this left on the disk, a failure counts as a full disk.
+#: When fewer bytes than these are free on the disk, a failure counts as a full disk.
 DISK_RESERVE = 64 * 1024
 
 
@@ -54,15 +54,15 @@ class Runner:
         self._terms = terms
         self._scrapy = scrapy
         self._state = JobState(terms.state_dir) if scrapy and terms.state_dir else None
-        # The crawler writes to another file and we check its content: readers never see its errors.
+        # The crawler writes to another file. We copy only its valid content, so that readers see no invalid stats.
         self._scratch = None if terms.stats_file else _scratch(terms)
         self._child_stats = f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
         self._resumed = False
         self._resumption: contract.Json = {}
-        self._complained = False
+        self._warned = False
         self._stats: dict[str, Any] = {}
-        self._told: contract.Json = {}
-        """What the crawler itself said last."""
+        self._reported: contract.Json = {}
+        """The last valid stats of the crawler itself."""
         self._feeds = Feeds(terms.files_dir, terms.fields) if terms.files_dir and terms.items else None
         self._feeds_due = time.monotonic() + FEED_SECONDS
         self._signs = Signs()
@@ -73,7 +73,7 @@ class Runner:
         self._statistics: contract.Json = {}
         self._started_at = contract.now()
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
-        # Measured from now on by the monotonic clock.
+        # From here on the monotonic clock counts, because the wall clock may be changed.
         left = None if terms.deadline is None else max(0.0, terms.deadline - time.time() + DEADLINE_GRACE_SECONDS)
         self._backstop = None if left is None else time.monotonic() + left
         self._kill_at: float | None = None
@@ -82,7 +82,7 @@ class Runner:
         self._forced: ForcedStop | None = None
 
     def run(self, argv: list[str]) -> int:
-        """Run the crawler; the exit code."""
+        """Run the crawler, and return the runner's exit code."""
         child = Child(self._terms.stop_signal)
         env = self._environment()
         with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ class Runner:
         elif self._terms.attempt > 1:
             self._note_resumption(None if self._terms.resume else False, UNKNOWN if self._terms.resume else NOT_ASKED)
         if child.pending_stop():
-            say("It was asked to stop before the crawler was started.")
+            say("A stop was requested before the crawler was started.")
             return self._finish(Ended(None, None, 0), child)
         log = self._log()
         try:
@@ -115,16 +115,16 @@ class Runner:
         return self._finish(ended, child)
 
     def _log(self) -> CappedLog | None:
-        """The log with a size limit; ``None`` where others keep it, or where it cannot be opened."""
+        """Return the log with a size limit; ``None`` when no log file is set, or when it cannot be opened."""
         if self._terms.log_file:
             try:
                 return CappedLog(self._terms.log_file)
             except (OSError, RuntimeError) as error:
-                say(f"The log is kept without a cap: {error}")
+                say(f"The size of the log cannot be limited: {error}")
         return None
 
     def _environment(self) -> dict[str, str]:
-        """The crawler's environment: ours, without our private variables and with the values that we know better."""
+        """Return the crawler's environment: ours without the runner's variables, plus values that we computed."""
         env = {name: value for name, value in os.environ.items() if name not in _OURS}
         env["CRAWL_STATS_FILE"] = self._child_stats
         if self._terms.deadline is not None:
@@ -145,11 +145,9 @@ class Runner:
             say(words)
 
     def _note_resumption(self, resumed: bool | None, note: str) -> None:
-        """Report at once, in the stats and on standard output, whether this attempt continues where the last one
-        ended.
-        """
-        told: contract.Json = {"resumed": resumed, "resume_note": note}
-        self._resumption = {name: value for name, value in told.items() if value is not None}
+        """Report whether this attempt continues the earlier one, in the stats and on standard output."""
+        known: contract.Json = {"resumed": resumed, "resume_note": note}
+        self._resumption = {name: value for name, value in known.items() if value is not None}
         self._write_stats(self._stats)
         self._print_progress()
 
@@ -158,7 +156,7 @@ class Runner:
     def _tick(self) -> None:
         self._read_stats()
         self._count_feeds()
-        if self._signs.look():
+        if self._signs.check():
             self._wrote_at = contract.now()
             self._write_stats(self._stats)
         if time.monotonic() >= self._progress_due:
@@ -167,28 +165,28 @@ class Runner:
 
     def _keep_deadline(self, child: Child) -> None:
         now = time.monotonic()
-        # If the sender of the stop later kills us together with the crawler, we have to enforce its grace.
+        # The sender of the stop may kill us together with the crawler. Then we must end the crawler's grace before.
         over = self._grace_over(child)
         if over is not None:
             self._kill_at = over if self._kill_at is None else min(self._kill_at, over)
         if self._kill_at is not None:
             if now >= self._kill_at and not self._killed_late:
                 self._killed_late = True
-                said = self._why_killed(child)
-                self._message = self._message or said
-                say(f"{said}.")
+                why = self._why_killed(child)
+                self._message = self._message or why
+                say(f"{why}.")
                 child.kill()
         elif self._backstop is not None and now >= self._backstop and not child.stop_asked:
             self._timed_out = True
             self._kill_at = now + self._terms.stop_grace_s
-            self._message = f"Stopped by the runner: it still ran {DEADLINE_GRACE_SECONDS:g} s after its deadline"
+            self._message = f"The runner stopped it: it still ran {DEADLINE_GRACE_SECONDS:g} s after its deadline"
             say(self._message)
             child.stop()
 
     def _grace_over(self, child: Child) -> float | None:
-        """The time when a stopped crawler's grace ends, by the monotonic clock: with a forced stop, at once.
+        """Return the time when a stopped crawler's grace ends, by the monotonic clock. A forced stop ends it at once.
 
-        ``None`` where nobody has stopped it, or its grace is not ours to keep.
+        Return ``None`` when no stop came, or when the runner does not enforce the grace.
         """
         if child.stopped_at is None or self._terms.end_grace_s is None:
             return None
@@ -206,7 +204,7 @@ class Runner:
         return f"It still ran {self._terms.stop_grace_s:g} s after the stop signal and was killed"
 
     def _read_stats(self) -> None:
-        """Take over the crawler's stats, if they are new and valid."""
+        """Copy the crawler's stats if they are new and valid."""
         raw = contract.read(self._child_stats)
         if raw is None or raw == self._stats_raw:
             return
@@ -214,42 +212,42 @@ class Runner:
         fresh = contract.valid_stats(raw)
         self._message = fresh.pop("message", self._message)
         self._statistics = fresh.pop("scrapystats", self._statistics)
-        said = fresh.pop("resumed", None)
-        if said is not None and self._resumption and self._state is None:  # for Scrapy's state we know it ourselves
-            self._resumption = {"resumed": said, "resume_note": WENT_ON if said else ANEW}
+        resumed = fresh.pop("resumed", None)
+        if resumed is not None and self._resumption and self._state is None:  # we know about Scrapy's state ourselves
+            self._resumption = {"resumed": resumed, "resume_note": WENT_ON if resumed else ANEW}
         if fresh:
             fresh.setdefault("updated_at", contract.now())
             self._began = True
-            self._told = fresh
+            self._reported = fresh
             self._combine()
 
     def _combine(self) -> None:
-        """Take for each counter the crawler's own, else that of its feeds, with what earlier attempts counted."""
+        """Use the crawler's own counters, else those of its feeds; add the counters of earlier attempts."""
         counted: contract.Json = {}
         if self._feeds is not None and self._feeds.items is not None:
             counted = {"items": self._feeds.items, "bytes": self._feeds.bytes}
-        stats = {**counted, **self._told}
+        stats = {**counted, **self._reported}
         self._stats = stats if self._state is None else self._state.with_earlier(stats)
         self._write_stats(self._stats)
 
     def _count_feeds(self, final_s: float | None = None) -> None:
-        """Count what stands in feeds, if it is time again; at the end all of it, within so many seconds."""
+        """Count new data of the feeds when the next count is due; at the end all data, within ``final_s`` seconds."""
         now = time.monotonic()
-        own = self._told.keys() >= {"items", "bytes"}
+        own = self._reported.keys() >= {"items", "bytes"}
         if self._feeds is None or own or (final_s is None and now < self._feeds_due):
             return
         before = self._feeds.items, self._feeds.bytes
-        more = self._feeds.look()
+        more = self._feeds.read_on()
         if final_s is not None:
             while more and time.monotonic() < now + final_s:
-                more = self._feeds.look()
+                more = self._feeds.read_on()
             if more:
-                say(f"There was no time to count all items: only those in the first {self._feeds.bytes} bytes count.")
+                say(f"There was no time to count all items. Only the first {self._feeds.bytes} bytes were counted.")
             else:
                 self._feeds.finish()
         self._feeds_due = time.monotonic() + (TICK_SECONDS if more else FEED_SECONDS)
         if (self._feeds.items, self._feeds.bytes) != before:
-            self._told["updated_at"] = contract.now()
+            self._reported["updated_at"] = contract.now()
             self._combine()
 
     def _write_stats(self, data: contract.Json) -> None:
@@ -258,9 +256,9 @@ class Runner:
                 signs = {"wrote_at": self._wrote_at} if self._wrote_at else {}
                 contract.write(self._terms.stats_file, json.dumps({**data, **self._resumption, **signs}))
             except OSError as error:
-                if not self._complained:  # once, not every second
-                    say(f"The stats cannot be written: {error}")
-                self._complained = True
+                if not self._warned:  # once, not every second
+                    say(f"The stats file {self._terms.stats_file} cannot be written: {error}")
+                self._warned = True
 
     def _print_progress(self, more: contract.Json | None = None) -> None:
         quiet = self._signs.quiet_s()
@@ -286,22 +284,22 @@ class Runner:
         code, reason = exit_of(evidence)
         resumable = self._resumable(reason)
         if self._timed_out and code != contract.FINISHED:
-            # The same words as when the service itself stops a run for this limit.
+            # The service reports the same reason when it stops a run for this limit itself.
             code, reason = contract.FAILED, TIMED_OUT
         finish = {"finish_reason": reason, "finished_at": contract.now(), "resumable": resumable}
         statistics = {"scrapystats": self._statistics} if self._statistics else {}
         if self._stats or statistics:
             self._write_stats({**self._stats, **finish, **statistics})
-        if statistics and not self._terms.log_file:  # where we keep the log, the file is read as well
+        if statistics and not self._terms.log_file:  # with a log file, readers have the stats file too
             _print({"crawl_stats": self._statistics})
         self._print_progress(finish)
         summary = {
             "runner": VERSION,
             "exit": code,
             **finish,
-            "told_to_stop": evidence.stop_asked,  # before its end, which an upload may outlast
+            "told_to_stop": evidence.stop_asked,  # before the crawler's end: a stop during the upload does not count
             "exit_code": ended.exit_code,
-            "own_exit": None if self._scrapy else ended.exit_code,  # one that has a say in what its code means
+            "own_exit": None if self._scrapy else ended.exit_code,  # its own code counts; Scrapy's does not
             "signal": ended.signal,
             **{name: self._stats[name] for name in contract.COUNTERS if name in self._stats},
             **self._resumption,
@@ -310,10 +308,10 @@ class Runner:
             "message": self._message[:1000] if self._message else None,
         }
         if self._feeds is not None:
-            write_summary(self._terms.summary_file, summary)  # should we be killed meanwhile, this stands
+            write_summary(self._terms.summary_file, summary)  # this summary stays if we are killed in the next step
             summary["fields"] = self._fields(child)
         if self._terms.upload_url and self._terms.files_dir:
-            # If we are killed meanwhile, this result stays.
+            # This summary stays if we are killed during the upload.
             write_summary(self._terms.summary_file, {**summary, "files": {"uploaded": False, "why": INTERRUPTED}})
             summary["files"] = self._upload(child)
         write_summary(self._terms.summary_file, summary)
@@ -322,17 +320,20 @@ class Runner:
         return code
 
     def _fields(self, child: Child) -> contract.Json | None:
-        """The share of items that fill each field; ``None`` when nothing tells it, or our end is waited for."""
+        """Return the number of items and the share with a value in each field.
+
+        Return ``None`` without items, after a stop, or when the time is over.
+        """
         until = time.monotonic() + FEEDS_SECONDS
         while self._feeds is not None and not child.pending_stop() and time.monotonic() < until:
-            if not self._feeds.look():
+            if not self._feeds.read_on():
                 self._feeds.finish()
                 items, shares = self._feeds.items, self._feeds.fields()
                 return {"items": items, "shares": shares} if items and shares else None
         return None
 
     def _upload(self, child: Child) -> contract.Json:
-        """Upload the supporting files to object storage, as long as there is time. Returns the result."""
+        """Upload the supporting files to object storage until the time is over, and return the result."""
         assert self._terms.files_dir
         assert self._terms.upload_url
         child.end_leftovers()
@@ -346,25 +347,25 @@ class Runner:
                 upload.hurry(grace_over + end_grace_s - min(MARGIN_SECONDS, end_grace_s / 5))
             return upload.over() or upload.late()
 
-        child.attend(over, _LOOK_SECONDS)
+        child.attend(over, _POLL_SECONDS)
         result: contract.Json = upload.result()
         if result["uploaded"]:
-            say(f"Supporting files were uploaded: {result['files']} files, {result['bytes']} bytes.")
+            say(f"The supporting files were uploaded: {result['files']} files, {result['bytes']} bytes.")
         else:
             say(f"The supporting files were not uploaded: {result['why']}")
         return result
 
     def _resumable(self, reason: str | None) -> bool:
-        """Return whether the state may be resumed; then the marker records it for the next attempt."""
+        """Return whether the state may be resumed, and if so, write the marker for the next attempt."""
         if self._state is None:
             return bool(self._stats.get("resumable", False))
-        # A resumed crawl that was stopped before it began leaves the state of the earlier clean stop unchanged.
+        # A resumed crawl that was stopped before it began did not change the state of the earlier clean stop.
         if reason != "shutdown" and not (reason == BEFORE_START and self._resumed):
             return False
         try:
             self._state.mark_clean({name: self._stats[name] for name in contract.COUNTERS if name in self._stats})
         except OSError as error:
-            say(f"The crawl cannot be resumed, its state cannot be marked: {error}")
+            say(f"The crawl cannot be resumed, because the marker of its state cannot be written: {error}")
             return False
         return True
 
@@ -378,33 +379,33 @@ class Runner:
 
 
 def _scratch(terms: contract.Contract) -> str:
-    """A folder for the crawler's stats where nobody named a file. Raises ``BadConfiguration``."""
-    for place in (None, terms.state_dir, terms.files_dir):
+    """Create a folder for the crawler's stats when no file was named. Raises ``BadConfiguration``."""
+    for parent in (None, terms.state_dir, terms.files_dir):
         with contextlib.suppress(OSError):
-            return tempfile.mkdtemp(prefix=".crawl-" if place else "crawl-", dir=place)
-    raise contract.BadConfiguration("CRAWL_STATS_FILE: not set, and no folder for temporary files can be written")
+            return tempfile.mkdtemp(prefix=".crawl-" if parent else "crawl-", dir=parent)
+    raise contract.BadConfiguration("CRAWL_STATS_FILE is not set, and no temporary folder can be written; set it")
 
 
 def _print(line: contract.Json) -> None:
-    """One line of JSON on standard output, for who reads the log."""
-    with contextlib.suppress(OSError):  # nobody listens any more
+    """Print one line of JSON on standard output, for the readers of the log."""
+    with contextlib.suppress(OSError):  # the reader closed the pipe, or the disk is full
         os.write(1, f"{json.dumps(line)}\n".encode())
 
 
 def say(text: str) -> None:
-    """Write one plain line to the crawler's log. On a full disk only this line is lost."""
+    """Write one line for people to the crawler's log. If it cannot be written, it is lost."""
     with contextlib.suppress(OSError):
         print(f"[runner] {text}", file=sys.stderr, flush=True)
 
 
 def write_summary(path: str | None, summary: contract.Json) -> None:
-    """The last word; at most 4 KiB."""
+    """Write the summary, at most 4 KiB, unless ``path`` is empty. If it cannot be written, log that."""
     if not path:
         return
     try:
         contract.write(path, contract.summary_text({k: v for k, v in summary.items() if v is not None}))
     except (OSError, ValueError) as error:
-        say(f"The summary cannot be written: {error}")
+        say(f"The summary file {path} cannot be written: {error}")
 
 
 def _refuse(text: str) -> int:
@@ -416,13 +417,13 @@ def _refuse(text: str) -> int:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="runner", description="Runs a crawler and tells truthfully how it went.")
+    parser = argparse.ArgumentParser(prog="runner", description="Run a crawler and report how it ended.")
     kinds = parser.add_subparsers(dest="kind", required=True)
     scrapy = kinds.add_parser("scrapy", help="a spider of a Scrapy project")
     scrapy.add_argument("--project", required=True, metavar="DIR")
     scrapy.add_argument("--spider", required=True, metavar="NAME")
     command = kinds.add_parser("command", help="any other program")
-    command.add_argument("--project", metavar="DIR", help="the folder it starts in")
+    command.add_argument("--project", metavar="DIR", help="the folder in which it starts")
     command.add_argument("argv", nargs=argparse.REMAINDER)
     return parser.parse_args(argv)
 
@@ -441,12 +442,12 @@ def _run(argv: list[str]) -> int:
             if chosen.project is not None:
                 os.chdir(chosen.project)
         except OSError as error:
-            raise contract.BadConfiguration(f"the project folder cannot be used: {error}") from None
+            raise contract.BadConfiguration(f"--project: {chosen.project} cannot be used: {error}") from None
         command = _scrapy_command(chosen) if scrapy else chosen.argv
         if command[:1] == ["--"]:
             command = command[1:]
         if not command:
-            raise contract.BadConfiguration("no command given")
+            raise contract.BadConfiguration("no command is given; write it after --")
         return Runner(terms, scrapy=scrapy).run(command)
     except contract.BadConfiguration as error:
         return _refuse(str(error))
@@ -454,17 +455,17 @@ def _run(argv: list[str]) -> int:
 
 def _scrapy_command(chosen: argparse.Namespace) -> list[str]:
     if not os.path.isfile("scrapy.cfg") and not os.environ.get("SCRAPY_SETTINGS_MODULE"):
-        raise contract.BadConfiguration(f"{chosen.project} holds no scrapy.cfg, so it is no Scrapy project")
+        raise contract.BadConfiguration(f"--project: {chosen.project} has no scrapy.cfg; name a Scrapy project")
     inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inject, os.environ.get("PYTHONPATH")]))
     return [sys.executable, "-u", os.path.join(inject, "crawl_runner_boot.py"), chosen.spider]
 
 
 def main(argv: list[str]) -> None:
-    """Run and exit."""
+    """Run the crawler, and exit with the runner's code."""
     block_signals()
     become_subreaper()
-    with contextlib.suppress(KeyError, ValueError, OSError):  # the slot of the local cluster, which no crawler holds
+    with contextlib.suppress(KeyError, ValueError, OSError):  # the crawler must not keep the local cluster's slot
         os.set_inheritable(int(os.environ["CRAWL_SLOT_FD"]), False)
     try:
         code = _run(argv)

@@ -1,20 +1,21 @@
-"""The memory limit, read from the control group (version 2 or 1) when nobody named one."""
+"""The memory limit of our control group (version 2 or 1), for when ``CRAWL_MEMORY_LIMIT`` is not set."""
 
 from __future__ import annotations
 
 import os
 
-#: Version 1 says "no limit" with a number of this size.
+#: A limit of at least so many bytes means "no limit" in version 1.
 _NO_LIMIT = 2**60
 
 
 def cgroup_limit(proc: str = "/proc", root: str = "/sys/fs/cgroup") -> int | None:
-    """Bytes: the smallest limit of our group and those above it, or ``None`` when there is none that counts.
+    """Return the smallest limit of our group and the groups above it, in bytes.
 
-    In a container our own path may be one of the host's that does not exist here; then the mount's top is our group.
+    Return ``None`` without a limit below the machine's memory. In a container our path may exist only on the host.
+    Then the top of the mount is our group.
     """
     limits = []
-    for base, path, name in _places(proc, root):
+    for base, path, name in _groups(proc, root):
         top = os.path.normpath(base)
         folder = os.path.normpath(top + "/" + path)
         if not os.path.isdir(folder):
@@ -30,8 +31,8 @@ def cgroup_limit(proc: str = "/proc", root: str = "/sys/fs/cgroup") -> int | Non
     return limit if limit < min(_NO_LIMIT, _physical()) else None
 
 
-def _places(proc: str, root: str) -> list[tuple[str, str, str]]:
-    """Mount, path below it and file of the groups that can limit our memory."""
+def _groups(proc: str, root: str) -> list[tuple[str, str, str]]:
+    """Return the mount, the path below it and the name of the limit file for each group that can limit our memory."""
     found = []
     try:
         with open(os.path.join(proc, "self", "cgroup"), encoding="utf-8", errors="surrogateescape") as file:

@@ -1,4 +1,4 @@
-"""Signs of life of a crawler without counters: the bytes that its processes write, as the kernel counts them."""
+"""Signs of life of a crawler without counters: the kernel counts the bytes that its processes write."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import os
 import time
 
 SECONDS = 5.0
-#: The most processes and threads that are read at once; of a crawler with more, only these are read.
+#: The most processes and threads that are read in one check. If the crawler has more, the others are ignored.
 MOST = 1000
-#: Writes of at most so many bytes do not count: event loops wake each other with them, even in a crawler that hangs.
+#: Bytes subtracted for each write call: event loops wake each other with such small writes, even when a crawler hangs.
 WAKE_UP = 8
 
 
 class Signs:
-    """The record of when the crawler below us last wrote anything: to its log, to files, to connections."""
+    """The time of the last write of the crawler below us: to its log, to a file or to a connection."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
         self._due = time.monotonic() + SECONDS
         self._wrote: float | None = None
 
-    def look(self) -> bool:
-        """Ask the kernel, if it is time again. Returns whether something was written since the last time."""
+    def check(self) -> bool:
+        """Read the kernel's counts if the next check is due. Return whether bytes were written since the last one."""
         now = time.monotonic()
         if now < self._due:
             return False
         self._due = now + SECONDS
-        found = {pid: told for pid in below(os.getpid(), MOST) if (told := _written(pid)) is not None}
-        wrote = any(told > self._known.get(pid, 0) for pid, told in found.items())
+        found = {pid: count for pid in below(os.getpid(), MOST) if (count := _written(pid)) is not None}
+        wrote = any(count > self._known.get(pid, 0) for pid, count in found.items())
         self._known = found
         if wrote:
             self._wrote = now
         return wrote
 
     def quiet_s(self) -> int | None:
-        """Seconds since the last write was seen; ``None``: never, or this kernel does not report it."""
+        """Return the seconds since the last write that we saw; ``None`` if we saw none or the kernel cannot count."""
         return None if self._wrote is None else int(time.monotonic() - self._wrote)
 
 
 def below(pid: int, most: int | None = None) -> list[int]:
-    """The descendants of the process, ``most`` of them. Orphans are among them when it adopts them."""
+    """Return the descendants of the process, at most ``most``. They include the orphans that it adopts."""
     found: list[int] = []
     todo, asked = [pid], 0
     while todo and (most is None or asked < most):
@@ -57,10 +57,10 @@ def below(pid: int, most: int | None = None) -> list[int]:
 
 
 def _written(pid: int) -> int | None:
-    """The bytes that it wrote, without those that only wake another thread."""
+    """Return the bytes that the process wrote, less ``WAKE_UP`` for each write call; ``None`` if unknown."""
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
-            told = dict(line.split(b":", 1) for line in file.read().splitlines())
-        return int(told[b"wchar"]) - WAKE_UP * int(told[b"syscw"])
+            counts = dict(line.split(b":", 1) for line in file.read().splitlines())
+        return int(counts[b"wchar"]) - WAKE_UP * int(counts[b"syscw"])
     except (OSError, ValueError, KeyError):
         return None

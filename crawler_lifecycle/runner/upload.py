@@ -1,8 +1,8 @@
-"""Uploads the crawler's supporting files to object storage when the crawler has ended.
+"""Upload of the crawler's supporting files to object storage after the crawler's end.
 
-For each part the gateway is asked for an address (with a token that is good for this task's files and nothing else),
-and the part is put there. None of this changes the result of the crawl: failed calls are retried until the time is
-over, and then reported.
+For each part, the runner asks the gateway for an address and puts the part there. Its token is valid only for the files
+of this task. Failed calls are retried until the time is over, and then reported. The upload never changes the result of
+the crawl.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Any
 
 from .bundle import Bundle
 
-#: The text of the summary during the upload; it stays if the runner is killed then.
+#: The reason in the summary during the upload; it stays there if the runner is killed.
 INTERRUPTED = "the runner was killed while it uploaded them"
 OUT_OF_TIME = "there was no time left"
-#: For one connection, and for each piece of an answer.
+#: Timeout of one connection, and of each read of an answer.
 _SILENCE_S = 20.0
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
-#: Tries of a refused request that may have failed because of an expired address or a clock.
+#: Refusals by object storage before we give up. An expired address or a wrong clock may cause one or two.
 _REFUSALS_MAX = 3
 _WORDS_MAX = 300
 ANSWER_MAX = 64 * 1024
 
 
 class _Later(Exception):
-    """It did not work now."""
+    """A failed call that may succeed later."""
 
     def __init__(self, why: str, wait_s: float = 0.0) -> None:
         super().__init__(why)
@@ -42,11 +42,11 @@ class _Later(Exception):
 
 
 class _Never(Exception):
-    """It will not work."""
+    """A failure that no retry can repair."""
 
 
 class Upload:
-    """One upload, in another thread, so that no call can delay the runner's end."""
+    """One upload. It runs in another thread, so that no call can delay the runner's end."""
 
     def __init__(self, folder: str, url: str, token: str) -> None:
         self._url = url
@@ -59,7 +59,7 @@ class Upload:
         self._opener = urllib.request.build_opener(NoRedirect)
 
     def start(self, deadline: float) -> None:
-        """``deadline`` by the monotonic clock."""
+        """Start the upload. ``deadline`` is a time of the monotonic clock."""
         self._deadline = deadline
         threading.Thread(target=self._run, name="crawl-upload", daemon=True).start()
 
@@ -67,14 +67,14 @@ class Upload:
         return self._over.is_set()
 
     def hurry(self, deadline: float) -> None:
-        """It has to be over earlier than was said."""
+        """Move the deadline to this time if it is earlier."""
         self._deadline = min(self._deadline, deadline)
 
     def late(self) -> bool:
         return time.monotonic() >= self._deadline
 
     def result(self) -> dict[str, Any]:
-        """Return the summary's text about the files, also during the upload."""
+        """Return the entry ``files`` of the summary. It may be called during the upload."""
         if self._over.is_set() and self._result is not None:
             return self._result
         return {"uploaded": False, "why": _cut(OUT_OF_TIME + (f": {self._incident}" if self._incident else ""))}
@@ -96,7 +96,7 @@ class Upload:
         self._over.set()
 
     def _put(self, number: int | None, data: bytes) -> None:
-        """Send one part, with retries. Sending it twice makes the same object. Raises ``_Never``."""
+        """Send one part, with retries: a part that is sent twice makes the same object. Raises ``_Never``."""
         refusals = tries = 0
         while True:
             try:
@@ -118,7 +118,7 @@ class Upload:
                 time.sleep(pause)
 
     def _ticket(self, number: int | None, data: bytes) -> tuple[str, dict[str, str]]:
-        """Address and headers for these bytes. Raises ``_Later`` and ``_Never``."""
+        """Ask the gateway for the address and headers for these bytes. Raises ``_Later`` and ``_Never``."""
         digest = hashlib.md5(data, usedforsecurity=False).digest()  # the digest that S3 checks
         md5 = base64.b64encode(digest).decode()
         body = json.dumps({"part": number, "bytes": len(data), "md5": md5}).encode()
@@ -135,13 +135,16 @@ class Upload:
             raise _Later("the gateway's answer cannot be read") from None
 
     def _call(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes, float]:
-        """Status, beginning of the answer, and how long to wait before another. Raises ``_Later`` and ``_Never``."""
+        """Return the status, the first bytes of the answer and the seconds to wait before the next call.
+
+        Raises ``_Later`` and ``_Never``.
+        """
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise _Later(self._incident or "it took too long")
         who = "the gateway" if method == "POST" else "object storage"
         if not url.startswith(("http://", "https://")):
-            raise _Never(f"the address of {who} cannot be used: {url[:60]!r} is none of HTTP")
+            raise _Never(f"the address of {who} cannot be used: {url[:60]!r} is not an HTTP address")
         try:
             request = urllib.request.Request(url, data=body, headers=dict(headers), method=method)  # noqa: S310
             with self._opener.open(request, timeout=min(_SILENCE_S, left)) as answer:
@@ -157,7 +160,7 @@ class Upload:
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An address that was signed is good where it was signed for; a redirect is an answer like any other."""
+    """A handler that follows no redirect: a signed address is valid only for its own host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -192,5 +195,5 @@ def _s3_words(answer: bytes) -> str:
 
 
 def _cut(text: str) -> str:
-    # In ASCII, so that it always fits into the summary.
+    # ASCII, because JSON needs more bytes for other characters and the summary is small.
     return " ".join(text.split())[:_WORDS_MAX].encode("ascii", "replace").decode()

@@ -1,4 +1,4 @@
-"""From the end of the crawler to the runner's exit code and finish reason. Pure."""
+"""Decision from the end of the crawler to the runner's exit code and finish reason. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from . import contract
 
-#: Finish reasons of a failure although the exit code may be 0.
+#: Finish reasons that mean a failure, even with exit code 0.
 _FAILURES = ("memusage_exceeded", "start_error")
 BEFORE_START = "shutdown-before-start"
 
 
 class Evidence(NamedTuple):
-    """The known facts about an end."""
+    """The known facts about the end of a crawler."""
 
     scrapy: bool
     stop_asked: bool
@@ -23,14 +23,14 @@ class Evidence(NamedTuple):
     signal: int | None
     finish_reason: str | None
     began: bool
-    """True when the crawler ever reported anything."""
+    """True when the crawler reported any stats."""
     disk_full: bool
     killed_late: bool = False
-    """True when we killed it because it still ran when its grace was over."""
+    """True when the runner killed it because its grace was over."""
 
 
 def exit_of(end: Evidence) -> tuple[int, str | None]:
-    """The runner's exit code (see ``contract``) and the finish reason that it reports (``None``: unknown)."""
+    """Return the runner's exit code (see ``contract``) and the finish reason, ``None`` if unknown."""
     if end.exit_code is None and end.signal is None:
         return contract.STOPPED, BEFORE_START
     if end.signal is not None:
@@ -47,7 +47,7 @@ def _killed(end: Evidence) -> tuple[int, str | None]:
     if not (end.stop_asked and of_stop):
         return 128 + end.signal, end.finish_reason
     if end.scrapy and not end.began and not end.killed_late:
-        return contract.STOPPED, BEFORE_START  # its handlers exist only once the spider opens
+        return contract.STOPPED, BEFORE_START  # Scrapy has no signal handlers before its spider opens
     return contract.STOPPED_UNCLEANLY, end.finish_reason
 
 
@@ -67,7 +67,7 @@ def _scrapy(end: Evidence) -> tuple[int, str | None]:
 
 
 def _command(end: Evidence) -> tuple[int, str | None]:
-    """Any other program: its exit code is the evidence, and 0 means finished unless it reports another reason."""
+    """Decide for a program other than Scrapy, by its exit code: 0 means finished unless it reports another reason."""
     assert end.exit_code is not None
     if not end.stop_asked:
         if end.exit_code == 0:

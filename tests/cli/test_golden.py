@@ -51,7 +51,7 @@ SUMMARY = {
 }
 RESUMPTION = [
     {"resumed": False, "note": "The saved state is not from a clean stop, so the crawl began anew", "tasks": 2},
-    {"resumed": True, "note": "It went on where the attempt before was stopped", "tasks": 1},
+    {"resumed": True, "note": "It continued where the earlier attempt was stopped", "tasks": 1},
 ]
 EXPORTED = COMPLETED | {"exports": [EXPORT], "deliveries": [DELIVERY]}
 

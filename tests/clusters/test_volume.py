@@ -418,7 +418,7 @@ def test_what_cannot_be_removed_is_told_and_left_for_the_next(
 ) -> None:
     left(tmp_path, 7)
     place.put_aside(run_ref(7))
-    monkeypatch.setattr(volume, "_removed", lambda folder: [(folder, OSError(5, "Input/output error"))])
+    monkeypatch.setattr(volume, "_remove_tree", lambda folder: [(folder, OSError(5, "Input/output error"))])
     with pytest.raises(ClusterUnavailable, match="Input/output error"):
         place.remove(run_ref(7), 1)
     troubles = place.finish()

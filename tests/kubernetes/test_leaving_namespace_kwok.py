@@ -104,7 +104,7 @@ async def test_the_right_to_patch_goes_first(
         for run_id in (1, 2):
             said = await kube.until_said("held by our finalizer", run_id=run_id)
             assert f"The namespace {place.namespace} is being deleted" in said
-            assert "an administrator frees them: crawlctl cluster release" in said
+            assert "an administrator removes it with: crawlctl cluster release" in said
             assert [str(task.status) for task in kube.tasks(run_id)] == ["RUNNING"]
         await stopped.signal("stop", {"request_id": "s2"})
         await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")

@@ -87,7 +87,7 @@ async def test_a_forced_stop(kube: KubeLab) -> None:
 async def test_a_stop_before_anything_could_run(kube: KubeLab) -> None:
     kube.knows(scripted(resources=Resources(cpu="9000")))
     handle = await kube.lab.start(request())
-    assert "nsufficient cpu" in await kube.until_said("No node has room for it")
+    assert "nsufficient cpu" in await kube.until_said("No node has capacity for it")
     await handle.signal("stop", {"request_id": "s1"})
     result = await kube.lab.ended(handle)
     assert (result.status, result.tasks) == ("FAILED", {"CANCELLED": 1})

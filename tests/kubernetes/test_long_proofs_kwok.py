@@ -251,7 +251,7 @@ class World:
         assert await stopped.ended() == ("FAILED", "cancelled", {"CANCELLED": 1})
         assert stopped.kinds == []
         for run in (left, stopped):
-            assert f"whether it still runs on {self.node} nobody can say" in (run.task.cause or ""), run.task.cause
+            assert f"it is unknown whether it still runs on {self.node}" in (run.task.cause or ""), run.task.cause
 
 
 async def test_etcd_is_restored_a_job_is_torn_away_and_a_node_vanishes(

@@ -76,17 +76,19 @@ def test_a_task_lives_where_it_was_put(day: Installation, night: Installation) -
     task = day.task()
     long_missed = replace(task, missed_at=datetime.now(UTC) - timedelta(seconds=60))
     for other in (task, long_missed, replace(task, stopping=True), replace(task, uid=None)):
-        with pytest.raises(ClusterUnavailable, match=rf"put into namespace {day.namespace} \(uid .*look into night"):
+        with pytest.raises(
+            ClusterUnavailable, match=rf"created in namespace {day.namespace} \(uid .*this process reads night"
+        ):
             night.see(other)
         for end in (night.cluster.stop, night.cluster.kill):
-            with pytest.raises(ClusterUnavailable, match="may live on there"):
+            with pytest.raises(ClusterUnavailable, match="may still execute there"):
                 end(run_ref(RUN), other)
     with pytest.raises(ClusterUnavailable, match="this service creates them in night"):
         night.deploy(task.place)
     with pytest.raises(ClusterUnavailable):
         night.cluster.place([task.place or ""])
     night.task()  # of another database that counts its runs from 1, too: the same name
-    with pytest.raises(ClusterUnavailable, match="may live on there"):
+    with pytest.raises(ClusterUnavailable, match="may still execute there"):
         night.see(task)
     assert day.see(task).phase is Phase.EXECUTING
 

@@ -52,12 +52,12 @@ def test_counts_and_fields(tmp_path: Path, name: str, text: str, count: int, fie
     file = tmp_path / name
     file.parent.mkdir(parents=True, exist_ok=True)
     found = Feeds(str(tmp_path), ["a"] if fields else ["a", "b"])
-    assert (found.look(), found.items) == (False, None)
+    assert (found.read_on(), found.items) == (False, None)
     data, step = text.encode(), max(7, len(text) // 500)
     for cut in range(0, len(data), step):  # as it is written
         with file.open("ab") as feed:
             feed.write(data[cut : cut + step])
-        found.look()
+        found.read_on()
     found.finish()
     assert (found.items, found.bytes, found.fields()) == (count, len(data), fields)
 
@@ -68,7 +68,7 @@ def test_a_long_list_in_one_line_is_counted_in_little_memory(tmp_path: Path) -> 
     found, peak = Feeds(str(tmp_path)), 0
     tracemalloc.start()
     try:
-        while found.look():
+        while found.read_on():
             continue
         found.finish()
         peak = tracemalloc.get_traced_memory()[1]
@@ -92,24 +92,24 @@ def test_fields_that_are_wanted_are_told_whatever_stands_beside_them(tmp_path: P
     ]
     (tmp_path / "items.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found = Feeds(str(tmp_path), ["price", "none"])
-    found.look()
+    found.read_on()
     found.finish()
     shares = found.fields()
     assert (shares.pop("price"), shares.pop("none"), len(shares)) == (0.25, 0.0, counting.FIELDS_MAX - 2)
     assert set(shares.values()) == {1.0}
     (tmp_path / "items.jsonl").write_text("[1]\n")
-    assert not Feeds(str(tmp_path), ["price"]).look()
+    assert not Feeds(str(tmp_path), ["price"]).read_on()
 
 
 def test_a_feed_that_is_begun_anew_is_counted_anew(tmp_path: Path) -> None:
     file, found = tmp_path / "items.jsonl", Feeds(str(tmp_path))
     for text, count in (("1\n2\n3\n", 3), ("1\n", 1)):
         file.write_text(text)
-        found.look()
+        found.read_on()
         assert found.items == count
     (tmp_path / "new").write_text("1\n2\n")
     os.replace(tmp_path / "new", file)
-    found.look()
+    found.read_on()
     assert found.items == 2
 
 
@@ -117,7 +117,7 @@ def test_no_look_takes_more_than_its_part(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(counting, "READ_MAX", 1000)
     (tmp_path / "items.jsonl").write_text("1\n" * 2000)
     found = Feeds(str(tmp_path))
-    looks = [found.look() for _ in range(6)]
+    looks = [found.read_on() for _ in range(6)]
     assert (looks, found.items) == ([True] * 4 + [False] * 2, 2000)
 
 
@@ -133,7 +133,7 @@ def test_hostile_folders_have_an_end(tmp_path: Path) -> None:
         (tmp_path / f"z{n}.json").touch()
     found = Feeds(str(tmp_path))
     began = time.monotonic()
-    found.look()
+    found.read_on()
     found.finish()
     assert time.monotonic() - began < 60
     assert found.items == 2 + 1  # what has no end in the CSV file is its head

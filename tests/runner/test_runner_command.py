@@ -359,7 +359,7 @@ def test_long_after_its_deadline_it_is_stopped_as_timed_out(
     assert bench.python(code, patient_until="ready", CRAWL_DEADLINE=LONG_AGO, CRAWL_STOP_GRACE_S=grace_s) == 1
     summary = bench.summary()
     assert (summary["exit"], summary["finish_reason"]) == (1, "timed_out")
-    assert summary["message"] == "Stopped by the runner: it still ran 60 s after its deadline"
+    assert summary["message"] == "The runner stopped it: it still ran 60 s after its deadline"
     assert summary.items() >= told.items()
 
 
@@ -413,7 +413,7 @@ def test_a_command_starts_in_its_folder(bench: RunnerBench) -> None:
     assert bench.summary()["message"] == str(bench.state)
     argv[1] = f"--project={bench.state / 'missing'}"
     assert bench.run(*argv) == 4
-    assert bench.summary()["message"].startswith("the project folder cannot be used: ")
+    assert bench.summary()["message"].startswith(f"--project: {bench.state / 'missing'} cannot be used: ")
 
 
 @pytest.mark.parametrize(

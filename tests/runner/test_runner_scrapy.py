@@ -68,7 +68,7 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench)
     assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NOT_CLEAN)
     assert (bench.state / "job.aside").is_dir()
     assert bench.crawl("pages", {"n": "4"}, CRAWL_ATTEMPT="4") == 0
-    assert b"It was not to go on" in bench.output
+    assert b"It did not resume" in bench.output
     assert bench.summary()["pages"] == 4
     assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NOT_ASKED)
     assert bench.crawl("pages", {"n": "4"}) == 0
@@ -146,7 +146,7 @@ def test_too_much_memory_ends_it_cleanly(scrapy_bench: ScrapyBench) -> None:
 @pytest.mark.parametrize(
     ("spider", "args", "words"),
     [
-        ("no-such-spider", {}, "no spider 'no-such-spider' in this project; there are: bad-init, "),
+        ("no-such-spider", {}, "there is no spider 'no-such-spider' in this project; its spiders are: bad-init, "),
         (
             "strict",
             {"only": "1"},

@@ -44,17 +44,17 @@ def test_what_is_a_sign_of_life(case: str, tmp_path: Path, monkeypatch: pytest.M
             monkeypatch.setattr(signs.os, "getpid", lambda: crawler.pid)
             below = signs.below
             monkeypatch.setattr(signs, "below", lambda pid, most: [pid, *below(pid, most)])
-            assert not watched.look()
+            assert not watched.check()
             assert watched.quiet_s() is None
             crawler.stdin.write(b"begin\n")
             crawler.stdin.flush()
             if shows:
-                wait_until(watched.look)
+                wait_until(watched.check)
                 assert watched.quiet_s() == 0
-                wait_until(watched.look)
+                wait_until(watched.check)
             else:
                 time.sleep(0.5)
-                assert not watched.look()
+                assert not watched.check()
                 assert watched.quiet_s() is None
         finally:
             crawler.kill()
@@ -64,7 +64,7 @@ def test_a_kernel_that_does_not_say_shows_nothing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(signs, "SECONDS", 0.0)
     monkeypatch.setattr(signs, "below", lambda pid, most: [2**30])
     watched = Signs()
-    assert not watched.look()
+    assert not watched.check()
     assert watched.quiet_s() is None
 
 

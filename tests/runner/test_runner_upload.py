@@ -210,7 +210,7 @@ def test_whatever_lies_there_is_taken_and_no_link_is_followed(bench: RunnerBench
     ("fault", "told", "code"),
     [
         *((Answer(403, b'{"detail": "no leave"}'), "the gateway answered 403: no leave", code) for code in (0, 1, 18)),
-        (Answer(200, b'{"url": "ftp://x/y", "headers": {}}'), "'ftp://x/y' is none of HTTP", 0),
+        (Answer(200, b'{"url": "ftp://x/y", "headers": {}}'), "'ftp://x/y' is not an HTTP address", 0),
     ],
 )
 def test_a_gateway_that_gives_no_leave_changes_nothing_but_the_words(

@@ -257,7 +257,7 @@ def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str)
             "port": ({"LIFECYCLE_SCHEDULER__PORT": port}, rf"127\.0\.0\.1:{port}: the address is taken; .*__PORT"),
             "kubernetes": (
                 {"LIFECYCLE_CLUSTER__KIND": "kubernetes", "LIFECYCLE_CLUSTER__KUBECONFIG": "none.conf"},
-                r"kubeconfig: 'none\.conf' is no file",
+                r"kubeconfig: 'none\.conf' is not a file",
             ),
             "catalogue": ({"LIFECYCLE_CRAWLERS": "none.yaml"}, r"none\.yaml: cannot be read"),
             "host": (

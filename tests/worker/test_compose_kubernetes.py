@@ -79,11 +79,11 @@ def test_nobody_loads_the_client_before_it_is_used() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("docker", f"'docker' is no kind of cluster; give {', '.join(KINDS)}, or MODULE:CLASS"),
-        ("", "'' is no kind of cluster"),
+        ("docker", f"'docker' is not a kind of cluster; give {', '.join(KINDS)}, or your own MODULE:CLASS"),
+        ("", "'' is not a kind of cluster"),
         ("no_such_package:Kind", "cannot be imported.*no_such_package"),
         ("crawler_lifecycle.clusters.kind:Nothing", "cannot be imported"),
-        ("crawler_lifecycle.clusters.kind:kind_of", "is no ClusterKind"),
+        ("crawler_lifecycle.clusters.kind:kind_of", "is not a ClusterKind"),
     ],
 )
 def test_an_unknown_kind_is_refused_by_name(name: str, said: str) -> None:

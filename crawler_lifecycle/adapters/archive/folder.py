@@ -88,7 +88,7 @@ class FolderArchive:
     def remove(self, run: RunRef) -> None:
         """Remove all archives of the run, unfinished ones included.
 
-        Raises ``NotDelivered``, also where the folder of all archives is missing: it may hold some that are not mounted.
+        Raises ``NotDelivered``, also when the folder of all archives is missing: it is perhaps not mounted.
         """
         folder = self.root / str(run)
         try:

@@ -1,1 +1,1 @@
-"""Kubernetes: each task is one Job with one pod, and its state is read from complete lists of both."""
+"""The Kubernetes cluster: each task is one Job with one pod. Its state is read from complete lists of Jobs and pods."""

@@ -1,15 +1,15 @@
 """The port ``Cluster`` on Kubernetes: looks, stops and inventory of one namespace.
 
 A look lists the objects, proves that missing ones are gone, reads each task, and adds explanations from other sources.
-No result depends on its memory: several processes may look at the same run, and any of them may die. A failed call is
-an error, never an observation.
+No result depends on the memory of a process: several processes may look at the same run, and any of them may die. A
+failed call is an error, never an observation.
 
-*Gone* is proved by a complete list without it and a 404 for its name read at the newest version, at a look and again at
-one at least 30 s later; at once when we had asked it to end ourselves. In both cases no pod of its Job may be left,
-whatever labels that pod has. Until then it is absent, which changes nothing.
+A task counts as gone when a complete list lacks its Job, and a read of its name at the newest version returns 404. Two
+looks at least 30 s apart must find this; one look is enough when we stopped the task ourselves. In both cases no pod of
+its Job may be left, whatever labels the pod has. Until then the task is absent, which changes no status.
 
-These proofs are about the namespace that we read. When the task was created in another one, nothing is proved and the
-look is an error; when that namespace is gone for good, the task is gone at once (``namespace_identity``).
+These proofs are only about the namespace that we read. When the task was created in another namespace, the look is an
+error. When that namespace is gone for good, the task is gone at once (``namespace_identity``).
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from .looks.termination_message import with_progress
 
 #: Seconds between the two looks that together prove that a task is gone.
 PROOF_S = 30.0
-#: Names that are read in parallel, by all looks of a process, and by one look, so that no look waits for all names of
-#: another. 10,000 names take 20 s this way; one after the other they would not fit into a look.
+#: Parallel reads of Jobs by name: for the whole process, and names that one look submits at a time. So no look waits
+#: for all names of another look. 10,000 names take 20 s this way; one after the other, they take too long for a look.
 THREADS, PAGE = 16, 64
 
 
 class KubernetesCluster:
-    """The Jobs and pods of one namespace. Implements ``Cluster`` and ``KnowsRuns``; thread-safe."""
+    """The Jobs and pods of one namespace. This class implements ``Cluster`` and ``KnowsRuns``, and is thread-safe."""
 
     kind = "kubernetes"
     #: A node removes the container of a deleted pod as soon as it has ended, even while our finalizer keeps the pod.
@@ -76,9 +76,9 @@ class KubernetesCluster:
         self.task_records, self.highest_run = partial(task_records, api), partial(highest_run, api)
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
-        """One observation of each task, in their order. Raises ``ApiError``.
+        """Return one observation for each task, in their order. Raises ``ApiError``.
 
-        Raises ``ClusterUnavailable`` when a task that is missing may live on in another namespace.
+        Raises ``ClusterUnavailable`` when a missing task may still execute in another namespace.
         """
         began, now = time.monotonic(), self._clock()
         namespace = CurrentNamespace(self._api)
@@ -89,43 +89,44 @@ class KubernetesCluster:
         return Look(now, time.monotonic() - began, seen, _second_look_s(found, seen, now))
 
     def _list(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[TaskObjects]:
-        """Two complete lists, Jobs before pods, and the objects of each task in them."""
+        """Read two complete lists, Jobs before pods, and return the objects of each task in them."""
         listed = read_objects(self._api, labels.of_run(run.run_id), {name_of(run.run_id, task) for task in tasks})
         return [listed.of(run.run_id, _with_uid(run, task, listed)) for task in tasks]
 
     def _prove_missing(self, run: RunRef, listed: list[TaskObjects], namespace: CurrentNamespace) -> list[TaskObjects]:
-        """Read by name the Jobs that the lists lack, and check that missing tasks were created in this namespace."""
+        """Read the Jobs that the lists lack by name, and check that missing tasks were created in this namespace."""
         found = _ask(self._api, run.run_id, listed, self._threads)
         gone = namespace.gone_for_good([one.task.place for one in found if not one.seen])
         return [replace(one, namespace_gone=one.task.place in gone) for one in found] if gone else found
 
     def _read(self, run: RunRef, found: Sequence[TaskObjects], now: datetime) -> list[Observation]:
-        """Read the objects, with the events of those that wait without a stated reason."""
+        """Read each task's objects, and the events of tasks that wait for a reason that the objects do not contain."""
         events, read_at = read_events(self._api, found, now), self._clock()
         return [_read_one(run, one, events, now, read_at) for one in found]
 
     def _explain(
         self, run: RunRef, found: Sequence[TaskObjects], seen: list[Observation], namespace: CurrentNamespace
     ) -> list[Observation]:
-        """Add what objects do not contain: the state of the namespace, and the crawlers' counters so far."""
+        """Add facts that the objects do not contain: the state of the namespace, and the crawlers' counters so far."""
         seen = with_namespace(namespace, found, seen)
-        executing = {one.index: place for place, one in enumerate(seen) if one.phase is Phase.EXECUTING}
+        executing = {one.index: number for number, one in enumerate(seen) if one.phase is Phase.EXECUTING}
         pods = {
-            index: pod for index, place in executing.items() if (pod := deciding_pod(found[place].pods)) is not None
+            index: pod for index, number in executing.items() if (pod := deciding_pod(found[number].pods)) is not None
         }
         for index, progress in self._tails.progress(run.run_id, pods).items():
             seen[executing[index]] = with_progress(seen[executing[index]], progress)
         return seen
 
     def place(self, beside: Collection[str] = ()) -> str | None:
-        """The namespace, with its uid and that of the cluster as far as we may read them. Raises ``ApiError``.
+        """Return the namespace with its uid and the cluster's uid, as far as we may read them. Raises ``ApiError``.
 
-        Raises ``ClusterUnavailable`` when a task of ``beside`` may live on in another namespace.
+        ``beside`` are the namespaces of the run's other tasks. Raises ``ClusterUnavailable`` when tasks may still
+        execute in one of them.
         """
-        place = str(read_identity(self._api))
-        if others := set(beside) - {place}:
+        namespace = str(read_identity(self._api))
+        if others := set(beside) - {namespace}:
             CurrentNamespace(self._api).gone_for_good(others)
-        return place
+        return namespace
 
 
 def _read_one(run: RunRef, one: TaskObjects, events: Events, now: datetime, read_at: datetime) -> Observation:
@@ -137,7 +138,10 @@ def _read_one(run: RunRef, one: TaskObjects, events: Events, now: datetime, read
 
 
 def _with_uid(run: RunRef, task: TaskRef, listed: Objects) -> TaskRef:
-    """The task with the uid of its Job, also where the answer to its creation never reached the database."""
+    """Return the task with the uid of its Job.
+
+    The database may lack the uid, if the answer to the Job's creation was lost.
+    """
     job = listed.jobs.get(name_of(run.run_id, task))
     if job is None or task.uid is not None or not is_of(run, task, job.metadata.uid, job.metadata):
         return task
@@ -145,14 +149,14 @@ def _with_uid(run: RunRef, task: TaskRef, listed: Objects) -> TaskRef:
 
 
 def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation:
-    """A task that the cluster does not know; another Job may have its name."""
+    """Return the observation of a task without a Job of its own; another Job may have its name."""
     task, other, words = one.task, one.job, None
     if other is not None and not run.owns(run_uid := run_uid_of(other.metadata)):
         words = run.foreign(f"The Job {other.metadata.name} ({other.metadata.uid})", run_uid)
     elif other is not None:
         number = task_id_of(other.metadata)
-        whose = f"belongs to task {number}" if number is not None else "does not say whose it is"
-        words = f"Another Job ({other.metadata.uid}) is under its name and {whose}; this is task {task.task_id}"
+        whose = f"belongs to task {number}" if number is not None else "does not name its task"
+        words = f"Another Job ({other.metadata.uid}) has its name and {whose}; this is task {task.task_id}"
     return Observation(task.index, task.attempt, Phase.ABSENT, now, reason=words)
 
 
@@ -160,16 +164,16 @@ def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation
 
 
 def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor) -> list[TaskObjects]:
-    """The same tasks, after Jobs that the list unexpectedly lacks were read by name and checked by uid.
+    """Return the same tasks. Jobs that the list unexpectedly lacks are read by name and checked by their uid.
 
-    Raises ``ApiError``, also when a list is older than what was already known.
+    Raises ``ApiError``, also when the list is stale.
     """
 
     def by_name(one: TaskObjects) -> Job | None:
         job = one.job or find_job(api, name_of(run_id, one.task))
         if job is not None and job.metadata.uid == one.task.uid and listed_by_us(job.metadata, run_id):
-            # It existed before the list was requested: the API server lags, and may leave out more objects.
-            raise ApiError(f"the list of Jobs is stale: {job.metadata.name} is not in it, and it is there")
+            # The Job existed before we requested the list. So this API server lags, and its list may lack more objects.
+            raise ApiError(f"the list of Jobs is stale: {job.metadata.name} exists, but the list lacks it")
         return job
 
     missing = {one.task.uid: one for one in listed if one.task.uid is not None and not one.has_job}
@@ -187,10 +191,10 @@ def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
 
 
 def _judge(missing: TaskObjects, now: datetime) -> Observation:
-    """Return the state of a task without a Job and without a pod."""
+    """Return the observation of a task that has neither a Job nor a pod."""
     task = missing.task
     if missing.namespace_gone:
-        words = "The namespace that it was put into was deleted, and it with it"
+        words = "Its namespace was deleted, and with it the task"
         return Observation(task.index, task.attempt, Phase.GONE, now, reason=words)
     if task.stopping or (task.missed_at is not None and (now - task.missed_at).total_seconds() >= PROOF_S):
         return Observation(task.index, task.attempt, Phase.GONE, now)
@@ -198,7 +202,7 @@ def _judge(missing: TaskObjects, now: datetime) -> Observation:
 
 
 def _second_look_s(found: Sequence[TaskObjects], seen: Sequence[Observation], now: datetime) -> float | None:
-    """Seconds after which a second look can prove that a task is gone; ``None`` when there is nothing to prove."""
+    """Return the seconds until a second look can prove that a task is gone; ``None`` when no task is missing."""
     missed = [
         its.task.missed_at or now
         for its, one in zip(found, seen, strict=True)

@@ -1,4 +1,4 @@
-"""The cluster kind ``kubernetes``: makes its parts for our processes. Slow modules are imported where they are used."""
+"""The cluster kind ``kubernetes``, which creates the parts for our processes. Slow modules are imported when used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DOCTOR = "crawler_lifecycle.cli.doctor.checks"
 
 
 class KubernetesKind(ClusterKind):
-    """Jobs of one namespace, each with one pod."""
+    """The cluster kind whose tasks are Jobs of one namespace, each with one pod."""
 
     uploads = True
     checks: ClassVar = {"cluster": f"{_DOCTOR}.cluster:check_cluster", "files": f"{_DOCTOR}.files:check_files"}
@@ -61,10 +61,10 @@ class KubernetesKind(ClusterKind):
     def files_elsewhere(self) -> str:
         c = self.settings
         if c.files_url is not None:
-            return f"they lie in the pods of its tasks, which upload them to {c.files_url} when they end"
+            return f"they are in the pods of its tasks, which upload them to {c.files_url} when they end"
         if c.volume_claim is not None:
-            return f"they lie on the volume of the claim {c.volume_claim}, which this gateway does not have"
-        return "its tasks leave none: neither LIFECYCLE_CLUSTER__FILES_URL nor LIFECYCLE_CLUSTER__VOLUME_CLAIM is set"
+            return f"they are on the volume of the claim {c.volume_claim}, which this gateway does not mount"
+        return "its tasks keep none: neither LIFECYCLE_CLUSTER__FILES_URL nor LIFECYCLE_CLUSTER__VOLUME_CLAIM is set"
 
     def keeper(self) -> EvidenceKeeper:
         from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
@@ -78,7 +78,7 @@ class KubernetesKind(ClusterKind):
 
 
 def api_of(c: ClusterSettings) -> Api:
-    """The Kubernetes API of these settings: one for the whole process. Raises ``InvalidRequest``."""
+    """Return the Kubernetes API of these settings; the process shares one. Raises ``InvalidRequest``."""
     return _api(c.kubeconfig, c.context, c.namespace, c.connect_s, c.read_s)
 
 

@@ -1,7 +1,7 @@
-"""RBAC: what each component may do on the cluster, and the question to the API server whether it may.
+"""RBAC: the rights of each component on the cluster, and the check with the API server that we have them.
 
-``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly this, and a test compares them. A new
-call in this package needs its right here and there.
+``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly these rights, and a test compares them. A
+new call in this package needs its right both here and in these files.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ THREADS = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One verb on one kind of object, in the namespace of the crawls."""
+    """The right to use one verb on one kind of object, in the namespace of the crawls."""
 
     verb: str
     resource: str
-    """With its subresource: ``pods/log``."""
+    """The resource, with its subresource if there is one: ``pods/log``."""
     group: str = ""
     name: str = ""
-    """A namespace other than that of the crawls."""
+    """The name of a namespace, if it is not that of the crawls."""
 
     def __str__(self) -> str:
         where = f".{self.group}" if self.group else ""
@@ -41,7 +41,7 @@ def _rights(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
     return tuple(Right(verb, resource, group) for verb in verbs)
 
 
-#: To identify the namespace and its cluster: without this right no missing task counts as gone.
+#: Rights that identify the namespace and its cluster. Without the first one, no missing task counts as gone.
 _NAMESPACE = Right("get", "namespaces")
 CLUSTER = Right("get", "namespaces", name=SYSTEM)
 
@@ -54,8 +54,8 @@ _READS = (
     *_rights("metrics.k8s.io", "pods", "list"),
 )
 
-#: Role -> its rights. The role of looks also removes finalizers of recorded ends, and deletes nothing; the role of
-#: stops can only stop.
+#: Role -> its rights. ``crawl-looker`` can also remove the finalizer after an end was recorded, but it deletes nothing.
+#: ``crawl-stopper`` can read and stop, but it changes nothing else.
 ROLES: Mapping[str, Sequence[Right]] = {
     "crawl-deployer": (
         *(*_rights("batch", "jobs", "create", "get", "list"), *_rights("", "secrets", "create")),
@@ -80,21 +80,21 @@ COMPONENTS: Mapping[str, str] = {
     "gateway": "crawl-log-reader",
 }
 
-#: Components that send the cluster nothing: they have no token.
+#: Components that never call the cluster: they have no token.
 RIGHTLESS = ("worker-workflows", "worker-export", "worker-plans", "worker-webhooks")
 
-#: Rights that are not required, and what is missing without them.
+#: Rights that are not required -> the disadvantage without the right.
 DISPENSABLE: Mapping[Right, str] = {
     Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
-    CLUSTER: "a namespace that was deleted and made anew is not told from one of another cluster without a person",
-    Right("list", "events"): "why a task waits is told in fewer words",
+    CLUSTER: "a person must decide whether a namespace was deleted and created again, or is in another cluster",
+    Right("list", "events"): "the reason why a task waits is reported in fewer words",
 }
 
 
 def who_am_i(api: Api) -> str | None:
-    """The name by which the API server knows us;
+    """Return our user name on the API server; ``None`` when the server does not report it.
 
-    ``None`` when it does not say. Raises ``ApiError`` when it does not know us, or does not answer.
+    Raises ``ApiError`` when the server rejects our credentials or does not answer.
     """
     try:
         answer = api.post(_WHO, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
@@ -102,13 +102,13 @@ def who_am_i(api: Api) -> str | None:
     except (ValueError, KeyError, AttributeError, TypeError):
         return None
     except ApiError as error:
-        if error.status in (403, 404):  # this question does not exist before 1.28
+        if error.status in (403, 404):  # Kubernetes before 1.28 does not have this request
             return None
         raise
 
 
 def component(name: str | None) -> str | None:
-    """The component of this service account's name; ``None`` for any other name."""
+    """Return the component whose service account has this user name; ``None`` for any other name."""
     if name is None or not name.startswith("system:serviceaccount:"):
         return None
     account = name.rpartition(":")[2]
@@ -116,7 +116,7 @@ def component(name: str | None) -> str | None:
 
 
 def granted(component: str) -> Sequence[Right]:
-    """Return the rights that a component's role grants; empty for one without a role."""
+    """Return the rights of a component's role; none for a component without a role."""
     role = COMPONENTS.get(component)
     return ROLES[role] if role is not None else ()
 

@@ -1,7 +1,7 @@
-"""The local cluster as the port ``Cluster``: looks, and stops (docs/crawlers.md).
+"""The port ``Cluster`` on this machine: looks and stops (docs/crawlers.md).
 
-No daemon and no memory: everything is read from the task folders and /proc at each call, so any number of processes
-may use one state folder at the same time, and any of them may die at any moment.
+There is no daemon, and no state in memory: each call reads the task folders and /proc. So any number of processes may
+use one state folder at the same time, and any of them may die at any moment.
 """
 
 from __future__ import annotations
@@ -47,42 +47,44 @@ from .processes import cgroup, liveness_marks
 
 logger = logging.getLogger(__name__)
 
-#: Kill: seconds that a living supervisor has to reap and write the end, before it is killed too.
+#: In a kill: seconds in which a living supervisor can reap the crawler and write the end, before it is killed too.
 SUPERVISOR_SECONDS = 3.0
-#: Audit: a supervisor that lives for so many seconds after the end of its task hangs.
+#: In an inventory: seconds after the end of a task after which a living supervisor counts as hanging.
 HANGING_SECONDS = 60.0
-#: Kill: the time after which we say that we could not.
+#: In a kill: seconds after which we report that it failed.
 KILL_SECONDS = 10.0
 
 
 def _group_parent(setting: str) -> cgroup.Parent | None:
-    """Find out where control groups can be made, and log it: at the first deployment."""
+    """Return the parent of control groups, and log it; ``None`` when none can be made."""
     try:
         parent = cgroup.find(setting)
     except cgroup.Unavailable as why:
         level = logging.INFO if setting in ("auto", "off") else logging.WARNING
-        logger.log(level, "memory of tasks is watched, their processors are not limited: no cgroups, %s", why)
+        logger.log(level, "no cgroups (%s): supervisors check the memory of tasks; processors have no limit", why)
         return None
     logger.info("tasks are limited by %s", parent.describe())
     return parent
 
 
 def _check_place(place: str | None) -> None:
-    """Raise for a task that was created on a cluster with namespaces, or is to be searched there."""
+    """Raise ``OtherPlace`` for a task that belongs to a cluster with namespaces, such as Kubernetes."""
     if place is not None:
-        text = f"this is the local cluster, and the place of the task is {place}: set LIFECYCLE_CLUSTER__KIND back"
-        raise OtherPlace(text)
+        text = f"the task belongs to the namespace {place}, but this is the local cluster; "
+        raise OtherPlace(f"{text}set LIFECYCLE_CLUSTER__KIND to its former value")
 
 
 class LocalCluster:
-    """Child processes of this machine, at most ``slots`` at a time. Implements ``Cluster`` and ``Deployer``.
+    """Processes of this machine, of which at most ``slots`` execute. It implements ``Cluster`` and ``Deployer``.
 
-    ``state_dir`` belongs to one machine and one process namespace; it is created here only, so that a missing state
-    folder is an outage and not an empty cluster. ``base_dir``: the folder to which relative project folders and
-    commands refer. ``task_environment`` may add variables (address and token of the gateway) to a task; they pass
-    through memory only, never through a file. ``cgroup_setting`` says where the kernel limits tasks: ``auto``, ``off``,
-    or the folder of a control group; without one, memory is watched, processors are not limited. ``run_as`` names the
-    user of crawlers, if it is not our own: then this process must be root.
+    - ``state_dir`` belongs to one machine and one process namespace. Only this class creates it, so that a missing
+      folder is an outage, not an empty cluster.
+    - ``base_dir`` is the folder to which relative paths of projects and commands refer.
+    - ``task_environment`` may add variables to a task, such as the gateway's address and a token. They are only in
+      memory, never in a file.
+    - ``cgroup_setting`` names the parent of control groups: ``auto``, ``off``, or its folder. Without control groups,
+      supervisors check the memory, and processors have no limit.
+    - ``run_as`` names the user of crawlers, if it is not our own. Then this process must be root.
     """
 
     kind = "local"
@@ -102,16 +104,16 @@ class LocalCluster:
         cgroup_setting: str = "auto",
         run_as: str | None = None,
     ) -> None:
-        """Raises ``InvalidRequest`` for a user that cannot be had."""
+        """Create the folders. Raises ``InvalidRequest`` for a user that cannot be used."""
         user = None if run_as is None else RunAs.of(run_as)
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
         ours, marks = ("state", "slots"), (liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
-        # The folder of tasks is made only together with folders that nobody else makes: alone, its absence means an
-        # unmounted disk. An observer also makes the folders of marks, perhaps before us.
+        # Create the folder of tasks only if the folders ``ours`` are missing too. If it alone is missing, its disk is
+        # not mounted. The folders of marks do not count, because an observer may create them before us.
         used = any((self._state / name).exists() for name in ours)
-        made = [self._state, *(place for place in self._state.parents if not place.exists())]
+        made = [self._state, *(parent for parent in self._state.parents if not parent.exists())]
         for name in (*ours, *marks) if used else ("tasks", *ours, *marks):
             (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         if user is not None:
@@ -133,21 +135,25 @@ class LocalCluster:
     # --- Deployer
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
-        """Start the tasks, each at most once per (run, attempt, index), also with concurrent calls."""
+        """Start the tasks, each at most once per (run, attempt, index), even with concurrent calls.
+
+        Raises ``ClusterUnavailable`` and ``DeploymentExpired``.
+        """
         _check_place(deployment.place)
         return [self._launcher.deploy(deployment, crawler, task) for task in deployment.tasks]
 
     # --- Cluster
 
     def place(self, beside: Collection[str] = ()) -> None:
-        """There is only one. Raises ``ClusterUnavailable`` when any task of ``beside`` is on a cluster of another
-        kind.
+        """Return ``None``, because the local cluster has no namespaces.
+
+        Raises ``OtherPlace`` when ``beside`` contains a namespace: then a task is on a cluster of another kind.
         """
         for other in beside:
             _check_place(other)
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
-        """Read folders and /proc completely. Raises ``ClusterUnavailable`` when a part cannot be read."""
+        """Read the tasks' folders and /proc completely. Raises ``ClusterUnavailable`` when a part cannot be read."""
         began = time.monotonic()
         now = self._clock()
         for task in tasks:
@@ -155,27 +161,27 @@ class LocalCluster:
         with reading(self._state):
             self._wake_supervisors()
             seen = [self._observe(run, task, now) for task in tasks]
-            self._look_again_at_forged_ends(run, tasks, seen, now)
+            self._correct_forged_ends(run, tasks, seen, now)
         return Look(now, time.monotonic() - began, seen)
 
-    def _look_again_at_forged_ends(
+    def _correct_forged_ends(
         self, run: RunRef, tasks: Sequence[TaskRef], seen: list[Observation], now: datetime
     ) -> None:
-        """A crawler may forge an end and dead processes in its files: an end counts only when no process of the task
-        lives.
+        """Observe a task again when its end is recorded but a process of it lives.
 
-        All processes are read once for all tasks, after the ends: a process that lives now has not ended before.
+        A crawler may forge an end in its files, so an end counts only without a living process. All processes are read
+        once for all tasks, after the ends: a process that lives then cannot have ended before.
         """
-        folders = {place: self._folder(run, tasks[place]) for place, one in enumerate(seen) if one.phase is Phase.ENDED}
+        folders = {n: self._folder(run, tasks[n]) for n, one in enumerate(seen) if one.phase is Phase.ENDED}
         alive = still_alive({str(one.path): one.marks() for one in folders.values()}) if folders else ()
-        for place, folder in folders.items():
+        for n, folder in folders.items():
             if str(folder.path) in alive:
-                seen[place] = self._observe(run, tasks[place], now, doubted=True)
+                seen[n] = self._observe(run, tasks[n], now, doubted=True)
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
-        """Log tail (at most 16 KiB), counters, peak memory, statistics of the crawler's own.
+        """Return the log tail (at most 16 KiB), counters, memory and statistics of each task.
 
-        Tasks about which nothing can be read are left out.
+        A task whose folder is missing or cannot be read is left out.
         """
         found = []
         for task in tasks:
@@ -192,14 +198,14 @@ class LocalCluster:
         return found
 
     def stop(self, run: RunRef, task: TaskRef) -> None:
-        """Ask the task to end. One stop signal reaches the crawler, however often this is called.
+        """Request the task's end. The crawler gets only one stop signal, even after several calls.
 
-        It is found by its folder, or else by the environment of its processes.
+        The task is found by its folder, or else by the environment of its processes. Raises ``ClusterUnavailable``.
         """
         _check_place(task.place)
         folder = self._folder(run, task)
         try:
-            check_readable(self._state)  # a stop that found no disk must be repeated
+            check_readable(self._state)  # raise when the disk is not mounted, so that the stop is repeated
             self._wake_supervisors()
             if self._by_file(folder, task, self._stop) or task.uid is None:
                 return
@@ -211,18 +217,18 @@ class LocalCluster:
             raise ClusterUnavailable(f"the task cannot be stopped: {error}") from error
 
     def _by_file(self, folder: TaskFolder, task: TaskRef, act: Callable[[TaskFolder, TaskRef], bool]) -> bool:
-        """Act by the content of the folder. Returns whether that was enough."""
+        """Call ``act`` if the folder belongs to the task. Return whether nothing else must be done."""
         try:
             if not folder.has(files.SPEC):
                 return False
             if _is_foreign(folder, task):
-                logger.warning("left alone: %s is of another object, the call was for %s", folder.path, task.uid)
+                logger.warning("not changed: %s belongs to another task than the uid %s", folder.path, task.uid)
                 return False
             return act(folder, task)
         except OSError as error:
             if task.uid is None:
                 raise
-            logger.warning("the folder of a task cannot be used, its processes are found by its name: %s", error)
+            logger.warning("the task's folder cannot be used, so we search its processes by name: %s", error)
             return False
 
     def _stop(self, folder: TaskFolder, task: TaskRef) -> bool:
@@ -237,24 +243,24 @@ class LocalCluster:
         return folder.has(files.STOP) and folder.has(files.SUPERVISOR)
 
     def _signal_orphan(self, folder: TaskFolder) -> None:
-        """The supervisor is dead: send the stop signal ourselves, to the runner or else to the rest of its group.
+        """Send the stop signal when the supervisor is dead: to the runner, or else to the rest of its group.
 
-        The mark is made before the signal: after a crash in between no signal is sent (force is still possible), never
-        two.
+        The mark is written before the signal. So a crash between the two means no signal, but never two signals. A
+        forced stop is still possible then.
         """
         leader = folder.identity(files.PROCESS)
         processes = folder.processes(leader)
         if not processes or not folder.create(files.SIGNALLED, {"by": "cluster", "at": files.utc(time.time())}):
             return
         if leader is not None and leader.send(signal.SIGTERM):
-            leader.send(signal.SIGCONT)  # stopped, it would not hear it
+            leader.send(signal.SIGCONT)  # a suspended process would not react to the signal
             return
         _terminate(processes)
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """SIGKILL all processes of the task, including forks, and make sure that its end is recorded.
+        """Send SIGKILL to all processes of the task, including forks, and make sure that its end is recorded.
 
-        Raises ``ClusterUnavailable`` when one of them still runs after ten seconds.
+        Raises ``ClusterUnavailable`` when a process still runs after ``KILL_SECONDS``.
         """
         _check_place(task.place)
         folder = self._folder(run, task)
@@ -267,7 +273,7 @@ class LocalCluster:
 
     def _kill(self, folder: TaskFolder, task: TaskRef) -> bool:
         if not folder.has(files.END):
-            # First the mark that no stop signal is due any more: a polite end must not overtake the kill.
+            # First write the mark that the stop signal was sent: a clean end must not come before the kill.
             folder.create(files.SIGNALLED, {"by": "kill", "at": files.utc(time.time())})
             folder.create(files.STOP, {"at": files.utc(time.time()), "force": True})
         killed = 0
@@ -276,30 +282,30 @@ class LocalCluster:
             victims = folder.processes(leader)
             killed += kill_all(_in_order(victims, leader, folder))
             if not victims:
-                supervisors, _ = folder.named(task.uid)  # also when its end is on file: who hangs after it holds a slot
+                supervisors, _ = folder.named(task.uid)  # even after the end: a supervisor that hangs keeps its slot
                 if not supervisors:
                     _write_missing_end(folder, leader, killed)
                     folder.settle_group()
                     break
-                for one in supervisors:  # SIGTERM wakes one that waits for a slot
+                for one in supervisors:  # SIGTERM wakes a supervisor that waits for a slot
                     one.send(signal.SIGKILL if late else signal.SIGTERM)
         return True
 
     def _kill_by_name(self, folder: TaskFolder, uid: str | None) -> None:
-        """Without a usable folder its processes are found by their environment."""
+        """Kill the task's processes by their environment, when its folder cannot be used."""
         for late in _rounds(folder):
             supervisors, crawlers = folder.named(uid)
             if not supervisors and not crawlers:
                 return
-            # The crawlers first: a supervisor that is asked to stop passes the signal on to a living one.
+            # Kill the crawlers first: a supervisor that gets the stop signal forwards it to a living crawler.
             kill_all(crawlers)
-            for one in supervisors:  # it need not start anything more, and gets the time to write the end
+            for one in supervisors:  # the stop signal lets it start nothing more, and write the end
                 one.send(signal.SIGKILL if late else STOP_SIGNAL)
 
     def inventory(
         self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
     ) -> list[ClusterTask]:
-        """All our waiting and executing tasks on this machine. Raises ``ClusterUnavailable``."""
+        """Return one page of our waiting and executing tasks on this machine. Raises ``ClusterUnavailable``."""
         now = self._clock()
         with reading(self._state):
             self._wake_supervisors()
@@ -313,14 +319,14 @@ class LocalCluster:
             )
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
-        """Return the records of the run's tasks in its folders. Raises ``ClusterUnavailable``."""
+        """Return the records of the run's tasks from its folders. Raises ``ClusterUnavailable``."""
         with reading(self._state):
             return task_records(self._state, run)
 
     def remove_old(self, keep_s: float) -> list[int]:
-        """Remove the folders of runs whose last task ended more than ``keep_s`` seconds ago.
+        """Remove the folders of runs whose last task ended more than ``keep_s`` seconds ago, and return their ids.
 
-        Returns their ids. Raises ``ClusterUnavailable``.
+        Raises ``ClusterUnavailable``.
         """
         with reading(self._state, checked=False):
             liveness_marks.forget(str(self._state), liveness_marks.KEEP_UNSEEN_S)
@@ -336,14 +342,14 @@ class LocalCluster:
         folder = self._folder(run, task, doubted=doubted)
         folder.settle_group()
         seen = Reading(folder, now, self._node).observe()
-        # The other phases were true at some time since the look began; an end was read only now, after it happened.
+        # An end may have happened after the look began. So its time of observation is now.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 
     def _wake_supervisors(self) -> None:
         wake_supervisors(str(self._state / "tasks"))
 
     def _end_hanging(self, run: RunRef, task: TaskRef, now: datetime) -> Observation:
-        """See the task, and kill a supervisor that has not written the end long after it: it would keep its slot."""
+        """Observe the task, and kill its supervisor if it still lives long after the end, because it keeps a slot."""
         seen = self._observe(run, task, now)
         if seen.phase is Phase.ENDED and not 0 <= (now - (seen.changed_at or now)).total_seconds() <= HANGING_SECONDS:
             for one in self._folder(run, task).named()[0]:
@@ -352,32 +358,34 @@ class LocalCluster:
 
 
 def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
-    """Return whether another object has the task's name: the intended one is gone, or is elsewhere."""
+    """Return whether the folder with the task's name belongs to another uid."""
     there = folder.uid()
     return task.uid is not None and there is not None and there != task.uid
 
 
 def _known_uid(folder: TaskFolder, task: TaskRef) -> str | None:
-    """The uid that a process must have, if the spec under the task's name is of another object."""
+    """Return the uid that a process must have, if the spec in the task's folder has another uid."""
     with contextlib.suppress(OSError):
         return task.uid if _is_foreign(folder, task) else None
     return None
 
 
 def _rounds(folder: TaskFolder) -> Iterator[bool]:
-    """Rounds of a kill. Yields whether it is time to kill the supervisor too. Raises ``ClusterUnavailable`` after the
-    last round.
+    """Yield for each round of a kill whether it is time to kill the supervisor too.
+
+    Raises ``ClusterUnavailable`` after the last round.
     """
     began = time.monotonic()
     while (waited := time.monotonic() - began) < KILL_SECONDS:
         yield waited > SUPERVISOR_SECONDS
         time.sleep(0.02)
-    raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+    raise ClusterUnavailable(f"a process of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 
 
 def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:
-    """Return the processes to kill now. Without a supervisor the runner adopts orphans: it is suspended, and killed
-    last.
+    """Return the processes to kill in this round.
+
+    When the supervisor is dead, the runner adopts orphans. So the runner is suspended, and killed last.
     """
     others = [victim for victim in victims if leader is None or victim.pid != leader.pid]
     if leader is None or not others or folder.supervisor_alive():
@@ -387,7 +395,7 @@ def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) 
 
 
 def _terminate(processes: Sequence[Stat]) -> None:
-    """Send the stop signal to the rest of a task: to the runner if it lives, which forwards the first signal."""
+    """Send the stop signal to the topmost of these processes: to the runner if it lives, because it forwards it."""
     known = {stat.pid for stat in processes}
     for stat in processes:
         if stat.parent not in known:
@@ -395,10 +403,10 @@ def _terminate(processes: Sequence[Stat]) -> None:
 
 
 def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int) -> None:
-    """Write the end that a dead supervisor cannot write, if it was us who ended the crawler (or it never ran)."""
+    """Write the end in place of a dead supervisor, if we killed the crawler or it never ran."""
     ran = folder.has(files.PROCESS)
     if folder.has(files.END) or (ran and (not killed or folder.has(files.SUMMARY))):
-        return  # its own evidence counts, or there is none and it is gone
+        return  # the task's own evidence counts; without evidence and a kill, the task is gone
     if leader is None and ran and not killed:
         return
     end: dict[str, object] = {"finished_at": files.utc(time.time())}
@@ -407,7 +415,7 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
     elif folder.has(files.SUPERVISOR):
         end |= {"reason": "Cancelled", "message": "It was stopped while it waited and never executed"}
     else:
-        return  # never started: the stop file keeps it from ever executing
+        return  # it never started, and the stop file prevents a later start
     folder.create(files.END, end)
     mark = (folder.read(files.SPEC) or {}).get("live_mark")
     if isinstance(mark, str):
@@ -415,7 +423,7 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
 
 
 def _log_tail(folder: TaskFolder) -> str | None:
-    """The last 16 KiB of the log, over the border of a log that was just moved aside."""
+    """Return the last 16 KiB of the log; the first part may come from the log before the last rotation."""
     tail = b""
     for name in (files.LOG, f"{files.LOG}.1"):
         missing = LOG_TAIL_BYTES - len(tail)

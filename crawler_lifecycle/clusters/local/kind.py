@@ -1,4 +1,4 @@
-"""The local cluster, as our processes put it together."""
+"""The cluster kind ``local``, which creates the parts of the local cluster for our processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crawler_lifecycle.ports.protocols import TaskBundles
 
 
 class LocalKind(ClusterKind):
-    """Processes of this machine."""
+    """The cluster kind whose tasks are processes of this machine."""
 
     on_this_machine = clears_itself = True
     checks: ClassVar = {"task limits": "crawler_lifecycle.cli.doctor.checks.machine:check_groups"}

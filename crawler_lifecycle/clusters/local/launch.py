@@ -1,4 +1,4 @@
-"""Starts tasks on the local cluster: the spec, the place in the queue, the supervisor."""
+"""Start of tasks on the local cluster: the spec, the admission to the queue, and the supervisor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from . import supervisor
 from .folders import folder as files
 from .processes import liveness_marks
 
-#: The variables that a crawler gets from the environment of this process; the others stay ours.
+#: The variables of this process that a crawler gets. It gets no others.
 PASSED_ON = (
     *("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
@@ -36,21 +36,21 @@ PASSED_ON = (
 #: File for the messages of the supervisor itself.
 SUPERVISOR_LOG = "supervisor.log"
 LAUNCH_SECONDS = 30.0
-#: A mark without a supervisor is a deployment on its way, or one that died; after this time it no longer counts.
+#: Seconds for which a mark without a supervisor counts as a deployment in progress. Later its deployment has died.
 STALE_MARK_SECONDS = 60.0
 
 _ROOT = str(Path(__file__).resolve().parents[3])
-#: A separate program, not a module that we import: it is started by its path, as in a pod.
+#: The runner's folder. The runner is a separate program that is started by this path, as in a pod.
 _RUNNER = str(Path(__file__).resolve().parents[2] / "runner")
 
 
 class Refused(Exception):
-    """This task will never start here; the text says why."""
+    """A task that can never start here. The text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Creates the folder of a task and its supervisor, each at most once, also with concurrent calls."""
+    """A starter of tasks. It creates each task's folder and supervisor at most once, even with concurrent calls."""
 
     state: Path
     slots: int
@@ -61,9 +61,9 @@ class Launcher:
     environment: Mapping[str, str]
     task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None
     groups: Callable[[], Parent | None]
-    """Returns the folder for the control groups of tasks, if they can be made."""
+    """Returns the parent of the tasks' control groups, or ``None`` when none can be made."""
     run_as: RunAs | None
-    """The user of crawlers; ``None``: ours."""
+    """The user of crawlers; ``None`` for our own user."""
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
         """Start one task. Raises ``DeploymentExpired`` and ``ClusterUnavailable``."""
@@ -71,7 +71,7 @@ class Launcher:
         folder = task_path(self.state, deployment.run, task.index, deployment.attempt)
         try:
             if (begun := files.reported_beside(str(self.state), name).get("uid")) is not None:
-                return Deployed(task.index, "existing", name, str(begun))  # whatever its crawler changed in the folder
+                return Deployed(task.index, "existing", name, str(begun))  # even if its crawler changed the folder
             uid, state = self._existing_uid(folder), "existing"
             if uid is None:
                 try:
@@ -84,7 +84,7 @@ class Launcher:
                 uid = self._existing_uid(folder)
             self._ensure_supervisor(folder, name, deployment, crawler, task, uid or "")
         except NotOurs as why:
-            return Deployed(task.index, "refused", name, reason=f"Something else is where its folder belongs: {why}")
+            return Deployed(task.index, "refused", name, reason=f"Its folder cannot be created: {why}")
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot write below {self.state}: {error}") from error
         return Deployed(task.index, state, name, uid or None)
@@ -98,7 +98,10 @@ class Launcher:
 
     @staticmethod
     def _set_aside(folder: Path) -> str | None:
-        """Move garbage aside, unless another process has already done so and written a spec there."""
+        """Rename a spec that is garbage, unless another process has replaced it by a valid one.
+
+        Return the uid of a valid spec, an empty text for a task that began, and else ``None``.
+        """
         try:
             return _uid(folder)
         except files.Garbage:
@@ -112,16 +115,16 @@ class Launcher:
     def _create(
         self, deployment: Deployment, folder: Path, name: str, spec: dict[str, object]
     ) -> tuple[str, str | None]:
-        """Create folder and spec: ``created``, ``existing`` or ``deferred``, and why."""
+        """Create folder and spec. Return ``created``, ``existing`` or ``deferred``, and the reason of a deferral."""
         with exclusive(self.state):
             live = os.listdir(self.state / liveness_marks.LIVE)
             # What is less urgent leaves places free, so that what is urgent can wait for the next slot.
             most = max(1, self.max_waiting * (6 - deployment.priority) // 3)
             if len(live) >= most and sum(map(self._waits, live)) >= most:
-                return "deferred", f"{most} tasks wait for a slot already"
+                return "deferred", f"{most} tasks already wait for a slot"
             self._check_expiry(deployment.expires_at)
-            # Never the folder of all tasks: if it is missing, its disk is missing, and an empty one would lose every
-            # run.
+            # Never create the folder of all tasks. If it is missing, its disk is not mounted, and with a new empty
+            # folder all runs would seem to be lost.
             held = Held(str(self.state / "tasks"))
             for part in folder.parts[-3:]:
                 held = held.make(part)
@@ -132,7 +135,7 @@ class Launcher:
             return "created" if files.create(held, files.SPEC, spec) else "existing", None
 
     def _admit(self, folder: Path, state: Path) -> None:
-        """Give the crawler's files to its user. Our files in the same folder stay ours."""
+        """Give the crawler's files to its user, if a user is set. Our files in the same folder stay ours."""
         if self.run_as is not None:
             let_pass(folder.parents[1], folder.parent, state.parent)
             self.run_as.share(folder)
@@ -207,14 +210,14 @@ class Launcher:
         return passed if self.run_as is None else passed | self.run_as.environment()
 
     def _secrets(self, crawler: CrawlerDefinition) -> dict[str, str]:
-        """The values of the catalogue's references ``env:NAME``. Raises ``Refused`` for one that cannot be resolved."""
+        """Return the values of the catalogue's references ``env:NAME``. Raises ``Refused`` for an unknown variable."""
         values = {}
         for name, reference in crawler.secrets.items():
             source = reference.removeprefix("env:")
             if source == reference or source not in self.environment:
                 raise Refused(
                     f"secrets.{name}: {reference!r} cannot be resolved here; "
-                    "locally a secret is 'env:NAME', a variable of the scheduler service"
+                    "on the local cluster give 'env:NAME', a variable of the scheduler service"
                 )
             values[name] = self.environment[source]
         return values
@@ -222,8 +225,9 @@ class Launcher:
     def _spec(
         self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path, name: str
     ) -> dict[str, object]:
-        """All data that the supervisor needs. Raises ``Refused`` or ``InvalidRequest`` for a task that can never
-        work.
+        """Return the spec: all data that the supervisor needs.
+
+        Raises ``Refused`` or ``InvalidRequest`` for a task that can never work.
         """
         contract = contract_of(deployment, crawler, task)
         resources = deployment.resources.over(crawler.resources)
@@ -266,10 +270,10 @@ class Launcher:
         }
 
     def _argv(self, crawler: CrawlerDefinition) -> tuple[list[str], Path]:
-        """The runner around the crawler, and the folder in which it starts. Raises ``Refused``."""
+        """Return the command line of runner and crawler, and the folder where it starts. Raises ``Refused``."""
         cwd = self.base_dir if crawler.project is None else (self.base_dir / crawler.project).resolve()
         if not cwd.is_dir():
-            raise Refused(f"project: {crawler.project!r} is no folder ({cwd})")
+            raise Refused(f"project: {crawler.project!r} is not a folder ({cwd}); name an existing folder")
         wrapper = [self.python, "-I", "-S", _RUNNER]
         if crawler.kind is CrawlerKind.SCRAPY:
             if crawler.project is None:
@@ -279,12 +283,12 @@ class Launcher:
         program = crawler.command[0]
         found = shutil.which(str(cwd / program) if "/" in program else program, path=path)
         if found is None:
-            raise Refused(f"command: {program!r} is not an executable that can be found")
+            raise Refused(f"command: {program!r} is not an executable that can be found; give its path, or set PATH")
         return [*wrapper, "command", "--", found, *crawler.command[1:]], cwd
 
 
 def _uid(folder: Path) -> str | None:
-    """The uid in the spec, ``None`` without a spec. Raises ``folder.Garbage`` and ``OSError``."""
+    """Return the uid in the spec; ``None`` without a spec. Raises ``folder.Garbage`` and ``OSError``."""
     try:
         spec = files.read(files.held(str(folder)), files.SPEC)
     except (FileNotFoundError, NotOurs):
@@ -293,13 +297,13 @@ def _uid(folder: Path) -> str | None:
 
 
 def _began(folder: Path) -> bool:
-    """Return whether a supervisor ever began to run the task."""
+    """Return whether a supervisor ever took the task."""
     held = files.held(str(folder))
     return any(held.has(name) for name in (files.SUPERVISOR, files.PROCESS, files.END))
 
 
 def _make_state(state: Path, folder: str) -> None:
-    """The folder of saved state, which is kept across attempts: links of earlier attempts are not followed."""
+    """Create the folder of saved state, which all attempts share. Links that earlier attempts made are not followed."""
     held = Held(str(state))
     for part in os.path.relpath(folder, state).split(os.sep):
         held = held.make(part)

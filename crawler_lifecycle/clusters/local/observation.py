@@ -1,4 +1,4 @@
-"""Makes one observation of a task from its folder and from /proc."""
+"""One observation of a task, from its folder and from /proc."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from crawler_lifecycle.domain.task import End, Observation, Phase, own_exit
 
 from .folders import folder as files
 
-#: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
+#: Seconds in which a living supervisor writes the end after its crawler died. After this time it hangs.
 END_SECONDS = 1.0
-#: The supervisor may be dead, or slow: then its record comes later, and contains more.
+#: The supervisor may be dead. Or it is slow: then it writes its record later, with more facts.
 NOT_WRITTEN = "Its supervisor had not written the end"
 ONLY_SUMMARY = "; this is the runner's own summary"
 
 
 class Reading:
-    """One reading of one folder. Its methods raise ``OSError``."""
+    """One observation of one folder. The methods raise ``OSError``."""
 
     def __init__(self, folder: TaskFolder, now: datetime, node: str) -> None:
         self._folder, self._now, self._node = folder, now, node
         self._seen = partial(Observation, folder.task.index, folder.task.attempt, observed_at=now)
 
     def observe(self) -> Observation:
-        """The truth about this task. Raises ``OSError`` when that cannot be read."""
+        """Return the observation of the task. Raises ``OSError`` when a part cannot be read."""
         if self._folder.exists():
             seen = self._named(self._within_folder())
             if seen.name is not None:
                 return seen
-        # Also when the folder was removed while we read: missing files then prove nothing.
+        # The folder is missing, or was removed while we read. In the second case missing files prove nothing.
         return self._named(self._without_folder())
 
     def _named(self, seen: Observation) -> Observation:
-        """Add the owner, whether the crawler continued with saved state, and ignored files."""
+        """Add the name, the uid, the resumption, and the problems of files that were ignored."""
         started, final = seen.started_at is not None, seen.end is not None
         resumed, note = self._resumption(final=final) if started else (None, None)
         uid = self._folder.uid()
@@ -56,47 +56,47 @@ class Reading:
     def _within_folder(self) -> Observation:
         if self._folder.has_ended():
             return self._ended()
-        # Read before any process is searched: one that begins meanwhile is not gone.
+        # Read this before we search processes: a task that begins meanwhile must not count as gone.
         began = self._folder.has(files.SUPERVISOR) or self._folder.has(files.PROCESS)
         if self._folder.supervisor_alive():
             if not self._folder.has(files.PROCESS) and not self._executes_unseen():
                 return self._waiting()
-            return self._outlived(supervised=True)
-        if self._folder.has_ended():  # it wrote the end and left while we looked
+            return self._without_end(supervised=True)
+        if self._folder.has_ended():  # the supervisor wrote the end and ended meanwhile
             return self._ended()
         if not began and self._folder.task.uid is not None:
-            return self._without_folder()  # it was deployed with a supervisor: this is another folder
+            return self._without_folder()  # the task had a supervisor, so this is another folder
         if not began:
             reason = "deployed, but its supervisor has not started" if self._folder.has(files.SPEC) else None
             return self._seen(Phase.ABSENT, reason=reason)
-        return self._outlived(supervised=False)
+        return self._without_end(supervised=False)
 
     def _without_folder(self) -> Observation:
-        """Never deployed, or surely deployed (the database has its uid) and its folder was removed."""
+        """Observe a task without a folder: it was never deployed, or (with a recorded uid) its folder was removed."""
         if self._folder.task.uid is None:
             return self._seen(Phase.ABSENT)
         supervisors, crawlers = self._folder.named()
         phase = Phase.EXECUTING if crawlers else Phase.WAITING if supervisors else Phase.GONE
-        told = self._beside() if phase is Phase.GONE else {}
-        if told.get("uid") != self._folder.task.uid:
-            told = {}
-        started = self._folder.time(told, "started_at", files.STARTED)
-        if told.get("finished_at"):
-            return replace(self._ended(told), started_at=started)
+        report = self._beside() if phase is Phase.GONE else {}
+        if report.get("uid") != self._folder.task.uid:
+            report = {}
+        started = self._folder.time(report, "started_at", files.STARTED)
+        if report.get("finished_at"):
+            return replace(self._ended(report), started_at=started)
         return self._seen(phase, node=self._node, reason="its folder was removed", started_at=started)
 
     def _beside(self) -> dict[str, object]:
         return files.reported_beside(str(self._folder.path.parents[3]), self._folder.name)
 
     def _end_appears(self) -> bool:
-        """Give a living supervisor the moment it needs to reap and write the end."""
+        """Wait until a living supervisor has written the end, and return whether it did."""
         until = time.monotonic() + END_SECONDS
         while time.monotonic() < until and not self._folder.has_ended():
             time.sleep(0.02)
         return self._folder.has_ended()
 
     def _executes_unseen(self) -> bool:
-        """Return whether it left the queue and executes, although the file for this is gone."""
+        """Return whether the crawler executes although ``process.json`` is missing."""
         return bool(self._beside()) and bool(members(None, self._folder.marks()))
 
     def _waiting(self) -> Observation:
@@ -105,12 +105,12 @@ class Reading:
         reason = self._folder.text(waiting, "reason", files.WAITING) or "starting"
         return self._seen(Phase.WAITING, reason=reason, changed_at=since)
 
-    def _outlived(self, *, supervised: bool) -> Observation:
-        """No end is recorded: check the crawler itself, then its own summary."""
+    def _without_end(self, *, supervised: bool) -> Observation:
+        """Observe a task without a recorded end: by the crawler's processes, and then by the runner's summary."""
         leader = self._folder.identity(files.PROCESS)
         stat = leader.stat() if leader is not None else None
         if leader is not None and not supervised and not self._folder.has(files.STOP):
-            leader.send(signal.SIGCONT)  # a runner that its crawler suspended; a kill suspends it on purpose
+            leader.send(signal.SIGCONT)  # its crawler may have suspended the runner; a kill also does, so not after one
         alone = None if supervised else "its supervisor is dead"
         if (stat is not None and not stat.ended) or self._folder.processes(leader):
             return self._executing(alone)
@@ -123,22 +123,22 @@ class Reading:
         status = stat.exit_status if stat is not None else 0
         oom = self._oom() if status or not supervised else None
         if status or oom:
-            # A zombie that nobody reaps. A status of 0 proves nothing: the kernel also shows 0 to a process without the
-            # right to see it.
+            # A zombie has an exit status. A status of 0 proves nothing: the kernel also returns 0 to a process without
+            # the right to read it.
             code = os.waitstatus_to_exitcode(status) if status else -signal.SIGKILL
             end = End(
                 exit_code=code if code >= 0 else 128 - code,
                 signal=-code if code < 0 else None,
                 reason="OOMKilled" if oom else "Error",
-                message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else '; this is what the kernel kept'}"),
+                message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else '; the kernel reports this end'}"),
                 memory_limit=self._memory_limit(),
             )
             return self._with_end(end)
         if supervised:
-            # Hidden by garbage in process.json, or the end cannot be written yet (a full disk): it will be.
+            # Garbage in process.json hides the crawler, or the supervisor cannot write the end yet (a full disk).
             return self._executing("its supervisor has not written the end yet")
         if self._folder.incidents:
-            message = self._message("Nothing of it runs any more, and its evidence cannot be read")
+            message = self._message("None of its processes runs any more, and its evidence cannot be read")
             return self._with_end(End(reason="Error", message=message))
         return self._seen(Phase.GONE, node=self._node, reason=alone, started_at=self._started())
 
@@ -157,16 +157,22 @@ class Reading:
         )
 
     def _quiet(self) -> timedelta | None:
-        """By its living runner on this machine: it has the same clock."""
+        """Return the time since the crawler's last write; ``None`` without a living runner.
+
+        The runner wrote that time by the clock of this machine.
+        """
         leader = self._folder.identity(files.PROCESS)
         wrote_at = self._folder.time(self._folder.read(files.STATS) or {}, "wrote_at", files.STATS)
         if wrote_at is None or leader is None or not leader.alive():
             return None
         return max(self._now - wrote_at, timedelta(0))
 
-    def _ended(self, told: Mapping[str, object] | None = None, source: str = files.END) -> Observation:
-        """The end that its supervisor reported: in the folder or beside it; or from ``source`` in the same form."""
-        data = told or self._folder.read(files.END) or {}
+    def _ended(self, report: Mapping[str, object] | None = None, source: str = files.END) -> Observation:
+        """Return the observation of an end: from ``report``, else from the supervisor's record in the folder.
+
+        ``source`` is the file from which the data comes, for the texts about problems.
+        """
+        data = report or self._folder.read(files.END) or {}
         summary = self._folder.read(files.SUMMARY) or {}
         code = self._folder.count(data, "exit_code", source, bounds.exit_code)
         number = self._folder.count(data, "signal", source, bounds.exit_signal)
@@ -174,7 +180,7 @@ class Reading:
         own = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
         reason = self._folder.text(data, "reason", source) or "Error"
         if source == files.END and number == 9 and finish is not None and own is not None and reason == "Error":
-            # The runner was killed in the instant between its last word and its exit: its word is the better evidence.
+            # The runner was killed between its summary and its exit. The summary is the better evidence.
             code, number, reason = own, None, "Error" if own else "Completed"
         end = End(
             exit_code=own_exit(code, finish, self._folder.count(summary, "own_exit", files.SUMMARY, bounds.exit_code)),
@@ -193,14 +199,14 @@ class Reading:
         code = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
         number = self._folder.count(summary, "signal", files.SUMMARY, bounds.exit_signal)
         oom = None if code == 0 else self._oom() or self._failed_at_limit(summary)
-        told = {
+        report = {
             "exit_code": code,
             "signal": number if number is not None and code == 128 + number else None,
             "reason": "Completed" if code == 0 else "OOMKilled" if oom else "Error",
             "message": f"{NOT_WRITTEN}{f'. {oom}' if oom else ONLY_SUMMARY}",
             "finished_at": summary.get("finished_at"),
         }
-        return self._ended(told, files.SUMMARY)
+        return self._ended(report, files.SUMMARY)
 
     def _with_end(self, end: End) -> Observation:
         counters, progress = self._folder.counters(final=True)
@@ -223,23 +229,19 @@ class Reading:
         return self._folder.text(self._folder.read(files.SPEC) or {}, "memory_text", files.SPEC)
 
     def _oom(self) -> str | None:
-        """Return what is known of a kill for the memory limit before the end is recorded;
-
-        ``None`` if there was none. Raises ``OSError``.
-        """
+        """Return a text about a kill for the memory limit; ``None`` if there was none. Raises ``OSError``."""
         kills, group = 0, self._folder.group()
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the group was removed meanwhile
             kills = group.oom_kills() if group is not None else 0
-        # The file is read last: another look writes it before it removes the group.
+        # Read the file last: another look writes it before it removes the group.
         if self._folder.has(files.OOM):
             return self._folder.text(self._folder.read(files.OOM) or {}, "message", files.OOM) or KILLED
         return KILLED if kills else None
 
     def _failed_at_limit(self, summary: Mapping[str, object]) -> str | None:
-        """Return the supervisor's message if the crawler failed without a reason of its own after it had used all its
-        memory.
+        """Return a text if the crawler failed without its own reason after it had used all its memory; else ``None``.
 
-        A crawler with a kernel limit is killed before that.
+        With a kernel limit this is always ``None``, because the kernel kills such a crawler.
         """
         if self._folder.has(files.CGROUP):
             return None
@@ -247,7 +249,7 @@ class Reading:
         return failed_at_limit(self._folder.peak_memory(), limit or None, summary.get("finish_reason") or None)
 
     def _resumption(self, *, final: bool) -> tuple[bool | None, str | None]:
-        """Return what the runner reported about saved state; only tasks of later attempts have it."""
+        """Return whether the crawler resumed, and a note about it, as the runner reports. First attempts have none."""
         if self._folder.task.attempt == 1:
             return None, None
         name = files.SUMMARY if final and self._folder.has(files.SUMMARY) else files.STATS
@@ -258,5 +260,5 @@ class Reading:
 
     def _message(self, text: str | None) -> str | None:
         parts = [text] if text else []
-        parts += [f"set aside: {trouble}" for trouble in self._folder.incidents]
+        parts += [f"ignored: {incident}" for incident in self._folder.incidents]
         return "; ".join(parts)[:2000] or None

@@ -1,9 +1,8 @@
-"""The observer of local tasks: it reports starts, ends, killed supervisors and removed folders soon.
+"""The observer of local tasks: it soon reports starts, ends, killed supervisors and removed folders.
 
-It only reads: the marks every ``SCAN_S``, and processes and folder of each task with a mark every ``CHECK_S``.
-
-A task that ended while nobody watched still has a mark. The tree of all tasks is never read. Nothing here is evidence.
-A report leads to a look, and the look decides.
+It reads the marks every ``SCAN_S`` seconds, and for each task with a mark its processes and folder every ``CHECK_S``
+seconds. A task that ended while no observer ran still has a mark, so the folders of old tasks are never read. A report
+is not evidence: it leads to a look, and only the look decides.
 """
 
 from __future__ import annotations
@@ -32,28 +31,31 @@ from .processes import liveness_marks
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two readings of the marks, and between two checks of a task with an unchanged mark.
+#: Seconds between two readings of the marks, and between two checks of a task whose mark has not changed.
 SCAN_S, CHECK_S = 0.2, 1.0
-#: A mark without a supervisor is a deployment under way, or a dead one; after this time it is ignored.
+#: Seconds for which a mark without a supervisor counts as a deployment in progress. Later the mark is removed.
 STALE_S = 60.0
 #: Seconds until the watch begins again after an error: the first pause, and the longest.
 RETRY_S = (0.5, 10.0)
-#: A file gets its name a moment after its time.
+#: Seconds added to the time of a file, because the file gets its name a moment later.
 SLACK_S = 1.0
 #: Seconds between two removals of marks of tasks that ended a while ago.
 TIDY_S = 5.0
-#: Results of a check that are not stages of a supervisor.
+#: Results of a check when no supervisor lives.
 NEW, ALONE, OVER = "not supervised yet", "alone", "over"
 
 Changed = Callable[[int, datetime], None]
 
 
 class LocalObserver:
-    """Implements ``Observer`` for the local cluster in one state folder. No daemon; as many at a time as one likes."""
+    """The observer of the local cluster in one state folder. Any number of observers may run at the same time.
+
+    This class implements ``Observer``.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self._state = Path(state_dir).absolute()
-        self._health = ObserverHealth(False, "it does not watch")
+        self._health = ObserverHealth(False, "the observer does not watch now")
 
     def health(self) -> ObserverHealth:
         return self._health
@@ -76,19 +78,19 @@ class LocalObserver:
                 raise
             self._health = ObserverHealth(True, None, len(watch.tasks), watch.place())
 
-        why = "the looks that are due find changes"
+        why = "only the regular looks find changes"
         loop = Loop("watching the local cluster", SCAN_S, meanwhile=why, retry_s=RETRY_S)
         try:
             with held:
                 loop.run_in_thread(turn, over)
         finally:
-            self._health = ObserverHealth(False, "it does not watch")
+            self._health = ObserverHealth(False, "the observer does not watch now")
 
     def counted(self) -> Sequence[Counted]:
-        """See the port. A folder that cannot be read affects only its own task."""
+        """Return the counters of living tasks (see the port). A folder that cannot be read is left out."""
         found = []
         for name in os.listdir(self._state / liveness_marks.LIVE):
-            with contextlib.suppress(OSError):  # the next look reports what is wrong with it
+            with contextlib.suppress(OSError):  # the next look reports the problem
                 if (key := task_of(name)) is not None:
                     run, index, attempt = key
                     counters, at = TaskFolder(self._state, run, TaskRef(0, index, attempt)).counters()
@@ -99,7 +101,7 @@ class LocalObserver:
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """One task that is not over, as far as this observer knows."""
+    """One task that has not ended, as far as this observer knows."""
 
     key: tuple[RunRef, int, int]
     path: str
@@ -112,7 +114,7 @@ class _Task:
 
 
 class _Watch:
-    """One time of watching, from a fresh reading until it fails. Raises ``OSError``."""
+    """One period of watching, until an error ends it. The methods raise ``OSError``."""
 
     def __init__(self, state: Path, changed: Changed) -> None:
         self._state = state
@@ -121,26 +123,29 @@ class _Watch:
         self._ended: set[str] = set()
         """The marks of ended tasks at the last reading."""
         self._odd: set[str] = set()
-        """Tasks whose folder could not be read, which was logged once."""
+        """Names of tasks whose folder could not be read, so that this is logged once."""
         self._tidy_at = 0.0
         for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED):
             (state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._first = os.open(state / "observer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(state / "observer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def close(self) -> None:
-        os.close(self._first)
+        os.close(self._lock)
 
     def place(self) -> int:
-        """0 for one of the observers of this state folder, and 1 for all others: the kernel releases its lock."""
+        """Return 0 for one of the observers of this state folder, and 1 for all others.
+
+        The first one has a lock, which the kernel releases when its process ends.
+        """
         with contextlib.suppress(BlockingIOError):
-            fcntl.flock(self._first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return 0
         return 1
 
     def turn(self) -> None:
         """Read the marks, and check the due tasks."""
         now = time.monotonic()
-        # The ended last: a mark that moves meanwhile is read in both places or next time, never in none.
+        # Read the folder ``ended`` last: then a mark that moves there meanwhile is not missed.
         live, started, ended = (
             set(os.listdir(self._state / name)) for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED)
         )
@@ -155,7 +160,7 @@ class _Watch:
                 due[name] = task
         self._check(due, live, now)
         for name in ended - self._ended - self.tasks.keys() - due.keys():
-            if (key := task_of(name)) is not None:  # it came and went between two readings
+            if (key := task_of(name)) is not None:  # the task began and ended between two readings
                 self._notify(key[0].run_id, self._time_of(str(self._state / liveness_marks.ENDED / name)))
         self._ended = ended
         if now >= self._tidy_at:
@@ -164,17 +169,17 @@ class _Watch:
             self._odd &= self.tasks.keys()
 
     def _check(self, due: dict[str, _Task], live: set[str], now: float) -> None:
-        """Report changed tasks, and forget those that are over: without a living process, whatever files say."""
+        """Report changed tasks, and forget tasks that are over: no process of them lives, whatever their files say."""
         found = {}
         for name, task in due.items():
             try:
                 found[name] = self._found(task) if name in live else OVER
-            except OSError as error:  # an error of its folder concerns this task only: the others are still watched
+            except OSError as error:  # the error concerns only this task; the others are still watched
                 if name not in self._odd:
-                    logger.warning("the folder of %s cannot be watched, looks that are due see to it: %s", name, error)
+                    logger.warning("the folder of %s cannot be read; the next look reports this: %s", name, error)
                 self._odd.add(name)
         over = {due[name].path: name for name, seen in found.items() if seen == OVER}
-        # Only by their folder: the owner of a task would be read from files that may be forged.
+        # Search processes only by their folder: the other marks come from files, which a crawler may forge.
         marks = {path: files.marks("", "", "", os.path.join(path, files.FILES))[-1:] for path in over}
         for path in still_alive(marks) if over else ():
             found[over[path]] = ALONE
@@ -182,11 +187,11 @@ class _Watch:
             self._note(name, due[name], seen, now)
 
     def _found(self, task: _Task) -> str:
-        """A text about the state of the task, of which only a change matters. Raises ``OSError``."""
+        """Return a text for the state of the task. Only a change of this text is reported. Raises ``OSError``."""
         run, index, attempt = task.key
         folder = TaskFolder(self._state, run, TaskRef(0, index, attempt))
         gone = "" if folder.held is not None else ", without its folder"
-        # Read before any process is searched: one that begins meanwhile is not over.
+        # Read this before we search processes: a task that begins meanwhile must not count as over.
         began = task.supervisor is not None or folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
         task.supervisor = task.supervisor or folder.identity(files.SUPERVISOR)
         if task.supervisor.alive() if task.supervisor is not None else folder.supervisor_alive():
@@ -205,7 +210,7 @@ class _Watch:
             self._notify(run_id)
             liveness_marks.end(mark)
         elif seen == NEW and now - task.since >= STALE_S:
-            del self.tasks[name]  # it never began; its deployment may be repeated
+            del self.tasks[name]  # it never began; a later deployment marks it again
             self._notify(run_id)
             liveness_marks.drop(mark)
         elif seen == NEW:

@@ -1,12 +1,12 @@
-"""The supervisor of one local task: a small detached process that outlives all our other processes.
+"""The supervisor of one local task: a small detached process that may live longer than all our other processes.
 
-It waits for a slot, records the crawler's identity before the crawler executes, forwards a stop once, enforces the
-memory limit and the grace after a stop, reaps, and writes the end. It reads everything from the task's folder, so
-nothing is lost when the process that started it dies. Standard library only.
+It waits for a slot, and records the crawler's identity before the crawler executes. It forwards a stop once, and
+enforces the memory limit and the grace after a stop. At the end it reaps the crawler and writes the end. All its data
+comes from the task's folder, so it does not need the process that started it. It uses the standard library only.
 
-Its argument vector is: the task's folder, the time (seconds since the epoch) after which it must not begin, and the
-task's uid. By these a stop finds it, whatever became of the folder.
-The process that was started exits as soon as the supervisor proper has taken charge; see ``TOOK_CHARGE`` and below.
+Its arguments are: the task's folder, the time (seconds since the epoch) after which it must not begin, and the task's
+uid. A stop finds the supervisor by these arguments, even without the folder. The process that was started forks the
+real supervisor, and exits with its answer: ``TOOK_CHARGE`` or one of the codes below it.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from .folders import folder as files
 from .processes import liveness_marks
 
 TOOK_CHARGE = 0
-#: Another supervisor has this task, or the task has begun or ended already.
+#: Exit code: another supervisor has this task, or the task has already begun or ended.
 NOT_NEEDED = 3
-#: The deployment call was too old.
+#: Exit code: the deployment call has expired.
 EXPIRED = 5
 BROKEN = 70
 
-#: Seconds between two checks of memory and stop file. Signals are answered at once.
+#: Seconds between two checks of the memory and the stop file. A signal is handled at once.
 TICK = 0.5
-#: A full disk must not lose the evidence of an end: writing is retried for so many seconds.
+#: Seconds for which the end is written again after an error, because a full disk must not lose this evidence.
 WRITE_END_SECONDS = 600
-#: Rounds of SIGKILL, and the pause between them: while the crawler is watched, and before its end is said. On a machine
-#: that is short of everything, one that was killed may take long to go.
+#: Seconds between two rounds of SIGKILL, the most rounds while the crawler is watched, and the most rounds before its
+#: end is reported. On an overloaded machine a killed process may need a long time to end.
 ROUND = 0.02
 ROUNDS, LAST_ROUNDS = 50, 3000
 
-#: The byte that lets the forked child continue: without a control group of its own, or inside of one.
+#: The byte that lets the forked child continue: without a control group, or in its own control group.
 GATE_PLAIN = b"x"
 GATE_IN_GROUP = b"g"
 
 
 class _Unstartable(Exception):
-    """The crawler could not be executed."""
+    """A crawler that cannot be executed."""
 
 
 class Supervisor:
-    """One task from its place in the queue to its end."""
+    """One task, from the queue to its end."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -87,7 +87,7 @@ class Supervisor:
         self._message: str | None = None
 
     def _within(self) -> str:
-        """A path of the folder that we hold, whatever was put in its place."""
+        """Return a path of our open folder, which is valid even if its name now belongs to something else."""
         return f"/proc/self/fd/{self._home.fileno()}"
 
     def _stop_asked(self) -> bool:
@@ -96,16 +96,19 @@ class Supervisor:
     # --- taking charge
 
     def take_charge(self, expires_at: float) -> int:
-        """Become the only supervisor of this task, or report why not. The lock lasts as long as this process."""
+        """Become the only supervisor of this task, and return ``TOOK_CHARGE``; else ``NOT_NEEDED`` or ``EXPIRED``.
+
+        The lock lasts as long as this process.
+        """
         self._lock = self._home.lockable(files.LOCK)
         if not try_lock(self._lock, seconds=1.0) or self._home.has(files.PROCESS) or self._home.has(files.END):
             return NOT_NEEDED
         if self._home.has(files.SUPERVISOR):
-            # An earlier supervisor died while it waited. A look may have reported the task as gone, so it stays gone.
+            # An earlier supervisor died while it waited. A look may have reported the task as gone, so do not start it.
             return NOT_NEEDED
         me = {**Identity.of(os.getpid())._asdict(), "since": files.utc(time.time())}
         files.create(self._home, files.SUPERVISOR, me)
-        # Checked after the lock: a look after the deadline that found no supervisor can rely on none beginning later.
+        # Check the time after the lock. So if a look finds no supervisor after this time, none begins later.
         if time.time() >= expires_at:
             self._home.unlink(files.SUPERVISOR)
             return EXPIRED
@@ -114,9 +117,9 @@ class Supervisor:
     # --- the queue
 
     def run(self) -> None:
-        """From the queue to the end."""
+        """Run the task from the queue to its end."""
         self._adopts = become_subreaper()
-        # Again: who waited long for us may have dropped the mark of a task that never began.
+        # Write the mark again: an observer may have removed it because we began late.
         self._mark(liveness_marks.begin)
         slot = self._wait_for_slot()
         if slot is None or self._stop_asked():
@@ -125,10 +128,11 @@ class Supervisor:
         self._execute(slot)
 
     def _wait_for_slot(self) -> int | None:
-        """Return the open, locked file of a slot; ``None`` when a stop came first.
+        """Wait for a slot, and return its open, locked file; ``None`` when a stop came first.
 
-        Each priority has a queue. One waiter of each, its head, tries the slots while no queue before it has a waiter;
-        the others sleep in the kernel's own queue of the turnstile's lock, which is first come, first served.
+        Each priority has a queue. Only the first supervisor of a queue tries the slots, and only while the queues of
+        better priorities are empty. The others sleep until they get the lock of their queue's turnstile, which the
+        kernel gives in the order of requests.
         """
         slots_dir = str(self._spec["slots_dir"])
         count = _positive(self._spec.get("slots")) or 1
@@ -172,10 +176,9 @@ class Supervisor:
         self._kernel.remove()
 
     def _start(self, slot: int) -> int | None:
-        """Fork, record the identity of the child, and only then let it execute. Returns its pid, or ``None`` after a
-        stop.
+        """Fork, record the identity of the child, and only then let it execute the runner.
 
-        Raises ``_Unstartable`` when the program cannot be executed.
+        Return its pid, or ``None`` after a stop. Raises ``_Unstartable`` when the program cannot be executed.
         """
         gate_out, gate_in = os.pipe()
         fail_out, fail_in = os.pipe()
@@ -199,17 +202,20 @@ class Supervisor:
             if opened:
                 os.write(gate_in, GATE_IN_GROUP if self._kernel.in_force else GATE_PLAIN)
         finally:
-            os.close(gate_in)  # without the byte, the child leaves without executing
+            os.close(gate_in)  # a child that gets no byte exits and executes nothing
             with open(fail_out, "rb") as failures:
-                trouble = failures.read().decode("utf-8", "replace")
-            if trouble or not opened:
+                failure = failures.read().decode("utf-8", "replace")
+            if failure or not opened:
                 os.waitpid(pid, 0)
-        if trouble:
-            raise _Unstartable(trouble)
+        if failure:
+            raise _Unstartable(failure)
         return pid if opened else None
 
     def _environment(self) -> dict[str, str]:
-        """Our own (already allow-listed by whoever started us), the catalogue's, and the process contract."""
+        """Return the crawler's environment: ours, then the catalogue's, then the process contract.
+
+        The process that started us has already reduced our environment to the allowed variables.
+        """
         env = dict(os.environ)
         for part in ("env", "contract"):
             given = self._spec.get(part)
@@ -223,24 +229,24 @@ class Supervisor:
         return env
 
     def _become_crawler(self, gate: int, fail: int, slot: int, environment: dict[str, str]) -> None:
-        """In the child: wait for the gate, then execute the runner. Never returns."""
+        """Wait for the gate in the child, then execute the runner. Never returns."""
         try:
             os.setsid()
-            word = os.read(gate, 1)
-            if not word:
+            go = os.read(gate, 1)
+            if not go:
                 os._exit(NOT_NEEDED)
             argv = self._spec["argv"]
             if not isinstance(argv, list) or not argv:
-                raise ValueError("spec.argv is no list")
+                raise ValueError("argv in spec.json is not a list of words")
             log = self._home.new(files.LOG)
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            os.set_inheritable(slot, True)  # the slot stays taken as long as we or the runner live
-            if self._limit is not None and word == GATE_PLAIN:
-                # A backstop for what grows too fast to be seen growing; the limit itself is watched on resident memory,
-                # because mapped memory (threads, arenas) is always a good deal more than used memory.
+            os.set_inheritable(slot, True)  # the slot is in use while we or the runner live
+            if self._limit is not None and go == GATE_PLAIN:
+                # This higher limit stops a crawler that grows too fast for our checks. The real limit is checked on
+                # resident memory, because mapped memory (threads, arenas) is much larger than used memory.
                 _, hard = resource.getrlimit(resource.RLIMIT_DATA)
                 ceiling = 2 * self._limit + 256 * 1024 * 1024
                 ceiling = ceiling if hard == resource.RLIM_INFINITY else min(ceiling, hard)
@@ -248,9 +254,9 @@ class Supervisor:
             self._change_user(log)
             os.chdir(str(self._spec["cwd"]))
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            # The runner begins with stop signals blocked and accepts them when it is ready: none can kill it before.
+            # The runner starts with blocked stop signals, and reads them when it is ready. So none can kill it before.
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGINT})
-            environment["CRAWL_SLOT_FD"] = str(slot)  # for the runner alone: what hides from us must not keep it
+            environment["CRAWL_SLOT_FD"] = str(slot)  # the runner closes it for the crawler, which must not keep a slot
             os.execve(argv[0], argv, environment)  # noqa: S606 - a vector, never a shell
         except BaseException as error:
             os.write(fail, f"{type(error).__name__}: {error}".encode()[:2000])
@@ -258,9 +264,9 @@ class Supervisor:
             os._exit(127)
 
     def _change_user(self, log: int) -> None:
-        """In the child, where the spec names a user: become it, for good, with its main group alone.
+        """Change to the user in the spec, if there is one, with only its main group. The child cannot change back.
 
-        The log is the user's: the runner keeps it within its cap.
+        The log must belong to this user, because the runner limits its size.
         """
         user = self._spec.get("user")
         if isinstance(user, dict):
@@ -270,7 +276,7 @@ class Supervisor:
             os.setresuid(*[int(user["uid"])] * 3)
 
     def _watch(self, pid: int) -> None:
-        """Until the runner has ended (it is not reaped yet, so that its number stays reserved)."""
+        """Wait until the runner has ended. It is not reaped yet, so that no other process gets its number."""
         forced_at: float | None = None
         while True:
             alarm.wait(TICK)
@@ -278,7 +284,7 @@ class Supervisor:
             if changed is not None and changed.si_code != os.CLD_STOPPED:
                 return
             if changed is not None:
-                os.kill(pid, signal.SIGCONT)  # a suspended child could not report how the crawler ended
+                os.kill(pid, signal.SIGCONT)  # a suspended runner cannot report how the crawler ended
             if forced_at is None and self._stop_asked():
                 forced_at = time.monotonic() + self._grace()
                 if self._note_signal():
@@ -289,7 +295,10 @@ class Supervisor:
             self._watch_memory(pid)
 
     def _note_signal(self) -> bool:
-        """Return whether we have to send the stop signal: nobody did so before. Without a folder nobody else can."""
+        """Note that the stop signal is sent, and return whether we must send it because nobody else did.
+
+        When the folder cannot be written, nobody else can send it.
+        """
         try:
             return files.create(self._home, files.SIGNALLED, {"by": "supervisor", "at": files.utc(time.time())})
         except OSError:
@@ -302,19 +311,20 @@ class Supervisor:
     def _watch_memory(self, pid: int) -> None:
         if self._kernel.in_force or self._limit is None:
             return
-        held = memory_of(pid, self._limit)
-        self._peak = max(self._peak, held)
-        if held >= self._limit and not self._oom:
+        used = memory_of(pid, self._limit)
+        self._peak = max(self._peak, used)
+        if used >= self._limit and not self._oom:
             self._oom = True
-            self._message = f"It held {held} bytes, the limit is {self._limit} bytes"
-            # First record the reason, then act: a look before our end is recorded must not guess.
+            self._message = f"It used {used} bytes of memory; the limit is {self._limit} bytes"
+            # Record the reason before the kill, so that a look before the end is recorded knows it.
             with contextlib.suppress(OSError):
-                files.create(self._home, files.OOM, {"message": self._message, "peak_memory": held})
+                files.create(self._home, files.OOM, {"message": self._message, "peak_memory": used})
             self._kill_group(pid)
 
     def _kill_group(self, pid: int, rounds: int = ROUNDS) -> None:
-        """SIGKILL to the group and to processes that left it. Safe: our child's number is not reused before we reap
-        it.
+        """Send SIGKILL to the crawler's group and to processes that left it.
+
+        The group's number is safe, because no process gets our child's number before we reap it.
         """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
@@ -322,7 +332,7 @@ class Supervisor:
         given = contract if isinstance(contract, dict) else {}
         run = given.get("CRAWL_RUN_ID"), given.get("CRAWL_RUN_UID")
         marks = files.marks(*run, given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
-        for _ in range(rounds):  # something may still be forking
+        for _ in range(rounds):  # a process may fork between the list and the kill
             self._kernel.kill()
             found = {stat.pid: stat for stat in [*members(leader, marks), *self._tree()]}
             if not kill_all(found.values()):
@@ -330,11 +340,14 @@ class Supervisor:
             time.sleep(ROUND)
 
     def _tree(self) -> list[Stat]:
-        """Return the processes below us: all belong to the crawler, which has no others while we live."""
+        """Return our descendants: these are all the crawler's processes, because we adopt its orphans."""
         return below(os.getpid()) if self._adopts else []
 
     def _reap(self, pid: int) -> int:
-        """End all remaining processes of the crawler, then reap it: "ended" means that none of them runs."""
+        """Kill all remaining processes of the crawler, then reap it, and return its status.
+
+        A task has ended only when none of its processes runs.
+        """
         self._kill_group(pid, LAST_ROUNDS)
         _, status, usage = os.wait4(pid, 0)
         self._peak = max(self._peak, usage.ru_maxrss * 1024, self._kernel.peak())
@@ -343,9 +356,9 @@ class Supervisor:
         return status
 
     def _empty_tree(self) -> None:
-        """Wait until the kernel says that we have no child any more, dead or alive: that is the proof.
+        """Wait until the kernel reports that we have no child, dead or alive. This proves the end.
 
-        There is no time limit. A process that cannot be killed (it hangs in the kernel) still runs, and holds its slot.
+        There is no time limit: a process that hangs in the kernel cannot be killed, and keeps its slot.
         """
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -357,7 +370,7 @@ class Supervisor:
     # --- the end
 
     def _reason(self, status: int) -> tuple[str, str | None]:
-        """Reason in Kubernetes' words, and a sentence where there is more to say."""
+        """Return the reason as Kubernetes names it, and a text for people if there is more to report."""
         if self._oom:
             return "OOMKilled", self._message
         if status == 0:
@@ -379,8 +392,8 @@ class Supervisor:
     def _removed(self) -> bool:
         """Return whether somebody removed our folder.
 
-        If the folder of all tasks is missing too, their disk may come back, perhaps during this check: so we search in
-        the folder of tasks that we hold open.
+        If the folder of all tasks is missing too, its disk may only be unmounted, and come back during this check. So
+        we first open that folder, and then search below it.
         """
         tasks, *names = self._folder.rsplit(os.sep, 3)  # run, index, attempt
         try:
@@ -402,10 +415,10 @@ class Supervisor:
             if exit_code < 0:
                 exit_code, number = 128 - exit_code, -exit_code
             else:
-                # The runner answers 128 + n for a crawler killed by signal n; its summary distinguishes this from a
-                # plain code.
-                told = _positive(self._summary().get("signal"))
-                number = told if told is not None and exit_code == 128 + told else None
+                # The runner ends with 128 + n for a crawler that signal n killed. Its summary shows whether this was a
+                # signal or the crawler's own exit code.
+                killed_by = _positive(self._summary().get("signal"))
+                number = killed_by if killed_by is not None and exit_code == 128 + killed_by else None
         if self._oom:
             exit_code, number = 137, int(signal.SIGKILL)
         end: dict[str, object] = {
@@ -420,7 +433,7 @@ class Supervisor:
         give_up = time.monotonic() + WRITE_END_SECONDS
         while True:
             try:
-                self._home.set_aside(files.END)  # nothing but us may say it, and nothing of the crawler runs any more
+                self._home.set_aside(files.END)  # the crawler may have forged one, but it runs no more
                 if self._reserve is None or not self._reserve.become(os.path.join(self._within(), files.END), end):
                     files.create(self._home, files.END, end)
                 break
@@ -434,14 +447,14 @@ class Supervisor:
         self._report_beside(end if self._removed() else None)
         self._mark(liveness_marks.end)
 
-    def _report_beside(self, told: dict[str, object] | None) -> None:
-        """Outside of our folder, which the crawler may remove: that it began, or its end; ``None``: nothing more."""
+    def _report_beside(self, report: dict[str, object] | None) -> None:
+        """Write the start or end to a file outside our folder, which the crawler may remove. ``None``: remove it."""
         folder, name = os.path.split(str(self._spec.get("started")))
         with contextlib.suppress(OSError):
-            if told is None:
+            if report is None:
                 Held(folder).unlink(name)
             else:
-                files.replace(Held(folder), name, {**told, "uid": self._spec.get("uid")})
+                files.replace(Held(folder), name, {**report, "uid": self._spec.get("uid")})
 
     def _mark(self, change: Callable[[str], None]) -> None:
         mark = self._spec.get("live_mark")
@@ -454,8 +467,8 @@ def _positive(value: object) -> int | None:
 
 
 def main(argv: list[str]) -> None:
-    """Detach, take charge, report that to the waiting starter, and run the task to its end."""
-    hide_environment()  # before the fork: the environment holds the crawler's secrets
+    """Detach, take charge, report this to the waiting starter, and run the task to its end."""
+    hide_environment()  # before the fork, because the environment contains the crawler's secrets
     folder, expires_at = argv[0], float(argv[1])
     answer_out, answer_in = os.pipe()
     if os.fork():
@@ -470,4 +483,4 @@ def main(argv: list[str]) -> None:
     os.close(answer_in)
     if answer_code == TOOK_CHARGE:
         supervisor.run()
-    os._exit(0)  # somebody waits for our end, and no cleanup is left
+    os._exit(0)  # at once: no cleanup is needed, and a kill may wait for our end

@@ -1,8 +1,8 @@
-"""Runs one spider of a Scrapy project without touching the project.
+"""Program that runs one spider of a Scrapy project without a change to the project.
 
-Started by the runner as a program of its own, in the project's folder: ``crawl_runner_boot.py <spider>``. Arguments
-and settings come as JSON from the environment, so that no value is ever parsed as an option. Ends with 4 for a
-configuration that can never work.
+The runner starts it in the project's folder: ``crawl_runner_boot.py <spider>``. Arguments and settings come as JSON
+from the environment, so that no value is parsed as an option. The exit code 4 means a configuration that can never
+work.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 BAD_CONFIGURATION = 4
 _CHECK_SECONDS = 2.0
-#: A spider that takes longer to open is stopped the hard way.
+#: Seconds that a stop waits for the spider to open. After them the stop goes to Scrapy although it may lose its state.
 _GATE_SECONDS = 20.0
-#: Arguments that a crawler may be given without having declared them: as ``domain/crawlers/crawler.py`` has it.
+#: Arguments that every crawler may get although it does not declare them, as in ``domain/crawlers/crawler.py``.
 _GIVEN_TO_ALL = ("retry_num",)
 
 
@@ -37,18 +37,18 @@ def _refuse(text: str) -> None:
 
 
 def _settings() -> Any:
-    """The project's settings with ours over them and the run's own over all."""
+    """Return the project's settings, overridden by ours, and these by the settings of the run."""
     from scrapy.utils.project import get_project_settings
 
     settings = get_project_settings()
-    # In the base dictionary, so that the EXTENSIONS of project or spider neither replace ours nor lose theirs.
+    # Our extension is in the base dictionary, so that EXTENSIONS of the project or spider do not replace it.
     base = {**settings.getdict("EXTENSIONS_BASE"), "crawl_runner_stats.StatsFile": 0}
     ours: dict[str, object] = {"EXTENSIONS_BASE": base, "TELNETCONSOLE_ENABLED": False, "REMOTE_CONTROL_ENABLED": False}
     if os.environ.get("CRAWL_JOB_DIR"):
         ours["JOBDIR"] = os.environ["CRAWL_JOB_DIR"]
     limit = int(os.environ.get("CRAWL_MEMORY_LIMIT") or 0)
     if limit:
-        # Scrapy ends itself cleanly a little before the cluster would kill it.
+        # With a lower limit Scrapy ends cleanly before the cluster kills it.
         ours["MEMUSAGE_ENABLED"] = True
         ours["MEMUSAGE_LIMIT_MB"] = max(1, int(limit * 0.85) // 2**20)
         ours["MEMUSAGE_CHECK_INTERVAL_SECONDS"] = _CHECK_SECONDS
@@ -60,8 +60,9 @@ def _settings() -> Any:
 def _keep_feeds(settings: Any) -> None:
     """Put feeds and downloads with relative paths into the folder for the crawl's files; absolute paths stay.
 
-    Called for the settings of a crawl as its spider completed them. A feed's address is read by its storage, after
-    the names in it were filled in, so the storage does it; only ``Path`` keys Scrapy makes absolute before.
+    ``settings`` are those of a crawl, completed by its spider. For most feeds our storage changes the path, because
+    only the storage knows it with its placeholders filled in. A ``Path`` key is changed here, because Scrapy makes it
+    absolute earlier.
     """
     folder = os.environ.get("CRAWL_FILES_DIR")
     if not folder:
@@ -72,7 +73,8 @@ def _keep_feeds(settings: Any) -> None:
             base[scheme] = "crawl_runner_feeds.KeptFeed"
     settings.set("FEED_STORAGES_BASE", base, priority="cmdline")
     if os.environ.get("CRAWL_ITEMS") != "off" and not settings.getpriority("FEEDS") and not settings.get("FEED_URI"):
-        # An add-on may still set others. A file that is there is written on, and none stays empty.
+        # Our default has a low priority, so that an add-on can still replace it. It appends to an existing file, and
+        # without items it leaves no file.
         ours = {"format": "jsonlines", "overwrite": False, "store_empty": False, "batch_item_count": 0}
         ours["crawl_default"] = True
         settings.set("FEEDS", {"items.jsonl": ours}, priority="command")
@@ -87,7 +89,7 @@ def _keep_feeds(settings: Any) -> None:
 
 
 def _process(settings: Any) -> Any:
-    """The crawler process that ``scrapy crawl`` would use with these settings."""
+    """Return the crawler process that ``scrapy crawl`` uses with these settings."""
     import scrapy.crawler
 
     asyncio_reactor = "asyncio" in str(settings.get("TWISTED_REACTOR") or "")
@@ -99,21 +101,21 @@ def _process(settings: Any) -> Any:
 
 
 class StopGate:
-    """Holds a stop back until Scrapy can act on it.
+    """A signal handler that delays a stop until Scrapy can act on it.
 
-    Measured with 2.19: a signal between the installation of Scrapy's handlers and the start of its engine (0.1 s and
-    more, the time in which the spider opens) only stops the reactor: exit 0, no closing reason, no flushed state.
+    Measured with Scrapy 2.19: while the spider opens (0.1 s or more), Scrapy has its handlers but no running engine. A
+    signal in that time only stops the reactor: exit code 0, no closing reason, and the state is not saved.
     """
 
     def __init__(self, process: Any, original: Callable[[int, Any], None]) -> None:
         self._process = process
         self._original = original
-        self._held = False
-        self._held_until = float("inf")
+        self._waiting = False
+        self._wait_until = float("inf")
 
     @classmethod
     def guard(cls, process: Any) -> None:
-        """Put a gate before Scrapy's own handlers, and keep the signals for them from now on."""
+        """Put a gate before Scrapy's own handlers, and handle SIGTERM and SIGINT from now on."""
         gate = None
         for name in ("_signal_shutdown_reactorless", "_signal_shutdown"):
             if hasattr(process, name):
@@ -124,17 +126,17 @@ class StopGate:
                 signal.signal(number, gate)
 
     def __call__(self, number: int, frame: Any) -> None:
-        if self._engine_runs() or time.monotonic() >= self._held_until:
+        if self._engine_runs() or time.monotonic() >= self._wait_until:
             self._original(number, frame)
-        elif not self._held:
-            self._held = True
-            self._held_until = time.monotonic() + _GATE_SECONDS
+        elif not self._waiting:
+            self._waiting = True
+            self._wait_until = time.monotonic() + _GATE_SECONDS
             threading.Thread(target=self._send_again, args=(number,), daemon=True).start()
 
     def _send_again(self, number: int) -> None:
-        while not self._engine_runs() and time.monotonic() < self._held_until:
+        while not self._engine_runs() and time.monotonic() < self._wait_until:
             time.sleep(0.01)
-        os.kill(os.getpid(), number)  # handlers run in the main thread only
+        os.kill(os.getpid(), number)  # Python runs signal handlers only in the main thread
 
     def _engine_runs(self) -> bool:
         for crawler in list(self._process.crawlers):
@@ -146,9 +148,9 @@ class StopGate:
 
 
 def _check_arguments(spider: Any, args: dict[str, str]) -> dict[str, str]:
-    """The arguments for the spider: all but those which managers give to every crawler, where it does not take them.
+    """Return the spider's arguments, without those that managers give to every crawler if the spider lacks them.
 
-    Refuses arguments that can never work; a spider may check them in a class method ``check_arguments``.
+    Arguments that can never work end the program. A spider may check them in a class method ``check_arguments``.
     """
     try:
         signature = inspect.signature(spider.__init__)
@@ -179,7 +181,7 @@ def main() -> None:
         spider = process.spider_loader.load(name)
     except KeyError:
         known = ", ".join(sorted(process.spider_loader.list())) or "none"
-        _refuse(f"no spider {name!r} in this project; there are: {known}")
+        _refuse(f"there is no spider {name!r} in this project; its spiders are: {known}")
     args = _check_arguments(spider, args)
     StopGate.guard(process)
     crawler = process.create_crawler(spider)

@@ -1,10 +1,15 @@
-"""Scrapy extension that writes the counters about once a second, and how the spider closed.
+"""Scrapy extension that writes the counters about once a second, and at the end the reason why the spider closed.
 
-Imported by Scrapy inside the user's process: standard library and Scrapy's public signals only. A thread writes, so
-that it works with every reactor and with none. Counters: pages = responses received, items = items scraped, errors =
-log records of level ERROR and above (an exception in a spider's callback is one of them), bytes = response bytes.
-A robots.txt is no page. The stat ``message`` of a spider, if it sets one, is its last word for people. When the spider
-closes, all its numbers stand beside these (``scrapystats``), those first that matter most.
+Scrapy imports it inside the user's process, so it uses only the standard library and Scrapy's public signals. A thread
+writes the file, so that it works with every reactor and without one. The counters are:
+
+- pages: responses received, without robots.txt
+- items: items scraped
+- errors: log records of level ERROR and above; an exception in a spider's callback makes one
+- bytes: response bytes
+
+If a spider sets the stat ``message``, its text is shown to people. When the spider closes, ``scrapystats`` contains all
+its numbers, the most important ones first.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ _SOURCES = {
     "bytes": ("downloader/response_bytes",),
 }
 _SECONDS = 1.0
-#: Statistics that come first; then the others by name, up to the limit.
+#: Beginnings of the names that come first. The other statistics follow by name, up to the limit.
 _FIRST = (
     "item_scraped_count",
     "response_received_count",
@@ -44,12 +49,12 @@ _FIRST = (
     "zyte_api_proxy/",
     "scheduler/",
 )
-#: The most bytes of JSON of all of them, and characters of a name: the limits of the runner (``contract.py``).
+#: The most bytes of JSON for all statistics, and characters of a name: the runner's limits (``contract.py``).
 _ALL_MAX, _NAME_MAX = 8192, 120
 
 
 class StatsFile:
-    """Writes ``CRAWL_STATS_FILE``, replaced as a whole each time."""
+    """A writer of ``CRAWL_STATS_FILE``, which replaces the whole file each time."""
 
     def __init__(self, crawler: Any, path: str) -> None:
         self._stats = crawler.stats
@@ -91,7 +96,8 @@ class StatsFile:
             record: dict[str, object] = {}
             for name, keys in _SOURCES.items():
                 found = sum(-int(get(k[1:], 0) or 0) if k.startswith("-") else int(get(k, 0) or 0) for k in keys)
-                # A robots.txt counts as received a moment before it counts as one: nothing may go down again.
+                # Scrapy counts a robots.txt as a response a moment before it counts it as a robots.txt. The highest
+                # value is kept, because no counter may become smaller.
                 self._highest[name] = record[name] = max(found, self._highest.get(name, 0))
             message = get("message")
             if isinstance(message, str) and message:
@@ -101,26 +107,26 @@ class StatsFile:
                 record["finish_reason"] = self._reason
                 record["scrapystats"] = self._numbers()
             beside = f"{self._path}.tmp"
-            with contextlib.suppress(OSError):  # a full disk must not end the crawl from here
+            with contextlib.suppress(OSError):  # a full disk must not end the crawl
                 with open(beside, "w", encoding="utf-8") as file:
                     json.dump(record, file)
                 os.replace(beside, self._path)
 
     def _numbers(self) -> dict[str, float]:
-        """All numbers of the collector that fit; empty where a project's own collector does not provide them."""
+        """Return the collector's numbers that fit; none when a project's own collector cannot provide them."""
         try:
             found = {name: number for name, number in dict(self._stats.get_stats()).items() if _is_number(name, number)}
-        except Exception as error:  # whatever the project's collector does: the close reason must be written
+        except Exception as error:  # the project's own code; the close reason must still be written
             print(f"The statistics cannot be read: {error!r}"[:300], flush=True)
             return {}
-        told: dict[str, float] = {}
+        kept: dict[str, float] = {}
         left = _ALL_MAX - 2
         for name in sorted(found, key=_rank):
-            left -= len(json.dumps({name: found[name]}))  # two more than it takes: the braces are a comma and a space
+            left -= len(json.dumps({name: found[name]}))  # two braces, in place of a comma and a space
             if left < 0:
                 break
-            told[name] = found[name]
-        return told
+            kept[name] = found[name]
+        return kept
 
 
 def _is_number(name: object, value: object) -> bool:
@@ -130,4 +136,4 @@ def _is_number(name: object, value: object) -> bool:
 
 
 def _rank(name: str) -> tuple[int, str]:
-    return next((place for place, begin in enumerate(_FIRST) if name.startswith(begin)), len(_FIRST)), name
+    return next((rank for rank, begin in enumerate(_FIRST) if name.startswith(begin)), len(_FIRST)), name

@@ -191,7 +191,7 @@ def test_a_cluster_that_does_not_answer(
     assert "the cluster does not answer" in done.err
     missing = release("--kubeconfig", str(tmp_path / "none"))
     assert missing.code == Exit.USAGE
-    assert "is no file" in missing.err
+    assert "is not a file" in missing.err
 
 
 def test_times_are_told_in_utc(api: FakeApiServer, release: Any) -> None:

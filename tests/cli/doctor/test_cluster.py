@@ -111,13 +111,13 @@ def test_nobody_listens(api: FakeApiServer, tmp_path: Path, closed_port: Callabl
 
 def test_no_kubeconfig(api: FakeApiServer, tmp_path: Path) -> None:
     ((level, text),) = of(look(api, kubeconfig=tmp_path / "none"), "cluster")
-    assert (level, "is no file" in text) == ("bad", True)
+    assert (level, "is not a file" in text) == ("bad", True)
 
 
 def test_the_cluster_does_not_know_us(api: FakeApiServer) -> None:
     api.tokens = set()
     ((level, text),) = of(look(api), "cluster")
-    assert (level, "does not know us" in text) == ("bad", True)
+    assert (level, "rejects our credentials" in text) == ("bad", True)
 
 
 def test_a_cluster_that_falls_silent_says_so_once_for_each_question(api: FakeApiServer) -> None:

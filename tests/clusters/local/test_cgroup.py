@@ -98,8 +98,8 @@ def test_it_takes_the_delegated_group_above_ours(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("leaf", "words"),
     [
-        ({"memory__max": "1073741824"}, "has a limit of its own (memory.max), which tasks must not leave"),
-        ({"cpu__max": "50000 100000"}, "has a limit of its own (cpu.max), which tasks must not leave"),
+        ({"memory__max": "1073741824"}, "has its own limit (memory.max), which must also apply to tasks"),
+        ({"cpu__max": "50000 100000"}, "has its own limit (cpu.max), which must also apply to tasks"),
         ({}, "was not delegated to us"),
     ],
 )
@@ -158,9 +158,9 @@ def test_a_named_folder(kernel: Kernel, tmp_path: Path) -> None:
     named = kernel.group("named", cgroup__controllers="memory", cgroup__subtree_control="memory")
     kernel.refused.add(f"{named}/cgroup.subtree_control")
     assert cgroup.find(str(named)) == Parent(str(named), cpu=False)
-    with pytest.raises(Unavailable, match="is no cgroup of version 2"):
+    with pytest.raises(Unavailable, match="is not a cgroup of version 2"):
         cgroup.find(str(tmp_path))
-    with pytest.raises(Unavailable, match="switched off"):
+    with pytest.raises(Unavailable, match="the setting is off"):
         cgroup.find("off")
 
 

@@ -146,8 +146,8 @@ def test_a_supervisor_that_starts_too_late_never_begins(bench: Bench) -> None:
     [
         (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["no-such-program"]), "no-such-program"),
         (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["./missing"], project="."), "./missing"),
-        (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], project="no/such/folder"), "is no folder"),
-        (CrawlerDefinition("x", project="no/such/folder"), "is no folder"),
+        (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], project="no/such/folder"), "is not a folder"),
+        (CrawlerDefinition("x", project="no/such/folder"), "is not a folder"),
         (CrawlerDefinition("x"), "project: missing"),
         (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], secrets={"KEY": "env:NOT_THERE"}), "KEY"),
         (CrawlerDefinition("x", CrawlerKind.COMMAND, command=["true"], args={"a": Argument(required=True)}), "args.a"),

@@ -106,7 +106,7 @@ def test_a_garbled_end_is_an_end_that_names_its_trouble(bench: Bench, content: b
     seen = bench.look()
     assert seen.phase is Phase.ENDED
     assert seen.end.exit_code is None
-    assert "set aside: end.json" in (seen.end.message or "")
+    assert "ignored: end.json" in (seen.end.message or "")
 
 
 @pytest.mark.parametrize("name", ["spec.json", "supervisor.json", "process.json", "stats.json", "waiting.json"])
@@ -117,7 +117,7 @@ def test_garbage_under_a_running_crawler_hides_nothing(bench: Bench, name: str) 
     seen = bench.look()
     assert seen.phase is Phase.EXECUTING
     if name != "waiting.json":  # which nobody needs any more
-        assert f"set aside: {name} is not JSON" in (seen.reason or "")
+        assert f"ignored: {name} is not JSON" in (seen.reason or "")
     if name == "process.json":
         bench.slay(bench.supervisor())
         assert bench.look().phase is Phase.EXECUTING  # found by its environment

@@ -98,7 +98,7 @@ def test_one_that_ends_while_it_is_asked_is_no_stranger(
         nameless.wait()
     if then == "there":
         assert found is None
-        assert folder.incidents == [f"{file}: it names a process of something else"]
+        assert folder.incidents == [f"{file}: it names a process that does not belong to the task"]
     else:
         assert found is not None
         assert folder.incidents == []

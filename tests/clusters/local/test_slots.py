@@ -112,7 +112,7 @@ def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(make_bench: C
     states = [answer.state for answer in bench.deploy(SLEEP, range(5))]
     assert states == ["existing", "created", "created", "deferred", "deferred"]
     [deferred] = bench.deploy(SLEEP, range(4, 5))
-    assert deferred.reason == "2 tasks wait for a slot already"
+    assert deferred.reason == "2 tasks already wait for a slot"
     assert bench.look(4).phase is Phase.ABSENT
     bench.cluster.stop(run_ref(RUN), bench.ref(1))
     bench.until(Phase.ENDED, 1)

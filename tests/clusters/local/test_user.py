@@ -142,14 +142,14 @@ def refusal(folder: Path, run_as: str) -> str:
 def test_what_cannot_be_is_refused_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 1000)
     assert refusal(tmp_path, "nobody") == (
-        "LIFECYCLE_CLUSTER__RUN_AS: 'nobody' needs a scheduler service that runs as root, and this one has the uid "
+        "LIFECYCLE_CLUSTER__RUN_AS: 'nobody' needs a scheduler service that runs as root, but this one has the uid "
         "1000; start it as root, or unset it and start the service itself as that user"
     )
     monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 0)
-    assert "there is no user 'no-such-user' on this machine; make it (useradd" in refusal(tmp_path, "no-such-user")
+    assert "there is no user 'no-such-user' on this machine; create it (useradd" in refusal(tmp_path, "no-such-user")
     assert "there is no user '99999999999' on this machine; name a user that exists" in refusal(tmp_path, "99999999999")
     for root in ("root", "0"):
-        assert "is root, as which no crawler may run; name another user" in refusal(tmp_path, root)
+        assert "is root, but no crawler may run as root; name another user" in refusal(tmp_path, root)
     assert not (tmp_path / "state").exists()
     tmp_path.chmod(0o700)
     said = refusal(tmp_path, "nobody")

@@ -20,7 +20,7 @@ LAST_LINES = b'{"crawl_stats": {"item_scraped_count": 2, "mine": 0.5}}\n' + LINE
 
 
 class FakeKubernetesHarness(KubernetesHarness):
-    saturated = r"No node has room for it: 0/1 nodes are available"
+    saturated = r"No node has capacity for it: 0/1 nodes are available"
 
     def __init__(self, folder: Path) -> None:
         self.server = FakeApiServer(folder)

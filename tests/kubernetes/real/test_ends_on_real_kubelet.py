@@ -147,7 +147,7 @@ def test_a_stop_becomes_a_forced_one_where_nobody_can_tell_the_pod(world: RealWo
     name = pod["metadata"]["name"]
     until(lambda: world.cluster.admin.is_killing(world.namespace, name), "the node's beginning to end the pod")
     world.gateway.stop(run_id, force=True, reason="now")
-    words = f"if its node had begun its grace of {own} s before"
+    words = f"if its node had already begun its grace of {own} s"
     until(lambda: words in str(world.task(run_id)["reason"]), "the reason why it takes so long")
     assert world.status(run_id) == "STOPPING"
     assert processes_with(f"CRAWL_RUN_ID={run_id}", world) != []

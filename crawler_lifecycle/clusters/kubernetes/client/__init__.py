@@ -1,1 +1,1 @@
-"""One connection to the Kubernetes API: bytes, objects, watches, deadlines and errors."""
+"""The client of the Kubernetes API: bytes, objects, watches, deadlines and errors."""

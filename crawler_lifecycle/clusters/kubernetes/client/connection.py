@@ -1,9 +1,11 @@
-"""One connection to the Kubernetes API for a whole process: bytes, or an error for anything else.
+"""The Kubernetes API for a whole process. A call returns bytes, or raises an error.
 
 Every call has a time limit for connecting, for silence, and for the whole answer. Temporal decides about retries. Only
-three calls are repeated here, none of which may have taken effect: after a 401 once, with credentials read again; a
-list whose pages are of different versions (410), from its beginning; and a page that is too long, with half as many
-objects.
+three kinds of calls are repeated here, and none of them can have had an effect:
+
+- after a 401: once, with credentials that are read again
+- a list whose pages are of different versions (410): from its beginning
+- a page that is too long: with half as many objects
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ __all__ = ["Api", "Listing", "Watch", "WatchEvent"]
 T = TypeVar("T")
 K = TypeVar("K")
 
-#: Connections that are kept open; further parallel calls open more, which are closed afterwards.
+#: The most connections that stay open. More parallel calls open further connections, which are closed afterwards.
 CONNECTIONS = 32
-#: How often a list with inconsistent pages begins again, and how many pages a list may have.
+#: The most starts of a list whose pages are inconsistent, and the most pages of a list.
 LIST_STARTS, PAGES_MAX = 3, 4000
-#: A page with less than this part of the longest answer is short: twice as many objects will fit.
+#: A page is short when it has less than ``ANSWER_MAX / SHORT`` bytes: then the next one may have twice as many objects.
 SHORT = 4
 
 _PATCH = "application/strategic-merge-patch+json"
@@ -43,7 +45,7 @@ _PATCH = "application/strategic-merge-patch+json"
 
 @dataclass(slots=True)
 class Listing(Generic[T]):
-    """A complete list, as it was at one moment."""
+    """A complete list of the objects at one moment."""
 
     items: list[T] = field(default_factory=list)
     resource_version: str = ""
@@ -51,19 +53,21 @@ class Listing(Generic[T]):
 
 
 class Which(TypedDict, total=False):
-    """Selects the objects of a list, and says how it is read."""
+    """Options of a list: the objects that it selects, and the way to read it."""
 
     labels: str | None
     fields: str | None
     limit: int
-    """Objects of one page, 500 by default."""
+    """The most objects of one page, 500 by default."""
     within_s: float | None
     """Seconds that all pages may take together."""
 
 
 class Api:
-    """The Kubernetes API. Thread-safe, one for a process. All methods but ``close`` raise ``ApiError``, and so does a
-    watch while it is read."""
+    """The Kubernetes API, one for a process; thread-safe.
+
+    All methods except ``close`` raise ``ApiError``. A watch also raises it while it is read.
+    """
 
     def __init__(
         self,
@@ -74,23 +78,23 @@ class Api:
         connect_s: float = 3.0,
         read_s: float = 10.0,
     ) -> None:
-        """Connect by a kubeconfig (see ``credentials.find``) or as our own pod.
+        """Load the credentials from a kubeconfig or our own pod (see ``credentials.find``). Send nothing yet.
 
-        Sends nothing yet. Raises ``InvalidRequest`` that names the kubeconfig and its error.
+        Raises ``InvalidRequest``, which names the kubeconfig and its error.
         """
         access = credentials.Access(credentials.find(kubeconfig, context), CONNECTIONS)
         self.namespace = namespace
         self.host = access.host
         """The server's address."""
         self.source = access.source.words
-        """The source of address and credentials, in words."""
+        """The source of address and credentials, as a text for people."""
         self._wire = Wire(access, connect_s, read_s)
         self._fitted: dict[str, int] = {}
-        """Objects that fitted into one answer lately, by path; without an entry: as many as one asks for."""
+        """Path -> the most objects of its next page. A path without an entry has no such limit."""
 
     @property
     def skew_s(self) -> float | None:
-        """The server's clock minus ours at the last answer, in seconds; servers send whole seconds."""
+        """The server's clock minus ours at the last answer, in seconds. Servers send whole seconds only."""
         return self._wire.skew_s
 
     def close(self) -> None:
@@ -103,25 +107,25 @@ class Api:
         return self.path("jobs", name, group="/apis/batch/v1")
 
     def pods_path(self, name: str | None = None, sub: str | None = None) -> str:
-        """``sub`` is ``log``, ``eviction`` and the like."""
+        """Return the path of all pods, of one pod, or of its subresource ``sub``, such as ``log``."""
         return self.path("pods", name) + (f"/{sub}" if sub else "")
 
     def events_path(self) -> str:
         return self.path("events")
 
     def namespace_path(self, group: str = "/api/v1") -> str:
-        """The namespace itself; with a group, where the namespace's objects of that group are."""
+        """Return the path of the namespace. With another ``group``, its objects of that group are below this path."""
         return f"{group}/namespaces/{quote(self.namespace, safe='')}"
 
     def path(self, resource: str, name: str | None = None, *, group: str = "/api/v1") -> str:
-        """The path of the objects of a kind in our namespace, or of the object of that name."""
+        """Return the path of this resource in our namespace, or of its object ``name``."""
         tail = f"/{quote(name, safe='')}" if name is not None else ""
         return f"{self.namespace_path(group)}/{resource}{tail}"
 
     # --- one object ---------------------------------------------------------------------------------------------------
 
     def get(self, path: str, **query: object) -> bytes:
-        """An object, or any other JSON document at this path."""
+        """Return the object, or any other JSON document, at this path."""
         return _checked(Asked("GET", path), self._wire.call(Asked("GET", path), query))
 
     def post(
@@ -133,28 +137,28 @@ class Api:
         left_s: Callable[[], float] | None = None,
         **query: object,
     ) -> bytes:
-        """Create. A field that the server does not know is refused, not dropped in silence.
+        """Create an object. The server refuses a field that it does not know, instead of ignoring it.
 
-        ``left_s`` is called at the moment of sending: for how many seconds it may still be created; the server gives up
-        then. Raises ``TooLate`` when the time is over before it is sent.
+        ``left_s`` returns the seconds in which the object may still be created. It is called when the request is sent,
+        and the server gives up after that time. Raises ``TooLate`` when no time is left before it is sent.
         """
         asked = Asked("POST", path)
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
         return _checked(asked, self._wire.call(asked, query, body=body, left_s=left_s))
 
     def patch(self, path: str, body: Mapping[str, Any], **query: object) -> bytes:
-        """Change a part, by a strategic merge patch."""
+        """Change a part of an object by a strategic merge patch, and return the object."""
         asked = Asked("PATCH", path)
         return _checked(asked, self._wire.call(asked, query, body=body, content=_PATCH))
 
     def delete(self, path: str, options: Mapping[str, Any]) -> bytes:
-        """Ask for a deletion. ``options`` are DeleteOptions; say the propagation policy and the uid, always."""
+        """Request a deletion. ``options`` are DeleteOptions, always with the propagation policy and the uid."""
         asked = Asked("DELETE", path)
         body = {"kind": "DeleteOptions", "apiVersion": "v1", **options}
         return _checked(asked, self._wire.call(asked, {}, body=body))
 
     def read(self, path: str, **query: object) -> bytes:
-        """Bytes of any kind: a log. Nothing is assumed about them but that all of them came."""
+        """Return an answer that need not be JSON, such as a log. Only its completeness is checked."""
         return self._wire.call(Asked("GET", path), query, accept="*/*")
 
     # --- lists --------------------------------------------------------------------------------------------------------
@@ -168,10 +172,10 @@ class Api:
     def listing(
         self, path: str, kind: type[Any], *, keep: Callable[[Any], Any] | None = None, **which: Unpack[Which]
     ) -> Listing[Any]:
-        """All objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, read at the newest version.
+        """Return all objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, the newest one.
 
-        Pages are decoded one after the other, and only the result of ``keep`` stays of each object, so that a long list
-        needs little memory.
+        Pages are decoded one after the other. Of each object only the result of ``keep`` stays in memory, so that a
+        long list needs little memory.
         """
         asked, limit = Asked("GET", path), which.get("limit", 500)
         query = {"labelSelector": which.get("labels"), "fieldSelector": which.get("fields"), "limit": limit}
@@ -179,7 +183,7 @@ class Api:
         for _ in range(LIST_STARTS - 1):
             try:
                 return self._once(asked, query, until, kind, keep)
-            except Expired:  # its pages would be of different moments: an object could be in two of them, or in none
+            except Expired:  # pages of different moments may contain an object twice, or not at all
                 time.sleep(CHANCE.uniform(0, 0.1))
         return self._once(asked, query, until, kind, keep)
 
@@ -191,7 +195,7 @@ class Api:
         kind: type[Any],
         keep: Callable[[Any], Any] | None,
     ) -> Listing[Any]:
-        """The pages of one list. Raises ``Expired`` when they do not belong together."""
+        """Read the pages of one list. Raises ``Expired`` when they are of different moments."""
         found: Listing[Any] = Listing()
         names: set[tuple[str | None, str]] = set()
         token, tokens = None, set[str]()
@@ -204,18 +208,18 @@ class Api:
             found.items.extend(map(keep, page.items) if keep else page.items)
             if not (token := page.metadata.continue_):
                 if page.metadata.remaining_item_count:
-                    raise unreadable(asked, f"{page.metadata.remaining_item_count} objects remain, and no page follows")
+                    raise unreadable(asked, f"{page.metadata.remaining_item_count} objects remain, but no page follows")
                 return found
             if token in tokens:
-                raise unreadable(asked, "its pages go round in a circle")
+                raise unreadable(asked, "a page of the list came a second time")
             tokens.add(token)
-        raise unreadable(asked, f"it has more than {PAGES_MAX} pages")
+        raise unreadable(asked, f"the list has more than {PAGES_MAX} pages")
 
     def _page(self, asked: Asked, query: Mapping[str, object], until: float) -> bytes | None:
-        """One page, or ``None`` when it was too long: the next try asks for half as many objects.
+        """Read one page. Return ``None`` when it was too long: then the next try asks for half as many objects.
 
-        The number that fits is remembered for the next list, and grows again while pages are short. Large objects of
-        one run may make lists longer, but never hide the objects of others.
+        The number that fits is remembered for the next list, and grows again while pages are short. So large objects
+        of one run make a list slower, but never hide the objects of other runs.
         """
         most = int(str(query["limit"]))
         size = min(most, self._fitted.get(asked.path, most))
@@ -225,7 +229,7 @@ class Api:
             if size == 1:
                 raise
             self._fitted[asked.path] = size // 2
-            logger.info("too long an answer: %s; %d objects at once from now on", asked.gesture, size // 2)
+            logger.info("the answer was too long: %s; the next page asks for %d objects", asked.gesture, size // 2)
             return None
         if size < most and len(data) < self._wire.answer_max // SHORT:
             self._fitted[asked.path] = size * 2
@@ -242,10 +246,10 @@ class Api:
         timeout_s: float,
         silence_s: float | None = None,
     ) -> Watch:
-        """Watch changes after ``resource_version``, bookmarks included, until the server ends it after ``timeout_s``.
+        """Watch changes after ``resource_version``, with bookmarks. The server ends the watch after ``timeout_s``.
 
-        The stream raises an error when nothing came for ``silence_s`` (by default half a minute more than the server's
-        own limit). Close it when you stop reading; ``close`` may come from another thread.
+        The stream raises an error when nothing came for ``silence_s`` (by default 30 s more than ``timeout_s``). Close
+        it when you stop reading; another thread may also close it.
         """
         asked = Asked("GET", path, watching=True)
         query = {
@@ -258,25 +262,23 @@ class Api:
 
 
 def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]) -> None:
-    """Check that a page is of the same version as those before it, and repeats none of their objects. Raises
-    ``Expired``.
-    """
+    """Raise ``Expired`` unless a page has the version of the pages before it, and repeats none of their objects."""
     moment = page.metadata.resource_version or ""
     if not found.resource_version:
         if not moment:
             raise unreadable(asked, "the list has no resourceVersion")
         found.resource_version = moment
     elif moment != found.resource_version:
-        raise Expired(f"the pages to {asked.gesture} are of two moments: {found.resource_version} and {moment}")
+        raise Expired(f"{asked.gesture}: two pages are of different versions: {found.resource_version} and {moment}")
     for item in page.items:
         key = (item.metadata.namespace, item.metadata.name)
         if key in names:
-            raise Expired(f"the pages to {asked.gesture} overlap: {item.metadata.name} is there twice")
+            raise Expired(f"{asked.gesture}: the pages overlap: {item.metadata.name} is in them twice")
         names.add(key)
 
 
 def _checked(asked: Asked, data: bytes) -> bytes:
-    """The bytes, checked to be one complete object of the API. Raises ``Unreadable``."""
+    """Return the bytes, if they are one complete object of the API. Raises ``Unreadable``."""
     if asked.path.startswith(("/api/", "/apis/")):
         decode_kind(data, asked)
     return data

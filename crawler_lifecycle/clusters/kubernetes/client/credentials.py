@@ -1,8 +1,8 @@
 """Address and credentials of the Kubernetes API, and the connection pool.
 
-Addresses, certificates and credentials come from the official client's loaders, so that every kubeconfig works that
-works elsewhere; requests go over that client's own connection pools. Proxies are used only where the kubeconfig names
-one (``proxy-url``), never because an environment variable happens to be set.
+The official client's loaders read the addresses, certificates and credentials. So every kubeconfig works that works
+with other programs. Requests use that client's connection pools. A proxy is used only when the kubeconfig names one
+(``proxy-url``), never because of an environment variable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A connection whose peer vanished is noticed after IDLE + COUNT * INTERVAL seconds, even while nothing is sent.
+#: If the peer vanishes, we notice it after IDLE + COUNT * INTERVAL seconds, even when nothing is sent.
 KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -35,13 +35,13 @@ KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
 
-#: Where a kubeconfig is looked for last, as kubectl does.
+#: The default path of a kubeconfig, the same as that of kubectl.
 HOME_CONFIG = Path("~/.kube/config")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of the access data: a kubeconfig (several, joined as ``KUBECONFIG`` joins them), or our own pod."""
+    """The source of address and credentials: our own pod, or a kubeconfig (several paths, as in ``KUBECONFIG``)."""
 
     kubeconfig: str | None
     context: str | None
@@ -54,14 +54,14 @@ class Source:
 
 
 def find(kubeconfig: Path | None, context: str | None) -> Source:
-    """The given kubeconfig, that of ``KUBECONFIG``, our own pod's account, or ``~/.kube/config``: the first that
-    exists.
+    """Return the first source that exists.
 
-    Raises ``InvalidRequest`` when there is none.
+    The order is: the given kubeconfig, ``KUBECONFIG``, our own pod's account, ``~/.kube/config``. Raises
+    ``InvalidRequest`` when none exists.
     """
     if kubeconfig is not None:
         if not kubeconfig.is_file():
-            raise InvalidRequest(f"kubeconfig: {str(kubeconfig)!r} is no file; give the path of a kubeconfig")
+            raise InvalidRequest(f"kubeconfig: {str(kubeconfig)!r} is not a file; give the path of a kubeconfig")
         return Source(str(kubeconfig), context)
     if named := os.environ.get("KUBECONFIG"):
         return Source(named, context)
@@ -70,14 +70,14 @@ def find(kubeconfig: Path | None, context: str | None) -> Source:
     if (home := HOME_CONFIG.expanduser()).is_file():
         return Source(str(home), context)
     raise InvalidRequest(
-        "kubeconfig: none is given, KUBECONFIG is not set, this is no pod of a cluster, and there is no "
+        "kubeconfig: none is given, KUBECONFIG is not set, this process is not in a pod, and there is no "
         f"{HOME_CONFIG}; set LIFECYCLE_CLUSTER__KUBECONFIG to the path of a kubeconfig"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Our identity to the server, and the connections that belong to it."""
+    """Our identity for the server, and the connections that use it."""
 
     host: str
     pools: urllib3.PoolManager
@@ -86,10 +86,10 @@ class Identity:
 
 
 class Access:
-    """Credentials as they are now, and how to renew them. Thread-safe."""
+    """The current credentials, which can be renewed. Thread-safe."""
 
     def __init__(self, source: Source, connections: int) -> None:
-        """Raises ``InvalidRequest`` for a kubeconfig that cannot be used."""
+        """Load the credentials. Raises ``InvalidRequest`` for a kubeconfig that cannot be used."""
         self.source = source
         self._connections = connections
         self._lock = threading.Lock()
@@ -98,27 +98,27 @@ class Access:
         self.host = self._identity.host
 
     def current(self) -> tuple[Identity, str | None]:
-        """The identity for a request, and its ``Authorization`` header.
+        """Return the identity for a request, and its ``Authorization`` header. Renew expired credentials first.
 
-        Renews expired credentials. Raises ``InvalidRequest`` when a plugin of the kubeconfig fails.
+        Raises ``InvalidRequest`` when a plugin of the kubeconfig fails.
         """
         with self._lock:
             return self._identity, _authorization(self._identity)
 
     def renew(self, who: Identity, refused: str | None, asked_at: float) -> bool:
-        """Read everything again, because the server refused ``who`` and ``refused``, sent at ``asked_at`` (monotonic).
+        """Load the credentials again after a refusal, and return whether they are different now.
 
-        Returns whether the credentials are different now. Several threads may report the same refusal; only the first
-        of them reads. Raises ``InvalidRequest``, also when another server is named now: a look that began on one
-        cluster must not end on another, where nothing of ours is.
+        The server refused ``who`` and the header ``refused``, sent at ``asked_at`` (monotonic). Several threads may
+        report the same refusal; only the first one loads. Raises ``InvalidRequest``, also when the source names another
+        server now: a look that began on one cluster must not end on another, which has no task of ours.
         """
         with self._lock:
             if self._renewed_at < asked_at:
                 found = load(self.source, self._connections)
                 if found.host != self.host:
                     raise InvalidRequest(
-                        f"{self.source.words}: names the server {found.host} now, and this process began with "
-                        f"{self.host}; start it again, or set LIFECYCLE_CLUSTER__CONTEXT"
+                        f"{self.source.words}: names the server {found.host} now, but this process began with "
+                        f"{self.host}; restart this process, or set LIFECYCLE_CLUSTER__CONTEXT"
                     )
                 self._identity, self._renewed_at = found, time.monotonic()
             return self._identity.certificates != who.certificates or _authorization(self._identity) != refused
@@ -129,13 +129,13 @@ class Access:
 
 
 def _authorization(identity: Identity) -> str | None:
-    """The header, by the client's own rules: in a pod it reads the token's file again each minute."""
+    """Return the ``Authorization`` header. In a pod, the official client reads the token's file again each minute."""
     found = identity.configuration.auth_settings().get("BearerToken")
     return str(found["value"]).strip() if found and found["value"] else None
 
 
 def load(source: Source, connections: int) -> Identity:
-    """Read the source and make the connections' pools; nothing is connected yet. Raises ``InvalidRequest``."""
+    """Read the source, and create the connection pools without a connection. Raises ``InvalidRequest``."""
     from kubernetes import client, config
     from urllib3.exceptions import InsecureRequestWarning
 
@@ -152,7 +152,7 @@ def load(source: Source, connections: int) -> Identity:
                 persist_config=False,
             )
             proxy = _proxy(source)
-    except Exception as error:  # errors of the loader, of yaml and of a plugin: they describe the content of the file
+    except Exception as error:  # the loader, yaml and plugins raise many kinds of errors
         raise InvalidRequest(f"{source.words}: cannot be used; {type(error).__name__}: {error}") from error
     configuration.proxy, configuration.no_proxy = proxy, None
     configuration.retries = False
@@ -160,9 +160,9 @@ def load(source: Source, connections: int) -> Identity:
     configuration.connection_pool_maxsize = connections
     if not configuration.verify_ssl:
         log.warning(
-            "%s: insecure-skip-tls-verify is set, so nobody checks that the server is the right one", source.words
+            "%s: insecure-skip-tls-verify is set, so the certificate of the server is not checked", source.words
         )
-        warnings.filterwarnings("ignore", category=InsecureRequestWarning)  # said once; not again at each request
+        warnings.filterwarnings("ignore", category=InsecureRequestWarning)  # we logged it; urllib3 would repeat it
     pools = client.ApiClient(configuration).rest_client.pool_manager
     host = str(configuration.host).rstrip("/")
     pool = pools.connection_from_url(host)
@@ -171,7 +171,7 @@ def load(source: Source, connections: int) -> Identity:
 
 
 def _proxy(source: Source) -> str | None:
-    """The proxy that the kubeconfig names, which its loader (of client 36) does not read."""
+    """Return the proxy that the kubeconfig names. The loader of the official client 36 ignores it."""
     from kubernetes.config.kube_config import KubeConfigMerger
 
     merged: Any = KubeConfigMerger(source.kubeconfig).config
@@ -181,6 +181,6 @@ def _proxy(source: Source) -> str | None:
 
 
 def _certificates(configuration: Any) -> tuple[bytes, ...]:
-    """The client's certificate and key as they are now: the loader's copies have the same names after a rotation."""
+    """Return the contents of the client's certificates and key: after a rotation their paths may be the same."""
     files = (configuration.cert_file, configuration.key_file, configuration.ssl_ca_cert)
     return tuple(Path(file).read_bytes() for file in files if file and Path(file).is_file())

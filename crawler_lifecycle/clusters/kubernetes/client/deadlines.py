@@ -1,7 +1,8 @@
-"""Deadlines: a limit on the whole of a call, and the end of a stream from another thread.
+"""Deadlines: a time limit for a whole call, and the end of a stream by another thread.
 
-The read timeout of a socket counts from byte to byte: a server that sends one byte every few seconds blocks a caller
-for ever. So connections report the socket that a call uses, and one thread closes the sockets of overdue calls.
+The read timeout of a socket begins again with each byte. So a server that sends one byte every few seconds could block
+a caller without an end. Therefore each connection reports the socket of its call, and one thread closes the sockets of
+overdue calls.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ class Call:
         self._left_s = left_s
         self.overdue = False
         self.sent = False
-        """True when anything of the request may have reached the server."""
+        """True when a part of the request may have reached the server."""
         self.over = False
         self._socket: socket.socket | None = None
         self._cut = False
         self._lock = threading.Lock()
 
     def timed(self, url: str) -> str:
-        """The URL with the seconds that the server may take, as they are at this moment. Raises ``TooLate``."""
+        """Return the URL with the seconds that are left for the server at this moment. Raises ``TooLate``."""
         if self._left_s is None:
             return url
         left_s = math.floor(self._left_s() * 1000) / 1000
         if left_s <= 0:
-            raise TooLate("the time in which the server might carry it out was over before it was sent")
+            raise TooLate("the time for the request was over before it was sent")
         return f"{url}{'&' if '?' in url else '?'}timeout={left_s:.3f}s"
 
     def uses(self, sock: socket.socket | None) -> None:
@@ -52,24 +53,24 @@ class Call:
             self.cut()
 
     def cut(self) -> None:
-        """End it from any thread: its reader sees the end of the connection at once."""
+        """End the call, from any thread. Its reader sees the end of the connection at once."""
         with self._lock:
             self.over = True
             if self._socket is not None:
                 self._cut = True
                 with contextlib.suppress(OSError):  # closed already
-                    # The bare socket's own: a TLS socket's would take its state away under the thread that reads.
+                    # The plain socket's method: that of a TLS socket deletes state which the reading thread uses.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def done(self) -> bool:
-        """Release the socket, which another call may use now. Returns whether it was cut before."""
+        """Release the socket, so that another call can use it. Return whether ``cut`` closed it before."""
         with self._lock:
             self._socket = None
             return self._cut
 
 
 def tracked(base: type[Any]) -> type[Any]:
-    """A connection class of urllib3 that reports its socket to the calling thread's ``Call``."""
+    """Return a subclass of urllib3's connection that reports its socket to the calling thread's ``Call``."""
 
     class Tracked(base):  # type: ignore[misc]
         _last: Call | None = None
@@ -79,13 +80,14 @@ def tracked(base: type[Any]) -> type[Any]:
             if call is None:
                 super().request(method, url, *args, **kwargs)
                 return
-            # A connection is free again with the last byte of an answer, a moment before its call has ended.
+            # A connection is free after the last byte of an answer, a moment before its call ends. In that moment the
+            # call may still be cut, and its socket with it.
             if self._last is not None and self._last.done():
                 self.close()
             self._last = call
-            if self.sock is None:  # otherwise http.client connects in the middle of the request
+            if self.sock is None:  # connect before the time is computed; else http.client connects after it
                 self.connect()
-            url = call.timed(url)  # the server counts from the receipt: nothing slow may follow here
+            url = call.timed(url)  # the server counts from the receipt, so nothing slow may follow
             call.uses(self.sock)
             super().request(method, url, *args, **kwargs)
 
@@ -94,8 +96,9 @@ def tracked(base: type[Any]) -> type[Any]:
 
 
 class Calls:
-    """The calls of one client. Its thread lives only while there are calls, and a little longer: looks come in
-    bursts.
+    """The open calls of one client, and the thread that ends overdue ones.
+
+    The thread ends ``_IDLE_S`` after the last call: many calls come together, and then none for a while.
     """
 
     def __init__(self) -> None:
@@ -105,13 +108,14 @@ class Calls:
         self._wakes_at = 0.0
 
     def begin(self, seconds: float, left_s: Callable[[], float] | None = None) -> Call:
-        """A call by this thread with a limit for all of it; ``left_s`` returns for how long it may still take
-        effect.
+        """Begin a call of this thread, with a limit of ``seconds`` for the whole call.
+
+        ``left_s`` returns the seconds in which the server may still carry it out.
         """
         call = Call(time.monotonic() + seconds, left_s)
         with self._changed:
             if not self._watching:
-                # May raise when there are too many threads; the next call then tries again.
+                # This may raise when there are too many threads. Then the next call tries again.
                 threading.Thread(target=self._watch, name="kubernetes-calls", daemon=True).start()
                 self._watching = True
             self._open.add(call)
@@ -121,7 +125,7 @@ class Calls:
         return call
 
     def sent(self) -> None:
-        """The request was sent: later sockets of this thread do not belong to the call."""
+        """Note that the request was sent: sockets that this thread uses later do not belong to the call."""
         _using.call = None
 
     def end(self, call: Call) -> None:
@@ -131,7 +135,7 @@ class Calls:
             self._open.discard(call)
 
     def close(self) -> None:
-        """End them all, and the thread."""
+        """End all calls, and the thread."""
         with self._changed:
             self._closed = True
             for call in self._open:
@@ -157,5 +161,5 @@ class Calls:
                 self._changed.wait(self._wakes_at - now)
 
 
-#: The thread stays this long without a call, in seconds.
+#: Seconds without a call after which the thread ends.
 _IDLE_S = 5.0

@@ -1,6 +1,6 @@
-"""Errors of the Kubernetes API: the server's own message, and words for people.
+"""Errors of the Kubernetes API, with the server's message and a text for people.
 
-Every one of them is a ``ClusterUnavailable``: a caller that does not handle it specially changes nothing.
+Each error is a ``ClusterUnavailable``, so a caller that does not handle it changes no status.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from urllib3.util import Retry
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 
-#: The longest wait that a server may ask for, in seconds: a stop must get through some time.
+#: The longest wait in seconds that we accept from a server, because a stop must not wait without an end.
 RETRY_AFTER_MAX_S = 60.0
-#: The most characters of the server's own message that are repeated.
+#: The most characters of the server's message that an error contains.
 WORDS_MAX = 1000
 
-#: The beginning of the API server's message about a missing right (messages about quota begin alike and continue
-#: differently).
+#: A part of the API server's message about a missing right. Messages about a quota have a similar beginning.
 _NO_RIGHT = re.compile(r'cannot \S+ (?:resource|path) "[^"]*"')
 _PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)"
@@ -45,7 +44,7 @@ class Asked:
 
     @property
     def gesture(self) -> str:
-        """The request in words: "list pods in namespace crawls"."""
+        """The request as a text for people, such as "list pods in namespace crawls"."""
         found = _PATH.fullmatch(self.path)
         if found is None:
             return f"{self.method} {self.path}"
@@ -55,16 +54,18 @@ class Asked:
         if name is None and verb == "get":
             verb = "watch" if self.watching else "list"
         what = part["resource"] + (f"/{part['sub']}" if "sub" in part else "")
-        place = f" in namespace {part['namespace']}" if "namespace" in part else ""
-        return f"{verb} {what}{f' {name}' if name else ''}{place}"
+        where = f" in namespace {part['namespace']}" if "namespace" in part else ""
+        return f"{verb} {what}{f' {name}' if name else ''}{where}"
 
 
 class ApiError(ClusterUnavailable):
-    """The Kubernetes API did not do what was asked. The text is for people.
+    """A failed request to the Kubernetes API. Its text is for people.
 
-    ``status`` is the HTTP status (``None``: no answer came), ``reason`` the API's machine word (``AlreadyExists``),
-    ``words`` the server's own text, ``causes`` the machine words of its details (``NamespaceTerminating``).
-    ``effect_unknown``: it was a write, and may have taken effect all the same.
+    - ``status``: the HTTP status; ``None`` when no answer came
+    - ``reason``: the API's code, such as ``AlreadyExists``
+    - ``words``: the server's own message
+    - ``causes``: the codes in the answer's details, such as ``NamespaceTerminating``
+    - ``effect_unknown``: true for a write that may have had an effect despite the error
     """
 
     def __init__(
@@ -88,43 +89,43 @@ class ApiError(ClusterUnavailable):
 
 
 class NoAnswer(ApiError):
-    """Nothing came: no connection, silence, or the connection broke off in the middle."""
+    """No complete answer came: no connection, no answer in time, or an interrupted connection."""
 
 
 class Unreadable(ApiError):
-    """An answer came but cannot be used: cut, no JSON, another document, or too long."""
+    """An answer that cannot be used: it is incomplete, not JSON, not the expected object, or too long."""
 
 
 class TooLarge(Unreadable):
-    """The answer has more bytes than we read; for a list, request fewer objects at once."""
+    """An answer with more bytes than we read. For a list, request fewer objects at a time."""
 
 
 class TooLate(ApiError):
-    """Not sent: the time in which it had to take effect was over."""
+    """A request that was not sent, because its time was over."""
 
 
 class Unauthorised(ApiError):
-    """401: the server does not know who we are. The credentials were read again before this was raised."""
+    """401: the server rejects our credentials, even after they were read again."""
 
 
 class Refused(ApiError):
-    """403 and 422 (and 400, 405, 413): the server understood, and will not do this."""
+    """403, 422, 400, 405 or 413: the server refuses the request."""
 
 
 class NotFound(ApiError):
-    """404."""
+    """404: the object does not exist."""
 
 
 class Conflict(ApiError):
-    """The name is taken, or the object is not the one that was meant: 409, or 422 to a patch that names another uid."""
+    """A name that is in use, or an object with another uid: 409, or 422 for a patch with another uid."""
 
 
 class Expired(ApiError):
-    """410: the position of a watch or list has expired; begin with a list."""
+    """410: the position of a watch or list has expired. The caller must begin with a list."""
 
 
 class Throttled(ApiError):
-    """429: too many requests; ``retry_after_s`` when the server said how long to wait."""
+    """429: too many requests. ``retry_after_s`` is set when the server named the seconds to wait."""
 
 
 class _Cause(msgspec.Struct):
@@ -139,7 +140,7 @@ class _Details(msgspec.Struct):
 
 
 class Status(msgspec.Struct):
-    """The fields of the API's own error object that errors use."""
+    """The API's error object, with only the fields that we use."""
 
     kind: str | None = None
     message: str | None = None
@@ -151,22 +152,22 @@ class Status(msgspec.Struct):
 _STATUS = msgspec.json.Decoder(Status)
 
 _REFUSED = (Refused, "the Kubernetes API refuses this: {}")
-#: Status -> the class of the error, and its words.
+#: HTTP status -> the class of the error, and its text.
 _KNOWN: dict[int, tuple[type[ApiError], str]] = {
     **dict.fromkeys((400, 405, 413, 422), _REFUSED),
-    401: (Unauthorised, "the Kubernetes API does not know us when we {}"),
+    401: (Unauthorised, "the Kubernetes API rejects our credentials: {}"),
     403: (Refused, "the Kubernetes API does not allow us to {}"),
-    404: (NotFound, "nothing there to {}"),
-    409: (Conflict, "the Kubernetes API sees a conflict: {}"),
-    410: (Expired, "the Kubernetes API no longer knows where to go on: {}"),
+    404: (NotFound, "the Kubernetes API finds no such object: {}"),
+    409: (Conflict, "the Kubernetes API reports a conflict: {}"),
+    410: (Expired, "the position in the list or watch has expired: {}"),
     429: (Throttled, "the Kubernetes API asks us to slow down: {}"),
 }
 _FAILED = (ApiError, "the Kubernetes API cannot {} now")
-_UNKNOWN = (ApiError, "the Kubernetes API gives no known answer: {}")
+_UNKNOWN = (ApiError, "the Kubernetes API gave an unexpected answer: {}")
 
 
 def decode_status(data: bytes | msgspec.Raw) -> Status:
-    """The API's error object; for any other body (a proxy's page, a cut one) its beginning is the message."""
+    """Return the API's error object. For any other body, such as a proxy's page, its beginning is the message."""
     try:
         return _STATUS.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -174,25 +175,23 @@ def decode_status(data: bytes | msgspec.Raw) -> Status:
         return Status(message=" ".join(text.split()))
 
 
-def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | None = None) -> ApiError:
-    """The error for an answer with a status other than 2xx, by its body; a watch sends such a body within its
-    stream.
-    """
-    words = (told.message or told.reason or "no reason given")[:WORDS_MAX]
-    details = told.details or _Details()
+def from_status(asked: Asked, status: int, body: Status, retry_after_s: float | None = None) -> ApiError:
+    """Return the error for an answer with a status other than 2xx, or for an error inside the stream of a watch."""
+    words = (body.message or body.reason or "no reason given")[:WORDS_MAX]
+    details = body.details or _Details()
     if retry_after_s is None and details.retryAfterSeconds:
         retry_after_s = _bounded(details.retryAfterSeconds)
     kind, said = _KNOWN.get(status, _FAILED if status >= 500 else _UNKNOWN)
     if status == 422 and any(cause.field == "metadata.uid" for cause in details.causes or ()):
-        kind = Conflict  # to the server a uid is a field like others, which may not change
+        kind = Conflict  # the server treats another uid as the change of a constant field
     if status == 403 and _NO_RIGHT.search(words):
-        said = "the Kubernetes API refuses us: needs permission to {}"
+        said = "the Kubernetes API refuses us: this process needs permission to {}"
     if status == 429 and retry_after_s:
         said = f"the Kubernetes API asks us to wait {retry_after_s:g} s: {{}}"
     return kind(
         f"{said.format(asked.gesture)} ({status}): {words}",
         status=status,
-        reason=told.reason or "",
+        reason=body.reason or "",
         words=words,
         causes=tuple(cause.reason for cause in details.causes or () if cause.reason),
         retry_after_s=retry_after_s,
@@ -201,21 +200,21 @@ def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | 
 
 
 def no_answer(asked: Asked, what: str, *, effect_unknown: bool) -> NoAnswer:
-    """The error for an answer that did not arrive."""
+    """Return the error for an answer that did not arrive."""
     return NoAnswer(
         f"the Kubernetes API did not answer: {asked.gesture}: {what}", effect_unknown=effect_unknown and asked.writes
     )
 
 
 def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:
-    """The error for an answer that cannot be used."""
+    """Return the error for an answer that cannot be used."""
     subject = f": {asked.gesture}" if asked else ""
     text = f"the answer of the Kubernetes API cannot be used{subject}: {what}"
     return kind(text, effect_unknown=asked is not None and asked.writes)
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds to wait by a ``Retry-After`` header, a number or a date. ``None``: no usable value."""
+    """Return the seconds in a ``Retry-After`` header, a number or a date; ``None`` without a valid value."""
     try:
         return _bounded(Retry().parse_retry_after(value)) if value else None
     except (InvalidHeader, ValueError, OverflowError):
@@ -223,4 +222,4 @@ def retry_after(value: str | None) -> float | None:
 
 
 def _bounded(seconds: float) -> float | None:
-    return min(seconds, RETRY_AFTER_MAX_S) if seconds > 0 else None  # which NaN is not
+    return min(seconds, RETRY_AFTER_MAX_S) if seconds > 0 else None  # false for NaN

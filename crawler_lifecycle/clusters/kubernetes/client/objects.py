@@ -1,7 +1,7 @@
-"""Jobs, pods and events, decoded from JSON: only the few fields that are read.
+"""Jobs, pods and events, decoded from JSON, with only the fields that we use.
 
-Unknown fields are ignored. Fields of the identity are required: an object without name and uid, or a list without
-items, is refused. Other odd values, ``null`` in place of a list too, are bounded or left out (``odd_values``).
+Unknown fields are ignored. An object without a name or uid, and a list without ``items``, are refused. Other invalid
+values, such as ``null`` in place of a list, are bounded or left out (``odd_values``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OwnerReference(_Struct, frozen=True):
 
 
 class ObjectMeta(_Struct, frozen=True):
-    """The identity of an object, and the time of its deletion request."""
+    """The metadata of an object: its identity, labels, owners and deletion."""
 
     name: Name
     uid: Name
@@ -57,7 +57,7 @@ class ObjectMeta(_Struct, frozen=True):
 
 
 class Condition(_Struct, frozen=True):
-    """A condition of a Job or pod. ``status`` is one of the strings "True", "False", "Unknown"."""
+    """A condition of a Job or pod. ``status`` is one of the texts "True", "False" and "Unknown"."""
 
     type: str
     status: str
@@ -80,7 +80,7 @@ class JobSpec(_Struct, frozen=True):
 
 
 class JobStatus(_Struct, frozen=True):
-    """Counters lag behind the pods; the conditions of an end are set last."""
+    """The status of a Job. Its counters are later than the pods, and its conditions of an end come last."""
 
     start_time: Time | None = None
     completion_time: Time | None = None
@@ -101,17 +101,17 @@ class Job(_Struct, frozen=True):
 
     @property
     def other_controller(self) -> str | None:
-        """The controller that runs the Job, if not the cluster's own: Kueue runs its pods on another cluster."""
+        """The controller of the Job, unless it is the cluster's own. Kueue, for example, may use another cluster."""
         by = self.spec.managed_by
         return None if by == "kubernetes.io/job-controller" else by or None
 
     def condition(self, kind: str) -> Condition | None:
-        """The condition of that type if it is true."""
-        return _holding(self.status, kind)
+        """Return the condition of this type if it is true."""
+        return _true_condition(self.status, kind)
 
 
-def _holding(status: JobStatus | PodStatus, kind: str) -> Condition | None:
-    # Called nine times for each of 10,000 tasks of a look: properties and a generator would be slower than a loop.
+def _true_condition(status: JobStatus | PodStatus, kind: str) -> Condition | None:
+    # A look at 10,000 tasks calls this 90,000 times: a plain loop is faster than properties and a generator.
     for condition in status.conditions:
         if condition.type == kind and condition.status == "True":
             return condition
@@ -131,7 +131,7 @@ class Terminated(_Struct, frozen=True):
     """The end of a container."""
 
     exit_code: Number = bounds.ID_MAX
-    """A uid that no process can have, where the server sends none."""
+    """An exit code that no process can have, if the server sends none."""
     signal: Number | None = None
     reason: str | None = None
     message: str | None = None
@@ -140,7 +140,7 @@ class Terminated(_Struct, frozen=True):
 
 
 class ContainerState(_Struct, frozen=True):
-    """Exactly one of the three is set, or none before the kubelet has reported."""
+    """The state of a container. At most one field is set, and none before the kubelet has reported."""
 
     waiting: Waiting | None = None
     running: Running | None = None
@@ -169,7 +169,7 @@ class _ExitCodes(_Struct, frozen=True):
 
 
 class RestartRule(_Struct, frozen=True):
-    """The action of a node when a container ends with some exit codes (Kubernetes 1.34 on)."""
+    """The action of a node when a container ends with certain exit codes (since Kubernetes 1.34)."""
 
     action: str | None = None
     exit_codes: _ExitCodes | None = None
@@ -184,7 +184,7 @@ class Container(_Struct, frozen=True):
     name: str
     image: str | None = None
     restart_policy: str | None = None
-    """Of an init container: ``Always`` makes it a sidecar, which executes beside the others."""
+    """The restart policy. ``Always`` makes an init container a sidecar, which runs in parallel with the others."""
     restart_policy_rules: tuple[RestartRule, ...] | None = None
     resources: ResourceRequirements | None = None
 
@@ -194,7 +194,7 @@ class Container(_Struct, frozen=True):
 
     @property
     def memory_limit(self) -> str | None:
-        """A quantity, as it was written."""
+        """The memory limit as a Kubernetes quantity, unchanged."""
         limits = self.resources.limits if self.resources is not None else None
         return str(limits.memory) if limits is not None and limits.memory is not None else None
 
@@ -230,15 +230,15 @@ class Pod(_Struct, frozen=True):
     status: PodStatus = PodStatus()
 
     def condition(self, kind: str) -> Condition | None:
-        """The condition of that type when it is true."""
-        return _holding(self.status, kind)
+        """Return the condition of this type if it is true."""
+        return _true_condition(self.status, kind)
 
     def denied(self, kind: str) -> Condition | None:
-        """The condition of that type if the pod has it and it is not true: false or unknown."""
+        """Return the condition of this type if it is false or unknown."""
         return next((c for c in self.status.conditions if c.type == kind and not c.true), None)
 
     def container(self, name: str) -> ContainerStatus | None:
-        """Return what the kubelet reports about the container of that name."""
+        """Return the kubelet's status of the container with this name."""
         return next((status for status in self.status.container_statuses if status.name == name), None)
 
 
@@ -254,7 +254,7 @@ class Namespace(_Struct, frozen=True):
 
     @property
     def leaving(self) -> bool:
-        """True when the pod is being deleted."""
+        """True when the namespace is being deleted."""
         return self.status.phase == "Terminating" or self.metadata.deletion_timestamp is not None
 
 
@@ -268,8 +268,9 @@ class _Series(_Struct, frozen=True):
 
 
 class Event(_Struct, frozen=True):
-    """A core/v1 event: a message of a part of the cluster about an object. Kept for an hour, and merged when
-    repeated.
+    """A core/v1 event: a message from a part of the cluster about an object.
+
+    The cluster keeps it for an hour, and merges repeated events into one.
     """
 
     metadata: ObjectMeta
@@ -285,13 +286,13 @@ class Event(_Struct, frozen=True):
 
     @property
     def at(self) -> datetime | None:
-        """The time when it was last seen; senders fill different fields."""
+        """The time of the last occurrence. Senders use different fields for it."""
         latest = self.series.last_observed_time if self.series else None
         return latest or self.last_timestamp or self.event_time or self.first_timestamp
 
     @property
     def count(self) -> int:
-        """The number of times that it was seen."""
+        """The number of occurrences."""
         return max(1, self.count_ or 0, (self.series.count or 0) if self.series else 0)
 
 
@@ -302,7 +303,7 @@ class ListMeta(_Struct, frozen=True):
 
 
 class ListPage(_Struct, Generic[T], frozen=True):
-    """One page of a list. ``kind`` distinguishes a list from other documents with status 200."""
+    """One page of a list. ``kind`` shows that the document is a list, because other documents may have status 200."""
 
     kind: str
     metadata: ListMeta
@@ -314,7 +315,7 @@ class ListPage(_Struct, Generic[T], frozen=True):
 
 
 class Named(_Struct, frozen=True):
-    """Any object, with its identity only."""
+    """An object of any kind, with only its metadata."""
 
     metadata: ObjectMeta
 
@@ -324,7 +325,7 @@ class _Kind(_Struct, frozen=True):
 
 
 class _Typed(_Struct, frozen=True):
-    """One message of a watch; its object is decoded by the caller, who knows the kind."""
+    """One message of a watch. The caller decodes its object, because it knows the kind."""
 
     type: str
     object: msgspec.Raw
@@ -345,10 +346,10 @@ _NO_OBJECT = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
-    """One object of ``kind``, any of ``_ONE``. Raises ``Unreadable``."""
+    """Decode one object of ``kind``, which is one of ``_ONE``. Raises ``Unreadable``."""
     try:
-        if kind in _KINDS and (told := _KIND.decode(data).kind) != _KINDS[kind]:
-            raise unreadable(None, f"it is a {told[:60]}, not a {_KINDS[kind]}")
+        if kind in _KINDS and (found_kind := _KIND.decode(data).kind) != _KINDS[kind]:
+            raise unreadable(None, f"it is a {found_kind[:60]}, not a {_KINDS[kind]}")
         found: T = _decoded(kind, data)
     except _NO_OBJECT as error:
         raise _not_decoded(kind.__name__, error, data) from error
@@ -356,11 +357,11 @@ def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
 
 
 def decode_page(kind: type[T], data: bytes, asked: Asked | None = None) -> ListPage[T]:
-    """One page of a list of them. Raises ``Unreadable``."""
+    """Decode one page of a list of ``kind``. Raises ``Unreadable``."""
     try:
         try:
             page: ListPage[T] = _PAGE[kind].decode(data)
-        except msgspec.ValidationError:  # of one object: each for itself
+        except msgspec.ValidationError:  # an object is invalid: decode each one alone, and repair it
             raw = _RAW_PAGE.decode(data)
             page = ListPage(kind=raw.kind, metadata=raw.metadata, items_=[_decoded(kind, item) for item in raw.items])
     except _NO_OBJECT as error:
@@ -380,16 +381,16 @@ def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
 
 
 def decode_event(line: bytes, asked: Asked | None = None) -> tuple[str, msgspec.Raw]:
-    """One line of a watch: its type, and its undecoded object. Raises ``Unreadable``."""
+    """Return the type and the undecoded object in one line of a watch. Raises ``Unreadable``."""
     try:
-        told = _TYPED.decode(line)
+        event = _TYPED.decode(line)
     except _NO_OBJECT as error:
         raise _not_decoded("an event of a watch", error, line, asked) from error
-    return told.type, told.object
+    return event.type, event.object
 
 
 def decode_kind(data: bytes, asked: Asked | None = None) -> str:
-    """The kind of an object, after checking all of its JSON. Raises ``Unreadable``."""
+    """Return the kind of an object, and check that all its JSON is valid. Raises ``Unreadable``."""
     try:
         return _KIND.decode(data).kind
     except _NO_OBJECT as error:
@@ -398,4 +399,4 @@ def decode_kind(data: bytes, asked: Asked | None = None) -> str:
 
 def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw, asked: Asked | None = None) -> Unreadable:
     begins = bytes(memoryview(data)[:60]).decode(errors="replace")
-    return unreadable(asked, f"{what}: {error} (it begins {begins!r})")
+    return unreadable(asked, f"{what}: {error} (it begins with {begins!r})")

@@ -1,7 +1,7 @@
-"""Odd values of objects: bounded or left out where an object is decoded, so that it hides neither itself nor others.
+"""Repair of invalid values in objects, so that one bad value does not make an object or a whole list unreadable.
 
-An API server accepts any int64 for a grace and sends times of the years 0 and 10000; another one may send other odd
-values. Fields of the identity are not repaired: an object without them is refused.
+A value is bounded or left out while its object is decoded. An API server accepts any int64 for a grace, and sends times
+of the years 0 and 10000. Another server may send other invalid values. An object without its identity is refused.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ import msgspec
 from crawler_lifecycle.domain import bounds
 
 Number = Annotated[int, msgspec.Meta(ge=-bounds.ID_MAX, le=bounds.ID_MAX)]
-#: Seconds of a grace, about three years: no clock counts as far as some.
+#: The longest grace that we accept, in seconds (about three years): larger values exceed the range of times.
 GRACE_MAX_S = 10**8
 Grace = Annotated[int, msgspec.Meta(ge=0, le=GRACE_MAX_S)]
-#: A kubelet writes the beginning of the epoch for an unknown time, and Go the year 1.
+#: The time that a kubelet writes for "unknown". Go writes the year 1.
 NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 #: The most values of one object that are repaired before it is refused.
 MENDED_MAX = 1000
-#: A step on the path to a value, as ``msgspec`` writes it: the name of a field, or an index of a list.
+#: One step of a path in an error of ``msgspec``: the name of a field, or an index of a list.
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _BOUND = re.compile(r"Expected `int` [<>]= (-?\d+)")
 T = TypeVar("T")
 
 
 def known_time(at: datetime | None) -> datetime | None:
-    """The time, unless it is a placeholder or far from any time of ours."""
+    """Return the time; ``None`` for a placeholder, or for a time that is too far from now."""
     return bounds.believable(at) if at is not None and at >= _FIRST else None
 
 
 def mended(kind: type[T], data: bytes | msgspec.Raw) -> T:
-    """The object, each odd value of it repaired. Raises ``MsgspecError``."""
+    """Decode the object, and repair each invalid value. Raises ``MsgspecError``."""
     said = msgspec.json.decode(data)
     for _ in range(MENDED_MAX):
         try:
             return msgspec.convert(said, kind)
         except msgspec.ValidationError as error:
             _mend(said, error)
-    raise msgspec.ValidationError(f"more than {MENDED_MAX} values of it are none")
+    raise msgspec.ValidationError(f"more than {MENDED_MAX} of its values are invalid")
 
 
 def _mend(said: Any, odd: msgspec.ValidationError) -> None:
-    """Bound or leave out the value that the error names. Raises it where an object cannot be without that."""
-    words, at, place = str(odd).rpartition(" - at `$")
-    *way, last = [name or int(number) for name, number in _STEP.findall(at and place)] or [None]
+    """Bound or leave out the value that the error names. Raise the error again for a value that is required."""
+    words, at, path = str(odd).rpartition(" - at `$")
+    *way, last = [name or int(number) for name, number in _STEP.findall(at and path)] or [None]
     for step in way:
         said = said[step]
     if last is None or (isinstance(last, str) and words.startswith("Object missing")):
@@ -63,11 +63,11 @@ def _mend(said: Any, odd: msgspec.ValidationError) -> None:
 
 
 def amount(quantity: str) -> Decimal | None:
-    """``500m``, ``2`` or ``64Mi`` as a number; ``None`` for a text that is no quantity of Kubernetes."""
+    """Return a Kubernetes quantity, such as ``500m`` or ``64Mi``, as a number; ``None`` for any other text."""
     from kubernetes.utils.quantity import parse_quantity  # takes long to load
 
     try:
         value: Decimal = parse_quantity(quantity)
-    except (ValueError, ArithmeticError):  # no number, or a number that no Decimal can hold
+    except (ValueError, ArithmeticError):  # not a number, or too large for a Decimal
         return None
     return value if value.is_finite() else None

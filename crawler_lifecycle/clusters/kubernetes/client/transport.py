@@ -1,7 +1,6 @@
-"""One HTTP request to the Kubernetes API: bytes, or an error that names the request and the failure.
+"""One HTTP request to the Kubernetes API. It returns bytes, or raises an error that names the request and the failure.
 
-Nothing is retried, with one exception: after a 401 the request is sent once more, with credentials that were read
-again.
+A request is never repeated, with one exception: after a 401 it is sent once more, with credentials that are read again.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from .errors import ApiError, Asked, Unauthorised
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-#: Longest answer, in bytes: a page of 500 pods has about two million. One object always fits: a cluster's store accepts
-#: 1.5 MiB of it, and JSON needs at most six bytes for each byte.
+#: The longest answer in bytes. A page of 500 pods has about two million. One object always fits: the cluster's store
+#: accepts 1.5 MiB for an object, and JSON needs at most six bytes for each byte.
 ANSWER_MAX = 64 * 1024 * 1024
-#: The whole of an answer may take this many times the longest silence within it.
+#: A whole answer may take this many times the longest allowed silence.
 WHOLE = 3
 
 JSON = "application/json"
@@ -52,18 +51,18 @@ class _Request:
 
 
 class Wire:
-    """The connections of one client. Thread-safe. Every method but ``close`` raises ``ApiError``."""
+    """The connections of one client; thread-safe. Every method except ``close`` and ``ended`` raises ``ApiError``."""
 
     def __init__(self, identity: credentials.Access, connect_s: float, read_s: float) -> None:
         self._access = identity
         self._connect_s, self._read_s = connect_s, read_s
         self.whole_s = WHOLE * read_s
-        """Seconds that the whole of an answer may take."""
+        """Seconds that a whole answer may take."""
         self._calls = Calls()
         self.answer_max = ANSWER_MAX
         self._agent = {"User-Agent": f"crawler-lifecycle/{_version()}"}
         self.skew_s: float | None = None
-        """The server's clock minus ours at the last answer, in seconds; servers send whole seconds."""
+        """The server's clock minus ours at the last answer, in seconds. Servers send whole seconds only."""
 
     def close(self) -> None:
         """End all calls, and close the connections."""
@@ -81,17 +80,17 @@ class Wire:
         until: float | None = None,
         left_s: Callable[[], float] | None = None,
     ) -> bytes:
-        """A whole answer, which must be complete at ``until`` (monotonic).
+        """Send a request, and return the whole answer, which must be complete at ``until`` (monotonic).
 
-        ``left_s`` returns how many seconds are left in which the server may carry out the request. It is called before
-        each sending, when credentials and connection are ready, and the server gets the figure. Raises ``TooLate`` if
-        no time is left.
+        ``left_s`` returns the seconds in which the server may still carry out the request, and the server gets this
+        number. It is called before each sending, when credentials and connection are ready. Raises ``TooLate`` if no
+        time is left.
         """
         whole_s = self.whole_s
         if until is not None:
             whole_s = min(whole_s, until - time.monotonic())
             if whole_s <= 0:
-                raise errors.no_answer(asked, "its pages took too long", effect_unknown=False)
+                raise errors.no_answer(asked, "the pages of the list took too long", effect_unknown=False)
         headers, payload = {"Accept": accept}, None
         if body is not None:
             headers["Content-Type"], payload = content, msgspec.json.encode(body)
@@ -102,14 +101,14 @@ class Wire:
     def stream(
         self, asked: Asked, query: Mapping[str, object], silence_s: float, whole_s: float
     ) -> tuple[Call, BaseHTTPResponse]:
-        """An answer that is read as it comes; its reader calls ``ended`` and closes it."""
+        """Begin an answer that is read while it comes. Its reader closes it and calls ``ended``."""
         return self._answered(_Request(asked, _target(asked.path, query), {"Accept": JSON}, None, silence_s, whole_s))
 
     def ended(self, call: Call) -> None:
         self._calls.end(call)
 
     def _answered(self, sent: _Request) -> tuple[Call, BaseHTTPResponse]:
-        """The head of an answer with status 2xx; the caller ends the call."""
+        """Send the request, and return an answer with status 2xx whose body is unread. The caller ends the call."""
         for renewed in (False, True):
             asked_at = time.monotonic()
             who, authorization = self._who(sent.asked)
@@ -129,15 +128,15 @@ class Wire:
     def _who(self, asked: Asked) -> tuple[credentials.Identity, str | None]:
         try:
             return self._access.current()
-        except Exception as error:  # an error of a plugin or the loader: whatever it is, we have no credentials
-            text = f"no credentials for the Kubernetes API to {asked.gesture} ({self._access.source.words}): {error}"
+        except Exception as error:  # a plugin or the loader may raise any error
+            text = f"{asked.gesture}: the credentials of {self._access.source.words} cannot be read: {error}"
             raise Unauthorised(text) from error
 
     def _renewed(self, error: ApiError, who: credentials.Identity, authorization: str | None, asked_at: float) -> bool:
         try:
             return self._access.renew(who, authorization, asked_at)
         except InvalidRequest as again:
-            raise Unauthorised(f"{error}; reading the credentials again: {again}", status=401) from error
+            raise Unauthorised(f"{error}; the credentials cannot be read again: {again}", status=401) from error
 
     def _send(
         self, sent: _Request, who: credentials.Identity, authorization: str | None
@@ -172,7 +171,7 @@ class Wire:
                 size += len(part)
                 if size > most:
                     raise errors.unreadable(asked, f"it has more than {most} bytes", errors.TooLarge)
-            if call.overdue:  # cut at the seam of an answer that has no length: it looks like an end
+            if call.overdue:  # we cut an answer that has no length: this looks like its end
                 raise errors.no_answer(asked, self._cause(call, None), effect_unknown=True)
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
             raise errors.no_answer(asked, self._cause(call, error), effect_unknown=True) from error
@@ -186,27 +185,27 @@ class Wire:
 
     def _cause(self, call: Call, error: Exception | None) -> str:
         where = self._access.host
-        if call.overdue or time.monotonic() >= call.until:  # by the clock: the cutting thread may be late
-            return f"no whole answer of {where} within the time allowed, though some of it came"
+        if call.overdue or time.monotonic() >= call.until:  # check the clock too: the thread that cuts may be late
+            return f"no complete answer came from {where} in time"
         if call.over:
             return "we closed the connection"
         match error:
-            case urllib3.exceptions.NewConnectionError():  # which is a kind of the next one
+            case urllib3.exceptions.NewConnectionError():  # before the next case, whose class is its parent
                 return f"no connection to {where}: {_short(error)}"
             case urllib3.exceptions.ConnectTimeoutError():
                 return f"no connection to {where} within {self._connect_s:g} s"
             case urllib3.exceptions.ReadTimeoutError():
-                return f"silence of {where}"
+                return f"no data came from {where} in time"
             case urllib3.exceptions.SSLError():
                 return f"TLS with {where} failed: {_short(error)}"
             case _:
-                return f"the connection to {where} broke off: {_short(error)}"
+                return f"the connection to {where} was interrupted: {_short(error)}"
 
     def _note_clock(self, date: str | None) -> None:
         try:
             self.skew_s = (parsedate_to_datetime(date or "") - datetime.now(UTC)).total_seconds() + 0.5
         except (ValueError, TypeError):
-            return  # a proxy's date, or none: the known difference stays
+            return  # without a valid date the former difference stays
 
 
 def _target(path: str, query: Mapping[str, object]) -> str:
@@ -219,7 +218,7 @@ def _target(path: str, query: Mapping[str, object]) -> str:
 
 
 def _short(error: Exception | None) -> str:
-    """The innermost reason, without urllib3's object addresses."""
+    """Return the text of the innermost error, without the memory addresses of urllib3's objects."""
     while error is not None and isinstance(inner := getattr(error, "reason", None), Exception):
         error = inner
     return str(error).split(": ", 1)[-1] if "object at 0x" in str(error) else str(error)
@@ -228,5 +227,5 @@ def _short(error: Exception | None) -> str:
 def _version() -> str:
     try:
         return version("crawler-lifecycle")
-    except PackageNotFoundError:  # from a source tree without metadata
+    except PackageNotFoundError:  # a source tree that is not installed
         return "0"

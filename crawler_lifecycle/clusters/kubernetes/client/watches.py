@@ -1,4 +1,4 @@
-"""A watch: one line of JSON for each change until the server ends it. A failure is an error and never an end."""
+"""A watch: one line of JSON for each change, until the server ends it. A failure raises an error."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .objects import decode_event
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-#: Longest line, in bytes: an object has at most 1.5 MiB in etcd, and grows by what JSON adds.
+#: The longest line in bytes. An object has at most 1.5 MiB in etcd, and it is longer in JSON.
 LINE_MAX = 16 * 1024 * 1024
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """One change. ``type`` is ADDED, MODIFIED, DELETED (the object as it was last) or BOOKMARK (no change at all)."""
+    """One change. ``type`` is ADDED, MODIFIED, DELETED (with the last state of the object) or BOOKMARK (no change)."""
 
     type: str
     object: msgspec.Raw
-    """The object's JSON; see ``objects.decode``. A bookmark's object holds only its version."""
+    """The object's JSON for ``objects.decode``. In a bookmark it contains only the version."""
     resource_version: str
     """The version from which a later watch continues."""
 
@@ -44,10 +44,11 @@ _KINDS = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
 
 
 class Watch:
-    """An open stream of changes: iterate, and close. It ends when the server says so or when it is closed.
+    """An open stream of changes: iterate over it, and close it. It ends when the server or ``close`` ends it.
 
-    Iterating raises ``Expired`` when its position has expired (list again), ``NoAnswer`` when the stream broke off or
-    fell silent, ``Unreadable`` for anything but an event, and other ``ApiError``s that the server sends in the stream.
+    The iteration raises ``Expired`` when its position has expired (then list again), ``NoAnswer`` when the stream was
+    interrupted or silent for too long, ``Unreadable`` for a line that is not an event, and each ``ApiError`` that the
+    server sends in the stream.
     """
 
     def __init__(self, asked: Asked, response: BaseHTTPResponse, call: Call, ended: Callable[[Call], None]) -> None:
@@ -73,7 +74,7 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """End it, from any thread, once or more often; a waiting reader sees the end at once."""
+        """End the watch, from any thread; repeated calls do no harm. A waiting reader sees the end at once."""
         self._closed = True
         self._call.cut()
         try:
@@ -103,9 +104,9 @@ class Watch:
         if self._closed:
             return
         if self._call.overdue:
-            raise errors.no_answer(self._asked, "the stream outlived the limit that it was given", effect_unknown=False)
+            raise errors.no_answer(self._asked, "the stream did not end within its time limit", effect_unknown=False)
         if rest:
-            raise errors.no_answer(self._asked, "the stream broke off within an event", effect_unknown=False)
+            raise errors.no_answer(self._asked, "the stream was interrupted inside an event", effect_unknown=False)
 
     def _parts(self) -> Iterator[bytes]:
         response = self._response
@@ -117,19 +118,19 @@ class Watch:
                     yield part
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
             if self._closed or self._call.overdue:
-                return  # we closed it; the reader of the lines reports what that means
+                return  # we closed it; ``_lines`` decides whether this is an error
             silent = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-            what = "the stream fell silent" if silent else f"the stream broke off: {error}"
+            what = "the stream was silent for too long" if silent else f"the stream was interrupted: {error}"
             raise errors.no_answer(self._asked, what, effect_unknown=False) from error
 
     def _event(self, line: bytes) -> WatchEvent:
         kind, data = decode_event(line, self._asked)
         if kind == "ERROR":
-            told = errors.decode_status(data)
-            code = told.code or (410 if told.reason in ("Expired", "Gone") else 500)
-            raise errors.from_status(self._asked, code, told)
+            body = errors.decode_status(data)
+            code = body.code or (410 if body.reason in ("Expired", "Gone") else 500)
+            raise errors.from_status(self._asked, code, body)
         if kind not in _KINDS:
-            raise unreadable(self._asked, f"an event is of the unknown type {kind[:60]!r}")
+            raise unreadable(self._asked, f"an event has the unknown type {kind[:60]!r}")
         try:
             version = _VERSIONED.decode(data).metadata.resourceVersion
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

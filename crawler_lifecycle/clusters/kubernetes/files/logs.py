@@ -1,13 +1,12 @@
 """Logs of tasks in pods: the output of the crawler's container, as its node keeps it.
 
-Positions are bytes from the beginning of the log that the node still has. The API cannot begin at a byte, only at a
-second (``sinceTime``), and end after some bytes (``limitBytes``). So every reading requests the time of each line. Of
-each log one line is remembered, with its position and its time, and the next reading begins there. A process that
-remembers nothing reads from the beginning again. The node limits this: it returns the current file only (10 MiB, unless
-the cluster says otherwise).
+A position is a number of bytes from the beginning of the log file that the node still has. The API cannot begin at a
+byte, only at a second (``sinceTime``); it can end after some bytes (``limitBytes``). So every request asks for the time
+of each line. For each log we remember one line with its position and time, and the next request begins there. A process
+that remembers no line reads from the beginning again. The node returns only the current file (10 MiB by default).
 
-When that file was rotated, the remembered line is not the first of its second any more, or the place is beyond the end:
-reading goes on at the beginning of the new file, as the port promises.
+After a rotation of that file, the remembered line is not the first of its second, or the position is beyond the end.
+Then reading continues at the beginning of the new file, as the port promises.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef
 
-#: The most bytes that one reading requests from a node. Later bytes are not reached.
+#: The most bytes that one request asks of a node. Bytes after these cannot be read.
 ASK_MAX = 48 * 1024 * 1024
-#: Number of logs of which a line is remembered.
+#: The most logs for which a line is remembered.
 REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The position of a line that is the first of its second, and its full time. ``""``: the beginning of the log."""
+    """The position and time stamp of a line that is the first of its second. An empty stamp: the log's beginning."""
 
-    place: int = 0
+    position: int = 0
     stamp: bytes = b""
 
     @property
@@ -54,17 +53,17 @@ class _Line:
 
 @dataclass(slots=True)
 class _Piece:
-    """A piece of log without its stamps."""
+    """A piece of a log, without the time stamps."""
 
     data: bytes
     whole: bool
-    """True when it reaches the end of the log."""
+    """True when the piece reaches the end of the log."""
     lines: list[_Line] = field(default_factory=list)
-    """The lines that are the first of their second."""
+    """The first line of each second."""
 
 
 class PodLogs:
-    """Implements ``TaskLogs`` for the pods of one namespace; thread-safe."""
+    """The logs of the pods of one namespace. This class implements ``TaskLogs``, and is thread-safe."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -72,8 +71,11 @@ class PodLogs:
         self._lines: OrderedDict[str, _Line] = OrderedDict()
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
-        """At most ``limit`` bytes from ``after`` on, or the last ones. Raises ``ClusterUnavailable``."""
-        # The pod is read first: what is written between the two requests is then still read.
+        """Return at most ``limit`` bytes after the position ``after``; without it, the last bytes.
+
+        Raises ``ClusterUnavailable``.
+        """
+        # Read the pod first: if it has ended by then, the log that we read afterwards is complete.
         pod = self._pod(run, task)
         if pod is None:
             return None
@@ -82,8 +84,8 @@ class PodLogs:
             return LogPart(b"", 0, True) if over else None
         try:
             return self._part(pod, after, limit, over)
-        except (NotFound, Refused) as error:  # its node has no log of it (any more), or the pod disappeared meanwhile
-            if error.status == 403:  # we may not read it, which says nothing about its content
+        except (NotFound, Refused) as error:  # its node has no log (any more), or the pod disappeared meanwhile
+            if error.status == 403:  # we have no right to read it: the log may still exist
                 raise
             return LogPart(b"", 0, True) if over else None
 
@@ -95,29 +97,30 @@ class PodLogs:
     def _part(self, pod: Pod, after: int | None, limit: int, over: bool) -> LogPart:
         if after is None:
             piece = self._piece(pod, _Line(), ASK_MAX)
-            place = max(0, len(piece.data) - limit)
-            return self._answer(pod, _Line(), piece, place, limit, over)
+            position = max(0, len(piece.data) - limit)
+            return self._answer(pod, _Line(), piece, position, limit, over)
         begin = self._remembered(pod, after)
-        piece = self._piece(pod, begin, after - begin.place + limit)
+        piece = self._piece(pod, begin, after - begin.position + limit)
         if begin.stamp and (not piece.lines or piece.lines[0] != begin):
-            begin = _Line()  # rotated, or lost together with its node
+            begin = _Line()  # the log was rotated, or lost together with its node
             piece = self._piece(pod, begin, after + limit)
-        if after > begin.place + len(piece.data):
+        if after > begin.position + len(piece.data):
             begin, after = _Line(), 0
             piece = self._piece(pod, begin, limit)
         return self._answer(pod, begin, piece, after, limit, over)
 
-    def _answer(self, pod: Pod, begin: _Line, piece: _Piece, place: int, limit: int, over: bool) -> LogPart:
-        data = piece.data[place - begin.place : place - begin.place + limit]
-        end = place + len(data)
-        last = next((line for line in reversed(piece.lines) if line.place <= end), None)
+    def _answer(self, pod: Pod, begin: _Line, piece: _Piece, position: int, limit: int, over: bool) -> LogPart:
+        data = piece.data[position - begin.position : position - begin.position + limit]
+        end = position + len(data)
+        last = next((line for line in reversed(piece.lines) if line.position <= end), None)
         if last is not None:
             self._remember(pod, last)
-        return LogPart(data, end, over and piece.whole and end == begin.place + len(piece.data))
+        return LogPart(data, end, over and piece.whole and end == begin.position + len(piece.data))
 
     def _piece(self, pod: Pod, begin: _Line, wanted: int) -> _Piece:
-        """At least ``wanted`` bytes from a line on, if there are so many. The size of the time stamps is not known
-        before.
+        """Return at least ``wanted`` bytes from the line ``begin`` on, if the log has so many.
+
+        The API counts time stamps as bytes. Their total size is unknown before, so this may take several requests.
         """
         ask = min(2 * wanted + 4096, ASK_MAX)
         while True:
@@ -129,8 +132,8 @@ class PodLogs:
                 sinceTime=begin.second,
             )
             if is_no_log(raw):
-                raise NotFound("its node has no log of the container (any more)")
-            piece = _without_stamps(raw, begin.place, whole=len(raw) < ask)
+                raise NotFound("the node has no log of the container (any more)")
+            piece = _without_stamps(raw, begin.position, whole=len(raw) < ask)
             if piece.whole or len(piece.data) >= wanted or ask >= ASK_MAX:
                 return piece
             ask = min(ask * 4, ASK_MAX)
@@ -138,7 +141,7 @@ class PodLogs:
     def _remembered(self, pod: Pod, after: int) -> _Line:
         with self._lock:
             line = self._lines.get(pod.metadata.uid)
-        return line if line is not None and line.place <= after else _Line()
+        return line if line is not None and line.position <= after else _Line()
 
     def _remember(self, pod: Pod, line: _Line) -> None:
         with self._lock:
@@ -148,16 +151,16 @@ class PodLogs:
                 self._lines.popitem(last=False)
 
 
-def _without_stamps(raw: bytes, place: int, *, whole: bool) -> _Piece:
-    """Every line begins with its time and a space. The last one may be cut, also within its time."""
+def _without_stamps(raw: bytes, position: int, *, whole: bool) -> _Piece:
+    """Return the lines without the time and space at their beginning. The last line may be cut, even in its time."""
     parts, lines, second = [], [], b""
-    for line in io.BytesIO(raw):  # because it splits at line feeds only
+    for line in io.BytesIO(raw):  # it splits at line feeds only, unlike ``splitlines``
         stamp, space, text = line.partition(b" ")
         if not space:
-            break  # cut within its time
+            break  # the answer ends inside the time
         if stamp[:19] != second:
             second = stamp[:19]
-            lines.append(_Line(place, stamp))
+            lines.append(_Line(position, stamp))
         parts.append(text)
-        place += len(text)
+        position += len(text)
     return _Piece(b"".join(parts), whole, lines)

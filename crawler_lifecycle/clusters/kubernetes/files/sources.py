@@ -24,9 +24,9 @@ NOWHERE = (
 
 
 def task_files(claim: str | None, volume_path: Path | None, bundles: TaskBundles | None) -> TaskFiles:
-    """Object storage where it is set, else the volume; without either, sources that say so.
+    """Return the source of files: object storage if it is set, else the volume, else one that reports no files.
 
-    Raises ``InvalidRequest`` for a claim without its mount path on our side.
+    Raises ``InvalidRequest`` for a claim without the path where our processes mount it.
     """
     if bundles is not None:
         return BundleFiles(bundles)
@@ -34,20 +34,20 @@ def task_files(claim: str | None, volume_path: Path | None, bundles: TaskBundles
         return NoFiles()
     if volume_path is None:
         raise InvalidRequest(
-            f"LIFECYCLE_CLUSTER__VOLUME_PATH: missing for the claim {claim!r}; set it to where that volume is mounted "
-            "for the workers, or set LIFECYCLE_CLUSTER__FILES_URL instead"
+            f"LIFECYCLE_CLUSTER__VOLUME_PATH: missing for the claim {claim!r}; set it to the path where the workers "
+            "mount that volume, or set LIFECYCLE_CLUSTER__FILES_URL instead"
         )
     return VolumeFiles(volume_path)
 
 
 class VolumeFiles:
-    """Folders of a shared volume, one for each task and attempt, which the kubelet makes when a pod starts."""
+    """Folders of a shared volume, one for each task and attempt. The kubelet creates them when a pod starts."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """The existing folders. A task whose crawler never began has none. Raises ``ClusterUnavailable``."""
+        """Return the existing folders; a task whose pod never started has none. Raises ``ClusterUnavailable``."""
         found = []
         for task in tasks:
             folder = self._root / files_path(run, task.index, task.attempt)
@@ -58,18 +58,18 @@ class VolumeFiles:
             except OSError as error:
                 raise unreadable(self._root, error) from error
             found.append(FileSource(files_prefix(task.index, task.attempt), folder, root=self._root))
-        check_mounted(self._root)  # only now: what went with the volume, at whatever moment, is not missing
+        check_mounted(self._root)  # last, because an unmounted volume seems to have no folders
         return found
 
 
 class BundleFiles:
-    """The files that tasks uploaded; they are read only when an archive is written."""
+    """Files that tasks uploaded to object storage. They are read only when an archive is written."""
 
     def __init__(self, bundles: TaskBundles) -> None:
         self._bundles = bundles
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """A bundle for each task that was deployed."""
+        """Return one bundle for each task that was deployed."""
         read = self._bundles.read
         return [
             FileSource(files_prefix(one.index, one.attempt), bundle=partial(read, run, one.index, one.attempt))
@@ -79,9 +79,9 @@ class BundleFiles:
 
 
 class NoFiles:
-    """Files end with their pods."""
+    """The source for a cluster that keeps no files: they are lost with their pods."""
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """Report for each task that it has no files, and why."""
+        """Return for each deployed task a source without files, which contains the reason."""
         deployed = [task for task in tasks if task.uid is not None]
         return [FileSource(files_prefix(task.index, task.attempt), missing=NOWHERE) for task in deployed]

@@ -1,1 +1,1 @@
-"""Jobs: making them, deleting them, and removing our finalizer from their pods."""
+"""Creation and deletion of Jobs, and the removal of our finalizer from their pods."""

@@ -1,4 +1,4 @@
-"""The crawler's container: its environment (the process contract, docs/crawlers.md), limits and requests."""
+"""The crawler's container: its environment (the process contract in docs/crawlers.md), limits and requests."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ STATS_FILE = f"{layout.TMP_MOUNT}/crawl-stats.json"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The values that one task gets beside the contract."""
+    """The variables that one task gets in addition to the contract."""
 
     public: Mapping[str, str]
     secret: str
-    """The task's own Secret …"""
+    """The name of the task's own Secret."""
     secret_names: Sequence[str]
-    """… and the variables that are derived from it."""
+    """The variables whose values come from this Secret."""
 
 
 def variables(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, given: Given, end_grace_s: int
 ) -> list[dict[str, object]]:
-    """Every variable once, as the API spells them. Of two of one name the contract's counts, then the task's own.
+    """Return the variables of the container in the form of the API, each name once.
 
-    Raises ``InvalidRequest``.
+    The order of precedence is: the contract, the task's own variables, the catalogue. Raises ``InvalidRequest``.
     """
-    # The home folder of the image is read-only, and belongs to another user.
+    # The image's home folder is read-only and belongs to another user.
     plain = {"HOME": layout.TMP_MOUNT, **crawler.env}
     fixed = {**given.public, **contract(deployment, crawler, task, end_grace_s)}
     found: dict[str, dict[str, object]] = {name: {"value": escaped(value)} for name, value in plain.items()}
@@ -56,7 +56,7 @@ def variables(
 def contract(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, end_grace_s: int
 ) -> Mapping[str, str]:
-    """The variables of the process contract (docs/crawlers.md). Raises ``InvalidRequest`` for wrong arguments."""
+    """Return the variables of the process contract (docs/crawlers.md). Raises ``InvalidRequest`` for bad arguments."""
     run_timeout_s = deployment.limits.run_timeout_s
     found = contract_of(deployment, crawler, task) | {
         "CRAWL_FILES_DIR": layout.FILES_MOUNT,
@@ -65,10 +65,10 @@ def contract(
         "CRAWL_SUMMARY_FILE": layout.SUMMARY_FILE,
     }
     if crawler.kubernetes.runner:
-        # The kubelet kills runner and crawler together, so the runner itself keeps the crawler's grace.
+        # The kubelet kills the runner and the crawler together. So the runner must end the crawler earlier.
         found["CRAWL_END_GRACE_S"] = str(end_grace_s)
         if run_timeout_s is not None:
-            # The start time is not known yet: the runner computes CRAWL_DEADLINE from it.
+            # The start time is not known yet. The runner computes CRAWL_DEADLINE when it starts.
             found["CRAWL_RUN_TIMEOUT_S"] = f"{run_timeout_s:.15g}"
     memory = memory_limit(deployment, crawler)
     if memory is not None:
@@ -77,7 +77,7 @@ def contract(
 
 
 def escaped(text: str) -> str:
-    """``$(NAME)`` in a command or a value would be replaced by the kubelet; ``$$`` there means ``$``."""
+    """Return the text with each ``$`` doubled, because the kubelet replaces ``$(NAME)`` and reads ``$$`` as ``$``."""
     return text.replace("$", "$$")
 
 
@@ -85,8 +85,8 @@ def _reference(name: str, text: str) -> dict[str, str]:
     found = secret_reference(text)
     if found is None:
         raise InvalidRequest(
-            f"secrets.{name!r:.80}: {text!r:.80} cannot be resolved here; on Kubernetes a secret is 'secret:NAME/KEY', "
-            "a key of a Secret in the namespace of crawls"
+            f"secrets.{name!r:.80}: {text!r:.80} cannot be resolved here; on Kubernetes give 'secret:NAME/KEY', "
+            "a key of a Secret in the namespace of the crawls"
         )
     return {"name": found[0], "key": found[1]}
 
@@ -94,49 +94,50 @@ def _reference(name: str, text: str) -> dict[str, str]:
 def _check(name: str, value: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"env.{name!r:.80}: no name of a variable on Kubernetes; give letters, digits, '_', '-' and '.', and "
-            "begin with none of the digits"
+            f"env.{name!r:.80}: Kubernetes does not allow this name; use letters, digits, '_', '-' and '.', and do not "
+            "begin with a digit"
         )
     if "\0" in value:
-        raise InvalidRequest(f"env.{name!r:.80}: holds a NUL character, which no process can receive; remove it")
+        raise InvalidRequest(f"env.{name!r:.80}: the value contains a NUL character; remove it")
 
 
-#: Reserved when neither the request nor the catalogue says anything.
+#: The requests of a container when neither the request nor the catalogue sets them.
 CPU_REQUEST, MEMORY_REQUEST = "50m", "128Mi"
-#: A crawler waits for answers most of its time: a quarter of its processor limit is reserved, and so many thousandths.
+#: The reserved share of the processor limit, and the least reservation in thousandths of a processor. A share is
+#: enough, because a crawler mostly waits for answers.
 CPU_SHARE, CPU_LEAST = 0.25, 10
-#: Below this no container starts.
+#: The smallest memory limit in bytes with which a container can start.
 MEMORY_LEAST = 4 * 2**20
-#: Capacity for the container's log beside the pod's own folders.
+#: Bytes of disk reserved for the container's log, in addition to the pod's own folders.
 LOGS = 256 * 2**20
 _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?")
 
 
 def limits_of(deployment: Deployment, crawler: CrawlerDefinition) -> Resources:
-    """Return the limits of the task: the request's over the catalogue's.
+    """Return the limits of the task: those of the request, else those of the catalogue.
 
-    A crawler without a memory limit gets its reservation as the limit: otherwise the namespace's ``LimitRange`` would
-    set one, and a pod that reserves more than its limit is refused.
+    Without a memory limit, the reservation becomes the limit. Otherwise the namespace's ``LimitRange`` could set a
+    lower limit, and the cluster refuses a pod that reserves more than its limit.
     """
     return deployment.resources.over(crawler.resources).over(Resources(memory=crawler.kubernetes.requests.memory))
 
 
 def memory_limit(deployment: Deployment, crawler: CrawlerDefinition) -> int | None:
-    """Bytes. Raises ``InvalidRequest`` for a limit that no container can have."""
+    """Return the memory limit in bytes. Raises ``InvalidRequest`` for a limit that is too small for a container."""
     text = limits_of(deployment, crawler).memory
     size = parse_memory(text)
     if size is not None and size < MEMORY_LEAST:
-        said = deployment.resources.over(crawler.resources).memory is not None
-        key = "resources.memory" if said else "kubernetes.requests.memory"
+        given = deployment.resources.over(crawler.resources).memory is not None
+        key = "resources.memory" if given else "kubernetes.requests.memory"
         raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give at least 4Mi")
     return size
 
 
 def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: bool) -> dict[str, object]:
-    """Limits and requests of the container; ``shared``: files and state lie on a volume that is not the node's.
+    """Return the limits and requests of the container. ``shared``: files and state are on a volume outside the node.
 
-    Both are always set, because a limit without a request becomes the request, and crawlers would fill an idle node.
-    Memory is reserved in full: it cannot be taken back, and a node without free memory evicts pods.
+    Requests are always set: otherwise Kubernetes uses the limits as requests, and few crawlers fit on an idle node.
+    Memory is reserved in full, because a node cannot take it back, and evicts pods when it has no free memory.
     """
     asked, wished = limits_of(deployment, crawler), crawler.kubernetes.requests
     cpu, memory = _milli(asked.cpu), memory_limit(deployment, crawler)
@@ -155,12 +156,12 @@ def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: 
 
 
 def scratch_of(crawler: CrawlerDefinition) -> str:
-    """The size limit of each of the pod's own folders."""
+    """Return the size limit of each of the pod's own folders."""
     return _memory_text(crawler.kubernetes.scratch)
 
 
 def _milli(text: str | None) -> int | None:
-    """Thousandths of a processor, rounded up as Kubernetes rounds."""
+    """Return thousandths of a processor, rounded up as Kubernetes does."""
     value = parse_cpu(text)
     return None if value is None else max(1, math.ceil(value * 1000 - 1e-6))
 
@@ -170,5 +171,5 @@ def _processors(milli: int) -> str:
 
 
 def _memory_text(text: str) -> str:
-    """Unchanged where Kubernetes reads it the same way, because people see this limit; else in bytes."""
+    """Return the size for Kubernetes: the same text if it is valid there, because people see it; else bytes."""
     return text if _QUANTITY.fullmatch(text) else str(parse_memory(text))

@@ -1,10 +1,10 @@
-"""Deletion of Jobs and pods to stop and kill tasks: by uid, and each may be repeated.
+"""Deletion of Jobs and pods, to stop and kill tasks. Each deletion names the uid, and may be repeated.
 
-A Job is deleted in the foreground: it makes no new pods, its pods get one SIGTERM and their own grace, and it
-disappears after its last pod. An ended Job is left alone, so that a late stop changes nothing.
+A Job is deleted in the foreground: it creates no new pods, its pods get one SIGTERM and their own grace, and it
+disappears after its last pod. An ended Job is not deleted, so that a late stop changes nothing.
 
-The API accepts a shorter grace at any time. The kubelet (1.36: ``SyncTerminatingPod``, kubernetes issue 113606) ignores
-it once it has begun to end a pod: it waits for the whole first grace.
+The API accepts a shorter grace at any time. But a kubelet that has begun to end a pod ignores it, and waits for the
+whole first grace (Kubernetes 1.36: ``SyncTerminatingPod``, kubernetes issue 113606).
 """
 
 from __future__ import annotations
@@ -23,30 +23,27 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 logger = logging.getLogger(__name__)
 
-#: Grace of a killed pod in seconds. Not 0: that would remove the record without the node's word that it has ended.
+#: Grace of a killed pod in seconds. With 0 the API server removes the pod before its node confirms the end.
 KILL_GRACE_S = 1
 
 
 class Deletion:
-    """Asks tasks to end.
+    """Requests that end tasks.
 
-    A missing task is no error. Every method raises ``ApiError``, and ``ClusterUnavailable`` for a task that may live in
-    another namespace.
+    A missing task is not an error. Every method raises ``ApiError``, and ``ClusterUnavailable`` for a missing task that
+    may execute in another namespace.
     """
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def stop(self, run: RunRef, task: TaskRef) -> None:
-        """Delete the Job in the foreground: no new pods, one SIGTERM, and it is gone after its last pod.
-
-        A Job that is already being deleted gets no second request.
-        """
+        """Delete the Job in the foreground, unless it is already being deleted or has ended."""
         job = self._job(run, task)
         if job is not None:
             self._delete_job(job)
             return
-        # The Job was deleted so that its pods stayed behind: they are the task now.
+        # The Job may have been deleted without its pods. Then the remaining pods are the task.
         pods = self._pods(task.uid)
         self._check_place(task, pods)
         for pod in pods:
@@ -54,16 +51,14 @@ class Deletion:
                 self._delete_pod(pod)
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """Delete its pods with a grace of a second.
+        """Delete the task's pods with a grace of one second, then its Job, and then pods that it created meanwhile.
 
-        Later looks find the result. A node that has begun a longer grace, after a plain stop, finishes that one first;
-        our runner learns from the gateway about the force and shortens it. A pod's record is never removed by force: on
-        a node that does not answer, the crawler may still execute.
+        Later looks find the result. After a plain stop, a node may have begun a longer grace, and it finishes that
+        first. Our runner asks the gateway about a forced stop, and then ends the crawler earlier. A pod's record is
+        never removed by force, because the crawler may still execute on a node that does not answer.
 
-        Its pods before its Job: a kubelet keeps the grace that it began with, and that of a pod whose Job is deleted
-        is the long one. Then the Job, and any pod that it made meanwhile.
-
-        No second pod comes for one that is killed first: ours have no retries (``backoffLimit`` 0).
+        The pods come first: if the Job were first, its deletion would begin the long grace, which the kubelet keeps.
+        The Job creates no second pod for a killed one, because it has no retries (``backoffLimit`` 0).
         """
         job = self._job(run, task)
         uid = job.metadata.uid if job is not None else task.uid
@@ -75,7 +70,7 @@ class Deletion:
             self._kill_pods(uid, {pod.metadata.uid for pod in pods})
 
     def _kill_pods(self, uid: str | None, known: Collection[str] = ()) -> list[Pod]:
-        """Shorten the grace of a Job's pods that have not ended and are not ``known``. Returns all pods of the Job."""
+        """Kill the Job's pods that have not ended and are not ``known``. Return all pods of the Job."""
         pods = self._pods(uid)
         for pod in pods:
             if pod.metadata.uid not in known and not ended(pod):
@@ -83,25 +78,24 @@ class Deletion:
         return pods
 
     def _check_place(self, task: TaskRef, pods: Sequence[Pod]) -> None:
-        """Check that a missing task does not live elsewhere, where this stop would be lost. Raises the errors of a
-        look.
+        """Check that a missing task is not in another namespace, where this stop has no effect.
+
+        Raises the errors of ``gone_for_good``.
         """
         if not pods:
             CurrentNamespace(self._api).gone_for_good([task.place])
 
     def _job(self, run: RunRef, task: TaskRef) -> Job | None:
-        """The task's own Job; ``None`` when it is gone, or the name belongs to another object."""
+        """Return the task's own Job; ``None`` when it is gone, or when the name belongs to another Job."""
         job = find_job(self._api, name_of(run.run_id, task))
         if job is not None and not is_of(run, task, job.metadata.uid, job.metadata):
             meant = task.uid or f"that of task {task.task_id}"
-            logger.warning("left alone: Job %s is %s, meant was %s", job.metadata.name, job.metadata.uid, meant)
+            logger.warning("not deleted: the Job %s has the uid %s, not %s", job.metadata.name, job.metadata.uid, meant)
             return None
         return job
 
     def _delete_job(self, job: Job) -> bool:
-        """Delete the Job if it can make pods. Returns whether it could: it had neither ended nor was it being
-        deleted.
-        """
+        """Delete the Job if it has not ended and is not being deleted. Return whether this was so."""
         if job.metadata.deletion_timestamp is not None or job_is_over(job):
             return False
         self._delete(self._api.jobs_path(job.metadata.name), job, propagationPolicy="Foreground")
@@ -118,5 +112,5 @@ class Deletion:
             self._api.delete(path, {"preconditions": {"uid": one.metadata.uid}, **options})
         except NotFound:
             return
-        except Conflict as error:  # the intended object is gone, and another one has its name
-            logger.warning("left alone: %s", error)
+        except Conflict as error:  # our object is gone, and another one has its name
+            logger.warning("not deleted: %s", error)

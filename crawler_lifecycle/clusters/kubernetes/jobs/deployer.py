@@ -1,4 +1,4 @@
-"""Creates the Jobs of tasks, each at most once, also with concurrent calls and lost answers (docs/kubernetes.md)."""
+"""Creation of the tasks' Jobs, each at most once, even with concurrent calls and lost answers (docs/kubernetes.md)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .manifest import identity_of, job_for, secret_for, spec_hash
 
 logger = logging.getLogger(__name__)
 
-#: Parallel calls to the API, for pages of tasks. A page of 500 has 25 s.
+#: The most parallel calls to the API for pages of tasks. A page of 500 must be done within 25 s.
 THREADS = 16
-#: Tries of one call in which the name is taken and free again, or an answer is lost.
+#: The most tries of one creation, when the name is in use and then free again, or when an answer is lost.
 TRIES = 3
-#: Number of failed tasks after which the rest of a page is not begun; their errors may concern these tasks only.
+#: Failed tasks after which no more tasks of a page are begun, even if each error concerned only one task.
 PATIENCE = 8
-#: The variables of the task's environment that are no secrets.
+#: The variables of the task's environment that are not secret.
 PUBLIC = frozenset({"CRAWL_GATEWAY_URL", "CRAWL_UPLOAD_URL"})
 
 _DENIED = re.compile(r"denied (the )?request")
@@ -42,7 +42,7 @@ _DENIED = re.compile(r"denied (the )?request")
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    """The fields that distinguish a task's Job from any other Job of its name, whatever the catalogue now says."""
+    """The fields that identify a task's Job among all Jobs that ever had its name."""
 
     run: RunRef
     name: str
@@ -51,7 +51,7 @@ class _Ours:
 
 
 class _Answered(Exception):
-    """The server's answer is the answer for this task."""
+    """The final answer for one task: ``refused`` or ``deferred``, with the reason."""
 
     def __init__(self, state: str, reason: str) -> None:
         super().__init__(reason)
@@ -59,10 +59,10 @@ class _Answered(Exception):
 
 
 class KubernetesDeployer:
-    """Puts tasks onto a cluster as Jobs of one namespace. Implements ``Deployer``; thread-safe.
+    """A deployer of tasks as Jobs of one namespace. This class implements ``Deployer``, and is thread-safe.
 
-    ``task_environment`` returns variables that only one task may know: they go into a Secret of the task and never into
-    its Job, which many more people may read.
+    ``task_environment`` returns variables that only one task may know. The secret ones go into a Secret of the task,
+    never into its Job, because more people can read Jobs.
     """
 
     kind = "kubernetes"
@@ -82,26 +82,25 @@ class KubernetesDeployer:
         self._pool = ThreadPoolExecutor(THREADS, "deployer")
 
     def close(self) -> None:
-        """Begin no further task; the client belongs to the caller."""
+        """Begin no further task. The API client stays open, because it belongs to the caller."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
-        """One answer for each task.
+        """Create the tasks' Jobs, and return one answer for each task.
 
-        An existing task is found, whoever created it. Raises ``ClusterUnavailable`` when the cluster did not answer for
-        some task or refused us, and ``DeploymentExpired``. The other tasks may exist by then: the next call finds them.
-        ``ClusterUnavailable`` also when the caller would look for them in another namespace than ours; then nothing is
-        created.
+        An existing Job is found, whichever call created it. Raises ``ClusterUnavailable`` when the cluster did not
+        answer for a task, refused us, or when the caller reads another namespace than ours (then nothing is created).
+        Raises ``DeploymentExpired``. After an error some tasks may exist, and the next call finds them.
         """
         if deployment.place is not None:
             namespace_identity.require_same(self._api, deployment.place)
         if len(deployment.tasks) == 1:
-            # Not behind the pages of other runs.
+            # A single task does not wait for the pages of other runs.
             return [self._deploy(deployment, crawler, deployment.tasks[0])]
         known, errors = self._known(deployment), list[LifecycleError]()
 
         def work(task: QueuedTask) -> Deployed | None:
-            """Deploy one task; ``None`` when it failed, or was not begun because a further call is pointless."""
+            """Deploy one task. Return ``None`` when it failed, or when earlier errors make another call pointless."""
             if len(errors) >= PATIENCE or not all(map(_of_one_task, errors)):
                 return None
             try:
@@ -112,15 +111,15 @@ class KubernetesDeployer:
 
         found = [future.result() for future in [self._pool.submit(work, task) for task in deployment.tasks]]
         answers = [answer for answer in found if answer is not None]
-        if errors:  # an outage before an expiry
-            logger.warning("of %d tasks %d were answered for: %s", len(found), len(answers), errors[0])
+        if errors:  # report an outage rather than an expiry
+            logger.warning("%d of %d tasks have an answer; the first error is: %s", len(answers), len(found), errors[0])
             raise next((error for error in errors if isinstance(error, ClusterUnavailable)), errors[0])
         return answers
 
     def _known(self, deployment: Deployment) -> dict[str, Job]:
-        """The existing Jobs of these tasks, by index: finding them by name would take two calls for each.
+        """Return the existing Jobs of these tasks by index, in one list. By name each would take two calls.
 
-        Empty where we have no right to list: then they are found by name. Raises ``ApiError``.
+        Return none if we have no right to list; then each Job is found by name. Raises ``ApiError``.
         """
         indexes = ",".join(str(task.index) for task in deployment.tasks)
         selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT}={deployment.attempt}"
@@ -159,7 +158,7 @@ class KubernetesDeployer:
     # --- the Job
 
     def _job(self, ours: _Ours, wanted: Callable[[], Mapping[str, Any]], expires_at: datetime) -> tuple[Job, str]:
-        """The Job of this name, and whether it is new.
+        """Create or find the Job, and return it with its state: ``created`` or ``existing``.
 
         Raises ``_Answered``, ``DeploymentExpired`` and ``ClusterUnavailable``.
         """
@@ -176,23 +175,24 @@ class KubernetesDeployer:
             try:
                 if (elsewhere := given_away(self._api, body)) is not None:
                     return self._found(ours, unanswered or _Answered("refused", elsewhere)), "existing"
-                # The server gives up when the time for creation is over: from then on a stop takes the Job's absence as
-                # proof.
+                # The server gives up when the time for the creation is over. After this time, a stop takes the absence
+                # of the Job as proof that it will never exist.
                 answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
                 return decode(Job, answer), "created"
             except TooLate:
                 expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
                 return self._found(ours, expired), "existing"
             except Refused as error:
-                # The server refuses before it checks the name. An earlier try may have created the Job, which may even
-                # be the one that uses up the quota. While that try is unanswered, the Job may appear after this look.
+                # The server refuses before it checks the name. An earlier try may have created the Job, and this Job
+                # may even be what uses up the quota. If that try has no answer yet, the Job may still appear later.
                 answered = self._refused(error)
                 return self._found(ours, unanswered or answered), "existing"
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
             except ApiError as error:
-                # It is unknown whether it was created. The name makes a second try harmless; reading first is cheaper.
+                # We do not know whether the Job was created. A second try is harmless, because the name is the same,
+                # but a read by name is cheaper.
                 if not error.effect_unknown:
                     raise
                 unanswered = error
@@ -200,10 +200,10 @@ class KubernetesDeployer:
             if found is not None:
                 self._check_ours(found, ours)
                 return found, "existing"
-        raise unanswered or ClusterUnavailable(f"the Job {ours.name} comes and goes")
+        raise unanswered or ClusterUnavailable(f"the name of the Job {ours.name} is in use and then free, repeatedly")
 
     def _found(self, ours: _Ours, otherwise: Exception) -> Job:
-        """The Job that an earlier try created, perhaps in another replica. Raises ``otherwise`` if there is none."""
+        """Return the Job that an earlier try created, perhaps in another replica. Raises ``otherwise`` without one."""
         found = find_job(self._api, ours.name)
         if found is None:
             raise otherwise
@@ -213,9 +213,9 @@ class KubernetesDeployer:
     def _check_ours(self, found: Job, ours: _Ours) -> None:
         """Raise ``_Answered`` for a Job that does not belong to this deployment.
 
-        The hash covers run, task and request, so a Job with manually edited labels is still ours. So is a Job that
-        somebody deletes: its pod may execute for its whole grace, and later looks judge its end. Waiting for its end
-        would deploy the same attempt twice.
+        The hash covers run, task and request, so a Job is still ours after a manual edit of its labels. A Job that is
+        being deleted is ours too: its pod may execute for its whole grace, and later looks judge its end. If we waited
+        for its end, the same attempt would be deployed twice.
         """
         meta = found.metadata
         same, settled = meta.annotations.get(labels.SPEC_HASH) == ours.spec_hash, labels.SETTLED in meta.labels
@@ -223,7 +223,7 @@ class KubernetesDeployer:
             return
         managed = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER
         if managed and not ours.run.owns(run_uid := run_uid_of(meta)):
-            # It may be removed, or taken over by its own run; until then this name is not free.
+            # Another run owns this Job. The name is free only after the Job is removed.
             raise _Answered("deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid))
         differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
         if not same:
@@ -231,14 +231,14 @@ class KubernetesDeployer:
         if meta.deletion_timestamp is not None and (settled or differs):
             raise _Answered(
                 "deferred",
-                f"a former Job {meta.name} is still being deleted, and this one is created after it; if its pod is held"
-                " by our finalizer, an administrator frees it with: crawlctl cluster release",
+                f"a former Job {meta.name} is still being deleted, and this one is created after it; if our finalizer "
+                "keeps its pod, an administrator removes the finalizer with: crawlctl cluster release",
             )
         if settled:
             raise _Answered(
                 "refused",
-                f"a Job {meta.name} exists already, and its end was recorded: it is of another database that counted "
-                "its runs in this namespace; delete its Jobs, or use another namespace",
+                f"a Job {meta.name} exists already, and its end was recorded: it belongs to another database that uses "
+                "this namespace; delete its Jobs, or use another namespace",
             )
         raise _Answered(
             "refused",
@@ -247,7 +247,7 @@ class KubernetesDeployer:
         )
 
     def _refused(self, error: Refused) -> _Answered:
-        """Return the task's answer for a refusal. Raises the error where the refusal is not about the task."""
+        """Return the task's answer for a refusal. Raises the error if the refusal does not concern this task."""
         words = error.words
         if error.status == 403:
             if "exceeded quota" in words:
@@ -255,7 +255,7 @@ class KubernetesDeployer:
             if "NamespaceTerminating" in error.causes or "is being terminated" in words:
                 return _Answered("deferred", f"the namespace {self._api.namespace} is being deleted: {words}")
         if error.status in (413, 422) or (error.status in (400, 403) and _DENIED.search(words)):
-            return _Answered("refused", f"the cluster does not take this Job: {words}")
+            return _Answered("refused", f"the cluster does not accept this Job: {words}")
         if error.status == 400 and error.reason == "BadRequest":
             return _Answered("refused", f"the cluster does not understand this Job: {words}")
         raise error
@@ -263,11 +263,11 @@ class KubernetesDeployer:
     # --- the Secret
 
     def _give(self, name: str, uid: str, values: Mapping[str, str], *, new: bool) -> None:
-        """Create the task's Secret, unless it exists; the container does not start without it.
+        """Create the task's Secret, unless it exists. The container does not start without it.
 
-        Only the right to create Secrets is needed: an existing one is not read, because only tries of this Job create
-        one of its name. But beside a ``new`` Job it may be the Secret of a former Job, which the garbage collector will
-        remove. Raises ``ApiError``.
+        An existing Secret is not read, so we need only the right to create Secrets: only tries of this Job create a
+        Secret of its name. But with a ``new`` Job, an existing Secret may belong to a former Job, and the garbage
+        collector will remove it. Then raise ``Conflict``, so that the call is repeated. Raises ``ApiError``.
         """
         path = self._api.path("secrets")
         try:
@@ -275,16 +275,16 @@ class KubernetesDeployer:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            if new:  # another try of this Job may have been quicker: that costs one more try
-                text = f"the Job {name} is new, and its Secret is there: of a former Job that is still being removed"
+            if new:  # another try of this Job may also have created it: then this costs only one more try
+                text = f"the Job {name} is new, but a Secret of its name exists, perhaps of a former Job; try again"
                 raise Conflict(text, status=error.status, reason=error.reason, words=error.words) from error
 
 
 def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
-    """Return why the Job must not be created, and the cure: its queue would give it to a controller elsewhere.
+    """Return the reason and the cure if the Job's queue would give it to another controller; else ``None``.
 
-    The server answers this by a dry run. ``None`` for a Job without a queue, and where the server would refuse it
-    anyway. Raises ``ApiError``.
+    A dry run on the server shows this. Also ``None`` for a Job without a queue, or one that the server refuses. Raises
+    ``ApiError``.
     """
     if (queue := job["metadata"]["labels"].get(labels.QUEUE)) is None:
         return None
@@ -295,17 +295,17 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
     if other is None:
         return None
     return (
-        f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where nobody here can "
-        "follow them; give the crawler a queue without MultiKueue (kubernetes.queue)"
+        f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where we cannot follow "
+        "them; give the crawler a queue without MultiKueue (kubernetes.queue)"
     )
 
 
 def _started(job: Job) -> bool:
-    """Return whether its container runs or ran, which is impossible without its Secret."""
+    """Return whether the Job's container runs or ran; then its Secret exists."""
     status = job.status
     return bool(status.ready or status.succeeded or status.failed)
 
 
 def _of_one_task(error: LifecycleError) -> bool:
-    """Return whether other tasks may succeed although this one failed; silence and refusals concern all of them."""
+    """Return whether the error concerns only one task. A missing answer or a refusal concerns all tasks."""
     return isinstance(error, Conflict) or (type(error) is ApiError and (error.status or 0) >= 500)

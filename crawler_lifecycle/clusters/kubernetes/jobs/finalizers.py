@@ -1,19 +1,19 @@
-"""Finalizers: which ended pods carry ours, and removing it once their end is on record.
+"""Our finalizer on ended pods, and its removal after the end was recorded.
 
-Two changes for each task: its Job is marked as settled, then each of its pods is marked and freed in one patch. Settled
-objects do not match the selector of the looks any more. With this order, work that a crash interrupted is still found
-by its pod.
+Each task needs two changes: its Job is marked as settled, and then each of its pods is marked and loses the finalizer
+in one patch. Looks do not select settled objects. With this order, a crash between the two leaves a pod with our
+finalizer, so the work is found again.
 
-The crawler's end is the task's, whatever else is left of it, and what is left has to end as well:
+The task ends with its crawler, even if other parts of the task still exist. They have to end too:
 
-- a container beside the crawler, which nobody told that the crawler has ended: the same patch sets the pod a deadline
-  that is over, so that its node ends it. The record and the log stay, and the Job ends with the pod;
-- a Job that was suspended under its pod: whoever resumes it (a queue does) would start a second pod, and it would never
-  be over. It is taken out of its queue, made a Job for no pods, and given a deadline as well;
-- a pod that a suspension took back before it had a node: nothing ran, and its Job, which goes on, waits for it to go.
+- A container next to the crawler does not know that the crawler has ended. The same patch gives the pod a deadline that
+  has passed, so its node ends the pod. The record and the log stay, and the Job ends with the pod.
+- A Job may have been suspended while its pod ran. A queue may resume it; then the Job would start a second pod, and
+  never end. So we remove it from its queue, set its number of pods to 0, and give it a deadline.
+- A suspension may have deleted a pod before the pod had a node. Nothing ran, and the Job waits until the pod is gone.
 
-``list_held`` is for an administrator, when our services will not remove it any more: they are gone, the namespace shall
-go, or their right to patch pods went first.
+``list_held`` is for an administrator, when our services cannot remove the finalizer: they no longer run, the namespace
+is being deleted, or they lost the right to patch pods.
 """
 
 from __future__ import annotations
@@ -56,55 +56,57 @@ from crawler_lifecycle.ports.runs import TaskRef
 logger = logging.getLogger(__name__)
 
 THREADS = 4
-#: Seconds that containers beside a crawler have to end by themselves.
+#: The time in which containers next to an ended crawler can end by themselves.
 BESIDE = timedelta(seconds=60)
-#: Seconds between two lists of our running pods, and between two lists of pods without our label; at least so many
-#: times the duration of such a list.
+#: Seconds between two lists of our running pods, and between two lists of pods without our label. A pause is at least
+#: ``SHARE`` times as long as the list took.
 RUNNING_S, STRAYS_S, SHARE = 30.0, 300.0, 20.0
 
 
 class Finalizers:
-    """The evidence that pods are kept for. Implements ``EvidenceKeeper``; every method raises ``ApiError``."""
+    """The pods that our finalizer keeps as evidence.
+
+    This class implements ``EvidenceKeeper``. Every method raises ``ApiError``.
+    """
 
     def __init__(self, api: Api, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._api = api
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")
-        self._outlived = _Seldom(RUNNING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Running")))
+        self._running = _Seldom(RUNNING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Running")))
         self._strays = _Seldom(STRAYS_S, self._list_strays)
 
     def kept(self) -> list[KeptEnd]:
-        """Tasks whose crawler has ended and whose pod still has our finalizer, in order.
+        """Return the tasks whose crawler has ended and whose pod still has our finalizer, in order.
 
-        Each call lists pods that do not run; some calls also list running pods, and few calls list pods without our
-        label, which anybody can remove. Pods that a suspension took back are released at once, because they are no end.
+        Each call lists the pods that do not run. Some calls also list running pods, and a few list pods without our
+        label, because a manual edit can remove it. A pod that a suspension deleted is not an end: it is released at
+        once.
         """
         found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running"))
-        return sorted([*found, *self._outlived.ends(), *self._strays.ends()], key=lambda end: end.key)
+        return sorted([*found, *self._running.ends(), *self._strays.ends()], key=lambda end: end.key)
 
     def _list_strays(self) -> list[KeptEnd]:
-        """List by our finalizer pods that lost our label by a manual edit. If this list fails, the other lists still
-        count.
-        """
+        """List the pods with our finalizer but without our label. If this fails, the other lists still count."""
         try:
             return self._over(_held(self._api, f"{labels.MANAGED_BY}!={labels.MANAGER}"))
         except ApiError as error:
-            logger.info("pods that lost our label are not looked for: %s", error)
+            logger.info("pods without our label cannot be listed: %s", error)
             return []
 
     def _over(self, pods: Sequence[Pod]) -> list[KeptEnd]:
-        """The ends among these pods that we keep, after the time for the containers beside their crawler."""
+        """Return the ends among these pods, once the other containers have ended or had ``BESIDE`` to end."""
         before, found = self._clock() - BESIDE, []
         for pod in pods:
             if _ours_or_none(pod) is None or not ended(pod):
                 continue
             waits = pod.status.phase == "Running" and (ended_at(pod) or before) > before
-            if not waits and not (deleted_before_scheduling(pod) and self._went_back(pod)):
+            if not waits and not (deleted_before_scheduling(pod) and self._release_suspended(pod)):
                 found.append(pod)
         return _ends(found)
 
-    def _went_back(self, pod: Pod) -> bool:
-        """Release a pod whose Job continues without it. Returns whether it was such a pod."""
+    def _release_suspended(self, pod: Pod) -> bool:
+        """Release a pod that a suspension of its Job deleted. Return whether it was such a pod."""
         name = pod.metadata.labels.get(JOB_NAME)
         job = find_job(self._api, name) if name else None
         if job is None or job.metadata.uid != owner_of(pod) or not suspended_before_scheduling(job, pod):
@@ -113,16 +115,16 @@ class Finalizers:
         return True
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
-        """Mark Jobs and pods as settled, and take our finalizer off the pods.
+        """Mark Jobs and pods as settled, and remove our finalizer from the pods.
 
-        All of these are tried; the first error is raised when that was done.
+        Every task is tried, and then the first error is raised.
         """
         pods = pods_of_tasks(self._api, run, tasks)
         over = {task: [pod for pod in its if ended(pod)] for task, its in pods.items()}
         calls = [self._threads.submit(self._release, name_of(run.run_id, task), held) for task, held in over.items()]
         errors = [error for call in calls if (error := call.exception()) is not None]
         tried = {(run.run_id, task.index, task.attempt) for task in tasks}
-        for seldom in (self._outlived, self._strays):
+        for seldom in (self._running, self._strays):
             seldom.forget(tried)
         if errors:
             raise errors[0]
@@ -136,11 +138,11 @@ class Finalizers:
             _patched(self._api, self._api.pods_path(pod.metadata.name), patch)
 
     def _settle(self, path: str, uid: str, mark: dict[str, str]) -> None:
-        """Mark the Job. A suspended Job is changed so that it ends by itself without a pod."""
+        """Mark the Job as settled. A suspended Job is changed so that it ends without a pod."""
         answer = _patched(self._api, path, {"metadata": {"uid": uid, "labels": mark}})
         job = decode(Job, answer) if answer is not None else None
         if job is not None and job.spec.suspend and not job_is_over(job):
-            # Removed from its queue first: the label cannot be changed after it is unsuspended.
+            # Remove the queue's label first: it cannot be changed after the Job is resumed.
             alone = {"metadata": {"uid": uid, "labels": {labels.QUEUE: None}}, "spec": {"parallelism": 0}}
             _patched(self._api, path, alone)
             _patched(
@@ -153,13 +155,13 @@ def _ours_or_none(pod: Pod) -> Pod | None:
 
 
 def _held(api: Api, selector: str | None) -> list[Pod]:
-    """The selected pods that have our finalizer. Raises ``ApiError``."""
+    """Return the selected pods that have our finalizer. Raises ``ApiError``."""
     found = api.listing(api.pods_path(), Pod, labels=selector, keep=_ours_or_none).items
     return [pod for pod in found if pod is not None]
 
 
 class _Seldom:
-    """Ends of a list that is dear: read now and then, and remembered in between."""
+    """The ends of an expensive list, which is read rarely and remembered in between."""
 
     def __init__(self, every_s: float, read: Callable[[], list[KeptEnd]]) -> None:
         self._every_s, self._read = every_s, read
@@ -167,7 +169,7 @@ class _Seldom:
         self._ends: list[KeptEnd] = []
 
     def ends(self) -> list[KeptEnd]:
-        """Return the ends of the last list that were not released. Raises ``ApiError``."""
+        """Return the ends that were not released since the last list; read it again if due. Raises ``ApiError``."""
         began = time.monotonic()
         if began >= self._at:
             self._ends = self._read()
@@ -180,10 +182,10 @@ class _Seldom:
 
 
 def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
-    """The ends whose task is known."""
+    """Return the ends of the pods whose task is known."""
     found = []
     for pod in pods:
-        key = key_by_name(pod) or key_of(pod.metadata)  # our own labels are anybody's to change
+        key = key_by_name(pod) or key_of(pod.metadata)  # the name first: a manual edit may have changed our labels
         if key is not None:
             at = ended_at(pod)
             ran = at is not None and not deleted_before_scheduling(pod)
@@ -192,51 +194,50 @@ def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
 
 
 def list_held(api: Api, *, run_id: int | None = None) -> list[Pod]:
-    """Every pod of the namespace that has our finalizer, in the order of run, task and attempt.
+    """Return every pod of the namespace that has our finalizer, in the order of run, task and attempt.
 
-    Without ``run_id`` no label is required: a pod that lost its labels by a manual edit is held too. Raises
-    ``ApiError``.
+    Without ``run_id`` no label is required, so that pods that lost their labels are found too. Raises ``ApiError``.
     """
     held = _held(api, None if run_id is None else labels.of_run(run_id, settled=None))
     return sorted(held, key=lambda pod: ([one or 0 for one in numbers_of(pod.metadata)], pod.metadata.name))
 
 
 def waits(pod: Pod) -> bool:
-    """Return whether our finalizer is all that a pod waits for, now or soon: it has ended, or is being deleted."""
+    """Return whether only our finalizer keeps the pod, now or soon: its crawler has ended, or it is being deleted."""
     return ended(pod) or pod.metadata.deletion_timestamp is not None
 
 
 def remove_finalizer(api: Api, pod: Pod) -> bool:
-    """Remove our finalizer from this pod and leave those of others; returns whether it was still there.
+    """Remove our finalizer from this pod, and end containers that still run. Return whether the pod still existed.
 
-    Containers that outlived its crawler are ended. Another pod of the same name is left alone. Raises ``ApiError``.
+    Other finalizers stay. Another pod of the same name is not changed. Raises ``ApiError``.
     """
     patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod))
     return _patched(api, api.pods_path(pod.metadata.name), patch) is not None
 
 
 def _patched(api: Api, path: str, body: dict[str, object]) -> bytes | None:
-    """The object as it is now; ``None`` when it is gone or another one."""
+    """Patch the object and return it; ``None`` when it is gone, or another object has its name."""
     try:
         return api.patch(path, body)
     except NotFound:
         return None
-    except Conflict as error:  # checked by uid: another object has the name, and it is not ours
-        logger.info("left alone: %s", error)
+    except Conflict as error:  # the uid differs: another object has the name
+        logger.info("not changed: %s", error)
         return None
 
 
 def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:
-    """The strategic patch by which our finalizer leaves the pod with this uid, and those of others stay.
+    """Return the strategic patch that removes our finalizer from the pod with this uid. Other finalizers stay.
 
-    ``end``: the node also ends the pod, with its own grace. Unlike a deletion this keeps its record and log.
+    ``end``: the node also ends the pod, with the pod's own grace. Unlike a deletion, this keeps its record and log.
     """
     meta = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER], **metadata}
     return {"metadata": meta, **({"spec": {"activeDeadlineSeconds": 1}} if end else {})}
 
 
 def waiting_longer_than(pods: Sequence[Pod], now: datetime, longer_than_s: float) -> list[Pod]:
-    """Return the pods that wait for longer than this: they should have been released."""
+    """Return the pods that wait longer than ``longer_than_s``, although they should have been released."""
     return [
         pod
         for pod in pods

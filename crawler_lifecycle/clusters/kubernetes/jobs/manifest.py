@@ -1,4 +1,4 @@
-"""The manifest of one task's Job: plain data, the same for every try of its deployment (docs/kubernetes.md)."""
+"""The manifest of one task's Job. It is plain data, the same for every try of a deployment (docs/kubernetes.md)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from crawler_lifecycle.settings import ClusterSettings
 
 from .container import Given, escaped, resources_of, scratch_of, variables
 
-#: A page of 500 Jobs fits into the longest answer that we read (``transport.ANSWER_MAX``: 131 KiB each), with all that
-#: the server writes into them itself. Each pod repeats its Job's template.
+#: The most bytes of a manifest. A page of 500 Jobs, with the fields that the server adds, must fit into the longest
+#: answer that we read (``transport.ANSWER_MAX``: 131 KiB for each Job). The same holds for pods, which repeat the
+#: template of their Job.
 MANIFEST_MAX = 112 * 1024
-#: The cluster's own limits are so much longer than ours that they count only when none of our services is alive.
+#: Seconds by which the cluster's own limits exceed ours: they take effect only when none of our services runs.
 BACKSTOP_S = 3600
-#: The Job's limit also counts the time for which it waits for capacity; ours does not.
+#: Seconds added to the Job's limit, which also counts the wait for capacity. Our own limit does not.
 WAIT_S = 7 * 86_400
 
-#: Annotation: when a scheduled run was due.
+#: Annotation: the time when a scheduled run was due.
 DUE_AT = f"{labels.DOMAIN}/due-at"
 _MAIN_CONTAINER = "kubectl.kubernetes.io/default-container"
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}\Z")
@@ -44,19 +45,18 @@ def job_for(
     public: Mapping[str, str] = MappingProxyType({}),
     secret_names: Sequence[str] = (),
 ) -> dict[str, object]:
-    """The Job of one task.
+    """Return the Job of one task.
 
-    ``public``: variables of this task beside those of the contract.
-
-    The values of ``secret_names`` come from the task's own Secret (``secret_for``). Raises ``InvalidRequest`` that
-    names the field that no Job can have, the value and the cure.
+    ``public`` are variables of this task in addition to the contract. The values of the variables ``secret_names`` come
+    from the task's own Secret (``secret_for``). Raises ``InvalidRequest``, which names the field, the value and the
+    cure.
     """
-    # A pod gets no variable of our own, whatever its name: the environment of the container refuses all of them.
+    # With an empty prefix, this check accepts every ``env:NAME``. ``variables`` refuses all of them on Kubernetes.
     owned = Owned(settings.volume_claim, frozenset(settings.pull_secrets), env_prefix="")
     owned.check(crawler.kubernetes, crawler.secrets)
     identity = identity_of(deployment, crawler, task)
     options, name = crawler.kubernetes, cluster_name(deployment.run_id, task.index, deployment.attempt)
-    told = {} if options.runner else {labels.RUNNER: "false"}
+    runner = {} if options.runner else {labels.RUNNER: "false"}
     annotations = {labels.SPEC_HASH: spec_hash(deployment, crawler, task)}
     if deployment.record:
         annotations[labels.RECORD] = json.dumps(deployment.record, sort_keys=True)
@@ -68,7 +68,7 @@ def job_for(
     template = {
         "metadata": {
             "labels": {**options.labels, **identity},
-            "annotations": {**options.annotations, _MAIN_CONTAINER: labels.CONTAINER, **told},
+            "annotations": {**options.annotations, _MAIN_CONTAINER: labels.CONTAINER, **runner},
             "finalizers": [labels.FINALIZER],
         },
         "spec": _pod(deployment, crawler, task, settings, Given(public, name, secret_names)),
@@ -79,7 +79,7 @@ def job_for(
         "metadata": {
             "name": name,
             "labels": {**options.labels, **identity, **queue},
-            "annotations": {**options.annotations, **annotations, **told},
+            "annotations": {**options.annotations, **annotations, **runner},
         },
         "spec": {**_rules(deployment, settings), **({"suspend": True} if queue else {}), "template": template},
     }
@@ -88,10 +88,10 @@ def job_for(
 
 
 def _rules(deployment: Deployment, settings: ClusterSettings) -> dict[str, object]:
-    """Return the rules for the Job controller: never a second pod, however the first one ended.
+    """Return the rules for the Job controller. It must never create a second pod.
 
-    There is no ``podFailurePolicy``: with one, a pod that the cluster removed could be ignored and replaced, outside of
-    our attempts. ``podReplacementPolicy`` keeps the Job open until the pod has really ended.
+    There is no ``podFailurePolicy``, because it could ignore and replace a pod that the cluster removed; this would not
+    be one of our attempts. ``podReplacementPolicy`` keeps the Job open until the pod has really ended.
     """
     found: dict[str, object] = {
         "completions": 1,
@@ -108,7 +108,7 @@ def _rules(deployment: Deployment, settings: ClusterSettings) -> dict[str, objec
 
 
 def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> dict[str, object]:
-    """The Secret with the variables that only this task may know; it is removed with its Job."""
+    """Return the Secret with the variables that only this task may know. The cluster removes it with its Job."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job_name, "uid": job_uid}
     return {
         "apiVersion": "v1",
@@ -125,10 +125,10 @@ def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> dict[s
 
 
 def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> str:
-    """Return the hash of the request for the Job, without the details that depend on this version or the catalogue.
+    """Return the hash of the request for the Job, without details of this version or of the catalogue.
 
-    Two replicas of the service may have different versions, and the catalogue may change between two tries of one call:
-    the second try must still recognise its own Job. So values that equal the catalogue's defaults are left out.
+    A second try must recognise the Job of the first one. But the two may come from replicas with different versions,
+    and the catalogue may change between them. So values that equal the catalogue's defaults are left out.
     """
     defaults = {name: argument.default for name, argument in crawler.args.items()}
     asked = {
@@ -146,7 +146,7 @@ def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTa
 
 
 def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> dict[str, str]:
-    """The labels that Job and pod share."""
+    """Return the labels that identify both the Job and its pod."""
     return {
         labels.MANAGED_BY: labels.MANAGER,
         labels.RUN: str(deployment.run_id),
@@ -162,7 +162,7 @@ def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
 def _pod(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings, given: Given
 ) -> dict[str, object]:
-    """The pod's spec, which Pod Security "restricted" accepts unchanged."""
+    """Return the pod's spec. The Pod Security level "restricted" accepts it."""
     options = crawler.kubernetes
     volumes, mounts = _volumes(deployment, crawler, task, settings)
     end_grace_s = layout.end_grace_s(uploads=bool(settings.files_url)) if options.runner else 0
@@ -172,7 +172,7 @@ def _pod(
         "resources": resources_of(deployment, crawler, shared=settings.volume_claim is not None),
         "volumeMounts": mounts,
         "terminationMessagePath": layout.SUMMARY_FILE,
-        # Where a runner writes the message its absence must stay visible: the log is no summary.
+        # With a runner, a missing summary must stay visible, so the log must not replace it.
         "terminationMessagePolicy": "File" if options.runner else "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -206,10 +206,10 @@ def _pod(
 
 
 def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
-    """Return the command of the container, and its image."""
+    """Return the container's name, image, command and working folder. Raises ``InvalidRequest``."""
     image, folder = crawler.image or settings.image, crawler.kubernetes.project
     if image is None:
-        raise InvalidRequest("image: missing; name one in the catalogue, or for all crawlers LIFECYCLE_CLUSTER__IMAGE")
+        raise InvalidRequest("image: missing; set it in the catalogue, or LIFECYCLE_CLUSTER__IMAGE for all crawlers")
     found: dict[str, object] = {
         "name": labels.CONTAINER,
         "image": _image(image),
@@ -220,15 +220,13 @@ def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str,
 
 
 def _longest(deployment: Deployment) -> float | None:
-    """Seconds after which the cluster ends a pod even if none of our services is alive; ``None`` when the run has no
-    limit.
-    """
+    """Return the seconds after which the cluster itself ends a pod; ``None`` when the run has no time limit."""
     limits = deployment.limits
     return None if limits.run_timeout_s is None else limits.run_timeout_s + limits.stop_grace_s + BACKSTOP_S
 
 
 def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
-    """Return the fields for node selection and priority; fields that nobody set are left out."""
+    """Return the fields for node selection, priority and pull secrets. Fields without a value are left out."""
     options = crawler.kubernetes
     general = settings.scheduled_priority_class if deployment.scheduled else settings.onetime_priority_class
     general = settings.priority_classes.get(deployment.priority, general)
@@ -249,8 +247,8 @@ def _command(crawler: CrawlerDefinition) -> list[str]:
     if not options.runner:
         if not folder.startswith("/") and folder != ".":
             raise InvalidRequest(
-                f"kubernetes.project: {folder!r:.80} is relative, which only our runner can resolve; give the absolute "
-                "path of the folder in the image"
+                f"kubernetes.project: {folder!r:.80} is a relative path, which needs our runner; give an absolute path "
+                "in the image"
             )
         return list(crawler.command)
     runner = ["python3", "-I", "-S", layout.RUNNER]
@@ -263,16 +261,14 @@ def _image(image: str) -> str:
     digest = "@" not in image or _DIGEST.search(image)
     if not image or len(image) > 1024 or re.search(r"[\s\x00-\x1f]", image) or not digest:
         raise InvalidRequest(
-            f"image: {image!r:.200} is no reference of an image; give NAME:TAG, or NAME@sha256: and its 64 hexadecimal "
-            "digits"
+            f"image: {image!r:.200} is not a valid image reference; give NAME:TAG, or NAME@sha256: and its 64 "
+            "hexadecimal digits"
         )
     return image
 
 
 def _pull_policy(image: str) -> str:
-    """The pull policy that Kubernetes itself would choose, written out: a digest or a tag is pulled once, ``latest``
-    every time.
-    """
+    """Return the default pull policy of Kubernetes: a node pulls a digest or tag once, but ``latest`` each time."""
     if "@" in image:
         return "IfNotPresent"
     _, colon, tag = image.rpartition("/")[2].partition(":")
@@ -282,7 +278,7 @@ def _pull_policy(image: str) -> str:
 def _volumes(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """The pod's volumes and their mount points: files, state, /tmp, and those of the catalogue."""
+    """Return the pod's volumes and their mounts: files, state, /tmp, and those of the catalogue."""
     scratch = scratch_of(crawler)
     if settings.volume_claim is not None:
         data: dict[str, object] = {"persistentVolumeClaim": {"claimName": settings.volume_claim}}
@@ -309,22 +305,22 @@ _TMP_VOLUME = "crawl-tmp"
 
 
 def _check_text(job: Mapping[str, Any]) -> None:
-    """Refuse values that JSON cannot carry, and a document that is too large. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` for a text that is not valid Unicode, and for a Job that is too large."""
     try:
         size = _listed(job)
     except UnicodeEncodeError as error:
         around = error.object[max(0, error.start - 20) : error.end + 20]
-        raise InvalidRequest(f"the Job holds half a character near {around!r}, which is no text; remove it") from None
+        raise InvalidRequest(f"the Job contains an invalid character near {around!r}; remove it") from None
     if size > MANIFEST_MAX:
         largest = max(job["spec"]["template"]["spec"]["containers"][0]["env"], key=_listed)
         raise InvalidRequest(
-            f"the Job has {size} bytes as the cluster lists it; at most {MANIFEST_MAX} are allowed. Its largest "
-            f"variable is {largest['name']:.80} ({_listed(largest)}): put arguments, settings, or 'env' and "
+            f"the Job has {size} bytes in a list of the cluster; at most {MANIFEST_MAX} are allowed. Its largest "
+            f"variable is {largest['name']:.80} ({_listed(largest)} bytes). Put long arguments, settings, or 'env' and "
             "'kubernetes.annotations' of the catalogue into a file that the crawler fetches"
         )
 
 
 def _listed(part: Mapping[str, Any]) -> int:
-    """Bytes as the API server writes them: ``<``, ``>`` and ``&`` take six."""
+    """Return the number of bytes in the API server's JSON, where each ``<``, ``>`` and ``&`` takes six."""
     text = json.dumps(part, ensure_ascii=False)
     return len(text.encode()) + 5 * sum(map(text.count, "<>&"))

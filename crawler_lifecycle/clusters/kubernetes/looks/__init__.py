@@ -1,1 +1,1 @@
-"""Looks: what runs, what waits and what ended, read from complete lists."""
+"""Looks: the state of tasks, read from complete lists of Jobs and pods."""

@@ -1,8 +1,8 @@
 """Details of tasks that objects do not contain: log tails, counters, memory, the crawler's statistics.
 
-A log that cannot be read proves nothing. The API gives lines from the end (``tailLines``) and bytes from a beginning
-(``limitBytes``), and never bytes from the end. So a number of lines is asked for, with a limit above which a log of
-very long lines is cut. Memory comes from the metrics API (``metrics.k8s.io``), where a cluster has one.
+A log that cannot be read proves nothing. The API can count lines from the end of a log (``tailLines``) and limit the
+bytes (``limitBytes``), but it cannot count bytes from the end. So we request a number of lines with a limit of bytes,
+which cuts a log with very long lines. Memory comes from the metrics API (``metrics.k8s.io``), if the cluster has one.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ from .termination_message import Progress, last_progress, read_summary, split_st
 
 logger = logging.getLogger(__name__)
 
-#: Logs that are read in parallel, for all looks together.
+#: The most logs that are read in parallel, by all looks together.
 THREADS = 8
-#: Seconds for the logs of one look. A node that does not answer costs that and no more.
+#: The most seconds for the logs of one look, even if a node does not answer.
 LOOK_S = 5.0
-#: Seconds for reading logs that are kept: a fixed part, and a part for each log. A stop waits for the log of its task.
+#: Seconds for reading the logs that we store: a fixed time, plus a time for each log. A stop waits for them.
 KEPT_S, KEPT_EACH_S = 2.0, 0.05
 
-#: Limits for reading counters: running pods of one look, lines and bytes of each log; and larger limits for a crawler
-#: that prints so much that our runner's last line is not among them.
+#: Limits for reading counters: pods of one look, and lines and bytes of a log. The larger limits are for a crawler that
+#: prints so much that the last line of our runner is not in the first part.
 PODS_A_LOOK = 50
 LOOK_LINES, LOOK_BYTES = 24, 4096
 MORE_LINES, MORE_BYTES = 240, 32 * 1024
-#: For the log that is kept.
+#: The most lines and bytes for the log tail that we store.
 KEPT_LINES, KEPT_BYTES = 200, 8 * LOG_TAIL_BYTES
-#: When lines are so long that the limit cuts off their end, fewer lines are requested.
+#: Numbers of lines for the next tries, when lines are so long that the limit of bytes cuts off the newest ones.
 FEWER = (16, 4, 1)
-#: The answers of a node, with status 200, in place of a log: it has removed the container, or does not find its file
-#: (the errors of ``ReadLogs`` in kubelet's package ``cri-client/pkg/logs``, before it has read anything). Its file is
-#: known by the pod's uid, the container and a number: a crawler's own error names another file.
+#: Error messages that a node returns with status 200 in place of a log, when it has removed the container or cannot
+#: open the log file (errors of ``ReadLogs`` in the kubelet's package ``cri-client/pkg/logs``). The path contains the
+#: pod's uid, the container and a number, so a crawler's own error about another file does not match.
 _NO_LOG = re.compile(
     rb"(unable to retrieve container logs for [a-z-]+://[0-9a-f]+"
     rb"|failed to (try resolving symlinks in path|open log file|tail -?\d+ lines of log file|seek in log file)"
     rb' "/[^"\n]+_[0-9a-f-]{36}/[^"/\n]+/\d+\.log": [^\n]+)\s*'
 )
-#: The longest such sentence, in bytes. It contains the path once or twice: namespace, pod, its uid, and the container.
+#: The most bytes of such a message. It contains the path once or twice: namespace, pod, uid and container.
 NO_LOG_MAX = 2000
-#: Number of runs whose rotation position is remembered.
+#: The most runs for which the last task of a turn is remembered.
 REMEMBERED = 4096
 
-#: A cluster without this API, or that refuses us, is asked again after so many seconds.
+#: Seconds until the next try, after the metrics API was missing or refused us.
 ABSENT_S = 600.0
 
 A = TypeVar("A")
@@ -73,14 +73,14 @@ B = TypeVar("B")
 
 
 class Kept(NamedTuple):
-    """The end of a log, and the statistics that stood there, if any did."""
+    """The end of a log, and the crawler's statistics in it, if there are any."""
 
     text: str
     statistics: Mapping[str, int | float] | None
 
 
 class LogTails:
-    """Reads logs in a few threads. Thread-safe."""
+    """A reader of logs, with a few threads. Thread-safe."""
 
     def __init__(self, api: Api, threads: int = THREADS) -> None:
         self._api = api
@@ -90,9 +90,9 @@ class LogTails:
         self._incident: str | None = None
 
     def progress(self, run_id: int, pods: Mapping[int, Pod]) -> dict[int, Progress]:
-        """Return the crawlers' counters by task index, for the tasks of this turn whose log has them.
+        """Return the crawlers' counters by task index, for the tasks of this turn whose log contains them.
 
-        ``pods``: the executing pods of the run. Takes ``LOOK_S`` seconds at most.
+        ``pods`` are the executing pods of the run. This takes at most ``LOOK_S`` seconds.
         """
         turn = self._rotate(run_id, list(pods))
         tails = self.all(self._counted, [pods[index] for index in turn], LOOK_S)
@@ -100,10 +100,9 @@ class LogTails:
         return {index: progress for index, progress in found.items() if progress is not None}
 
     def _rotate(self, run_id: int, indexes: Sequence[int]) -> list[int]:
-        """The executing tasks of this turn; later turns read the others.
+        """Return the executing tasks of this turn; later turns read the others.
 
-        A process that does not know the position of the rotation begins at a random task, so that none is left out for
-        ever.
+        A process that does not know the last turn begins at a random task, so that each task has its turn.
         """
         ordered = sorted(indexes)
         if len(ordered) <= PODS_A_LOOK:
@@ -117,11 +116,11 @@ class LogTails:
         return turn
 
     def to_keep(self, pods: Sequence[Pod]) -> list[Kept | None]:
-        """The last 16 KiB of each log, as text; ``None`` where there is none, or it could not be read."""
+        """Return the last 16 KiB of each log as text; ``None`` for a log that is missing or cannot be read."""
         return self.all(self._kept, pods, KEPT_S + KEPT_EACH_S * len(pods))
 
     def _counted(self, pod: Pod) -> bytes | None:
-        """The last lines, including progress if it is near; ``None`` where none could be read."""
+        """Return the last lines, and more of them if the first part has no progress. ``None`` if unreadable."""
         tail = self._last(pod, LOOK_LINES, LOOK_BYTES)
         if tail is None or last_progress(tail) is not None or tail.count(b"\n") < LOOK_LINES:
             return tail
@@ -135,7 +134,7 @@ class LogTails:
         return Kept(log_tail(tail), statistics)
 
     def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
-        """The last lines. If they exceed the limit, fewer lines are read: the limit cuts off the newest."""
+        """Return the last lines. If they reach the limit, read fewer lines, because the limit cuts off the newest."""
         tail = self._read(pod, lines, limit)
         for fewer in FEWER:
             if tail is None or len(tail) < limit:
@@ -146,27 +145,30 @@ class LogTails:
     def _read(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         container = crawler_container(pod)
         if not began(container):
-            return None  # it has printed nothing, and asking would be an error
-        # A container that waits for its restart has no log of its own yet; the log before is the one that matters.
+            return None  # it has printed nothing, and the API would return an error
+        # A container that waits for its restart has no new log yet, so read the log of its last execution.
         previous = container.state.running is None and container.state.terminated is None
         return self.read(pod.metadata.name, lines, limit, previous=previous)
 
     def read(self, name: str, lines: int, limit: int, *, previous: bool = False) -> bytes | None:
-        """The last lines of this pod's crawler, now or before its restart; ``None`` where none can be read."""
+        """Return the last lines of this pod's crawler; ``None`` if they cannot be read.
+
+        ``previous``: the lines of the execution before its restart.
+        """
         query: dict[str, object] = {"container": labels.CONTAINER, "tailLines": lines, "limitBytes": limit}
         try:
             tail = self._api.read(self._api.pods_path(name, "log"), **query, previous=previous or None)
         except ApiError as error:
             kind = f"{type(error).__name__} {error.status}"
-            if kind != self._incident:  # once, not for every pod: whole nodes go away at a time
+            if kind != self._incident:  # log it once, not for every pod: whole nodes may fail
                 self._incident = kind
-                logger.info("the log of pod %s is not read: %s", name, error)
+                logger.info("the log of pod %s cannot be read: %s", name, error)
             return None
         self._incident = None
         return None if is_no_log(tail) else tail
 
     def all(self, read: Callable[[A], B | None], wanted: Sequence[A], seconds: float) -> list[B | None]:
-        """The results of these calls, in order; ``None`` for a call that did not end in time."""
+        """Call ``read`` for each item in parallel, and return the results; ``None`` for a call that took too long."""
         calls: list[Future[B | None]] = [self._threads.submit(read, one) for one in wanted]
         done, late = wait(calls, seconds)
         for call in late:
@@ -175,31 +177,29 @@ class LogTails:
 
 
 def in_turn(all_of_them: Sequence[A], begin: int, most: int) -> list[A]:
-    """So many items from this position on, continuing at the beginning: every item has its turn."""
+    """Return ``most`` items from this position on, and after the last one those from the beginning."""
     return [*all_of_them[begin:], *all_of_them[:begin]][:most]
 
 
 def is_no_log(answer: bytes) -> bool:
-    """Return whether this is not a log, but the node's message that it has none."""
+    """Return whether the answer is not a log, but the node's message that it has no log."""
     return len(answer) < NO_LOG_MAX and _NO_LOG.fullmatch(answer) is not None
 
 
 class DetailReader:
-    """Reads the details of tasks. Thread-safe."""
+    """A reader of the details of tasks. Thread-safe."""
 
     def __init__(self, api: Api, tails: LogTails) -> None:
         self._api = api
         self._tails = tails
         self._lock = threading.Lock()
         self._absent_until = 0.0
-        """The time until which the metrics API is not asked (monotonic)."""
+        """The time until which we do not call the metrics API (monotonic)."""
 
     def read(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
-        """Log tail (at most 16 KiB), counters, memory (bytes), the crawler's own statistics.
+        """Return the log tail (at most 16 KiB), counters, memory (bytes) and statistics of each task.
 
-        Tasks without any of these are left out.
-
-        Raises ``ApiError`` when the pods cannot be listed.
+        Tasks without a log and without memory are left out. Raises ``ApiError`` when the pods cannot be listed.
         """
         if not tasks:
             return []
@@ -207,19 +207,20 @@ class DetailReader:
         found = [(task, pod) for task in tasks if (pod := deciding_pod(pods[task])) is not None]
         memory = self._memory(of_tasks(run.run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
         tails = self._tails.to_keep([pod for _, pod in found])
-        told = []
+        details = []
         for (task, pod), kept in zip(found, tails, strict=True):
             tail, statistics = kept or (None, None)
             counters, peak = _last_words(pod, tail)
             peaks = [value for value in (peak, memory.get(pod.metadata.name)) if value is not None]
-            # Without its log there is nothing here that an observation would not say, and one kept before stays.
+            # Without a log and memory we know no more than an observation, and earlier details must stay.
             if tail is not None or peaks:
-                told.append(Details(task.task_id, tail, counters, max(peaks, default=None), statistics))
-        return told
+                details.append(Details(task.task_id, tail, counters, max(peaks, default=None), statistics))
+        return details
 
     def _memory(self, selector: str, pods: Collection[str]) -> dict[str, int]:
-        """Bytes that running pods use, for the pods that the metrics API knows. Never an error: it is only for
-        debugging.
+        """Return the bytes that running pods use, as far as the metrics API knows them.
+
+        A failure is only logged, because this number is only for people.
         """
         with self._lock:
             if not pods or time.monotonic() < self._absent_until:
@@ -230,7 +231,7 @@ class DetailReader:
             used = {pod["metadata"]["name"]: _used(pod["containers"]) for pod in listed}
         except (ApiError, LookupError, TypeError, AttributeError, ValueError) as error:
             level = logging.DEBUG if isinstance(error, NotFound) else logging.INFO
-            logger.log(level, "memory of pods is not read for the next %g s: %s", ABSENT_S, error)
+            logger.log(level, "the memory of pods cannot be read; the next try is in %g s: %s", ABSENT_S, error)
             with self._lock:
                 self._absent_until = time.monotonic() + ABSENT_S
             return {}
@@ -238,7 +239,7 @@ class DetailReader:
 
 
 def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
-    """Counters and peak memory by the runner's summary, else by the newest progress in the log."""
+    """Return counters and peak memory from the runner's summary, else counters from the newest progress in the log."""
     done = crawler_container(pod).state.terminated
     summary = read_summary(done.message if done is not None else None)
     said = last_progress(tail.encode()) if tail and summary.progress.counters == Counters() else None
@@ -246,12 +247,12 @@ def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
 
 
 def _used(containers: list[dict[str, Any]]) -> int | None:
-    """Bytes that the crawler's container uses."""
-    told = next((one["usage"].get("memory") for one in containers if one["name"] == labels.CONTAINER), None)
-    return None if told is None else to_bytes(told)
+    """Return the bytes that the crawler's container uses; ``None`` if they are missing."""
+    used = next((one["usage"].get("memory") for one in containers if one["name"] == labels.CONTAINER), None)
+    return None if used is None else to_bytes(used)
 
 
 def to_bytes(quantity: str) -> int | None:
-    """``64Mi`` in bytes; ``None`` for a text that is no quantity of Kubernetes."""
+    """Return a Kubernetes quantity such as ``64Mi`` in bytes; ``None`` for any other text."""
     value = amount(quantity)
     return int(value) if value is not None and 0 <= value <= bounds.COUNT_MAX else None

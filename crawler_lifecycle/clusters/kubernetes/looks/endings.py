@@ -1,7 +1,7 @@
-"""Endings: the evidence of an ended pod, or of an ended Job without one, for ``domain.task.read_end``.
+"""Endings: the evidence of an ended pod, or of an ended Job without a pod, for ``domain.task.read_end``.
 
-A container's exit code does not show who ended it: preemption, drain, eviction and a person's ``kubectl delete`` all
-look like exit 137, 143 or the crawler's own exit code after SIGTERM, even 0. ``outside`` finds other causes.
+A container's exit code does not show who ended it. After a preemption, drain, eviction or manual ``kubectl delete`` it
+may be 137, 143, or the crawler's own exit code after SIGTERM, even 0. ``outside_causes`` finds such causes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .predicates import (
 )
 from .termination_message import Summary, clean, read_summary
 
-#: Exit codes with which a runner says that it received a stop.
-_TOLD = (11, 13)
+#: Exit codes by which a runner reports that it received a stop.
+_STOPPED = (11, 13)
 
 
 def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
-    """The evidence of an end, and the crawler's last message."""
+    """Return the evidence of the pod's end, and the content of its termination message."""
     done = crawler_container(pod).state.terminated
     summary = read_summary(done.message if done is not None else None)
     code, signal = _exit(pod, done, summary)
@@ -59,14 +59,14 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
 
 
 def end_of_job(job: Job, found: Condition) -> End:
-    """The end of a Job that is over and has no pod any more: only the Job's own conditions are left.
+    """Return the end of a Job that is over and has no pod: only the Job's own conditions are evidence.
 
-    Under another controller a missing summary proves nothing: it never arrives here.
+    Another controller runs the pod on another cluster, so its summary is never here, and its absence proves nothing.
     """
     words = clean(found.message)
-    told = f"{found.reason}: {words}" if found.reason and words else found.reason or words or "no reason given"
+    why = f"{found.reason}: {words}" if found.reason and words else found.reason or words or "no reason given"
     there = job.other_controller
-    gone = f"The Job says {found.type} ({told}); its pod is {'with ' + there if there is not None else 'gone'}"
+    gone = f"The Job reports {found.type} ({why}); its pod is {'with ' + there if there is not None else 'gone'}"
     complete = found.type == "Complete"
     return End(
         exit_code=0 if complete else None,
@@ -78,41 +78,41 @@ def end_of_job(job: Job, found: Condition) -> End:
 
 
 def had_runner(job: Job | None, pod: Pod | None) -> bool:
-    """Return whether our runner was around the crawler. Only a "false" on the pod, or else on the Job, denies it."""
+    """Return whether our runner started the crawler: true unless the pod, or else the Job, is annotated "false"."""
     for holder in (pod, job):
-        said = holder.metadata.annotations.get(labels.RUNNER) if holder is not None else None
-        if said is not None:
-            return said.strip().lower() != "false"
+        value = holder.metadata.annotations.get(labels.RUNNER) if holder is not None else None
+        if value is not None:
+            return value.strip().lower() != "false"
     return True
 
 
 def memory_limit(pod: Pod) -> str | None:
-    """The crawler's memory limit, as it was written."""
+    """Return the crawler's memory limit as a Kubernetes quantity, unchanged."""
     found = next((c for c in pod.spec.containers if c.name == labels.CONTAINER), None)
     return found.memory_limit if found is not None else None
 
 
 def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | None, int | None]:
-    """Exit code and signal. Kubernetes rarely names the signal: shells and runtimes report it as 128 + N."""
+    """Return the exit code and signal. Kubernetes rarely names the signal: shells and runtimes report it as 128 + N."""
     if done is None and pod.status.phase == "Succeeded":
-        return 0, None  # that phase is the cluster's word for the exit 0 of every container
+        return 0, None  # this phase means that every container ended with exit code 0
     if done is None or lost_container(done):
         return None, None
     code, signal = bounds.exit_code(done.exit_code), bounds.exit_signal(done.signal) or summary.signal
     if signal is None and code is not None and 128 < code <= 128 + 64 and done.reason not in START_FAILURES:
         signal = code - 128
     if code == 137 and done.reason == "Error" and summary.finish_reason is not None and summary.exit is not None:
-        # Killed in the instant between its last word and its exit: the word is the better evidence.
+        # The runner was killed between its summary and its exit. The summary is the better evidence.
         return summary.exit, summary.signal
     return code, signal
 
 
 def _by_itself(code: int | None, signal: int | None, summary: Summary) -> bool:
-    """Return whether the runner says that the crawler ended by itself.
+    """Return whether the runner reports that the crawler ended by itself.
 
-    After a stop this is so only if it had finished.
+    After a stop this is true only if the crawler had finished.
     """
-    if not summary.runner or signal is not None or code is None or code in _TOLD:
+    if not summary.runner or signal is not None or code is None or code in _STOPPED:
         return False
     if summary.told and not (summary.finish_reason == "finished" and code == 0):
         return False
@@ -120,7 +120,7 @@ def _by_itself(code: int | None, signal: int | None, summary: Summary) -> bool:
 
 
 def _finished(pod: Pod, own: datetime | None, job: Job | None) -> datetime | None:
-    """The cluster's own time of the end; where no container has one, the last time of anything that belongs to it."""
+    """Return the time of the end. If no container has one, return the latest time in the pod's and Job's status."""
     if own is not None:
         return own
     found = [pod.condition("DisruptionTarget"), *(pod.denied(kind) for kind in ("ContainersReady", "Ready"))]
@@ -133,21 +133,21 @@ def _finished(pod: Pod, own: datetime | None, job: Job | None) -> datetime | Non
 
 
 def _stopped(last: PodEnd, code: int | None, summary: Summary) -> bool | None:
-    """Return whether the crawler ended as after our stop, after our deletion;
+    """Return whether our stop ended the crawler; ``None`` when this is not known.
 
-    ``None`` where that is not known. The node's clock may differ from the one that recorded our stop.
+    The clock of the node may differ from the clock that recorded our stop.
     """
     if last.untold:
         return False
     if not last.task.stopping or last.at is None:
         return None
-    # Only a runner can say that the crawler ended by itself; the exit code alone may be its answer to SIGTERM.
-    told = not summary.runner or summary.told or summary.finish_reason == "shutdown" or code in (*_TOLD, 137, 143)
-    return (told and not last.by_itself and deleted_before(last.pod, last.at, by_itself=False)) or None
+    # Only a runner can report that the crawler ended by itself. An exit code alone may be the reaction to SIGTERM.
+    may_be = not summary.runner or summary.told or summary.finish_reason == "shutdown" or code in (*_STOPPED, 137, 143)
+    return (may_be and not last.by_itself and deleted_before(last.pod, last.at, by_itself=False)) or None
 
 
 def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> str | None:
-    """Kubernetes' word for the end, the most informative of several."""
+    """Return the reason that Kubernetes gives for the end. If there are several, the most informative one."""
     pod, done = last.pod, last.done
     said, own = done.reason if done is not None else None, pod.status.reason
     if said == "OOMKilled":
@@ -164,7 +164,7 @@ def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> st
 
 
 def _deadline_ended_it(last: PodEnd) -> bool:
-    """Return whether the deadline of Job or pod came before the end. A runner without a stop signal denies it."""
+    """Return whether the deadline of Job or pod ended the crawler. It did not if the crawler ended by itself."""
     pod, at, deadline = last.pod, last.at, deadline_of(last.job)
     if last.by_itself:
         return False
@@ -173,18 +173,19 @@ def _deadline_ended_it(last: PodEnd) -> bool:
             known_time(s.state.terminated.finished_at) for s in pod.status.container_statuses if s.state.terminated
         ]
         longest = max((one - at for one in beside if one is not None and at is not None), default=timedelta())
-        # A pod that the deadline ends gets one grace. A pod that ended earlier, by the same clock, was not ended by it.
+        # All containers that the deadline ends get the same grace. If the crawler ended more than a grace before the
+        # last container, the deadline did not end it.
         return longest <= timedelta(seconds=(pod.spec.termination_grace_period_seconds or 0) + 1)
     if deadline is None:
         return False
     if at is None or deadline.last_transition_time is None:
         return True
-    # A Job ends its pods by deletion when it gives up: a pod that ended without one had ended before.
+    # A Job deletes its pods when its deadline passes. A pod that was not deleted had ended before.
     return pod.metadata.deletion_timestamp is not None and may_be_before(deadline.last_transition_time, at)
 
 
 def _message(pod: Pod, summary: Summary, reason: str | None, job: Job | None) -> str | None:
-    """The evidence in words where nothing disrupted it."""
+    """Return the evidence as a text for people, when no disruption ended the pod."""
     if reason == "DeadlineExceeded":
         deadline = deadline_of(job)
         return clean(deadline.message if deadline is not None else pod.status.message)
@@ -198,19 +199,19 @@ def _message(pod: Pod, summary: Summary, reason: str | None, job: Job | None) ->
 
 
 def _init_failure(pod: Pod) -> str | None:
-    """The init container that failed, in words. A sidecar is ended with the pod, and keeps nothing from starting."""
+    """Return a text about the init container that failed. A sidecar does not count: it ends with the pod."""
     beside = sidecars(pod)
     for status in sorted(pod.status.init_container_statuses, key=lambda s: s.name):
         done = status.state.terminated
         if done is not None and done.exit_code != 0 and status.name not in beside:
             words = clean(done.message)
-            told = f"{done.reason or 'Error'}, exit {done.exit_code}"
-            return f"init container {status.name} failed ({told})" + (f": {words}" if words else "")
+            why = f"{done.reason or 'Error'}, exit {done.exit_code}"
+            return f"init container {status.name} failed ({why})" + (f": {words}" if words else "")
     return None
 
 
 def _failed_beside(pod: Pod) -> Iterator[str]:
-    """The failed containers other than the crawler's."""
+    """Yield a text about each failed container except the crawler's."""
     for status in sorted(pod.status.container_statuses, key=lambda s: s.name):
         done = status.state.terminated
         if status.name != labels.CONTAINER and done is not None and done.exit_code != 0:

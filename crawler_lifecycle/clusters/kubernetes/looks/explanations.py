@@ -1,6 +1,6 @@
-"""Explanations from events and from the state of the namespace, where Jobs and pods do not say why.
+"""Explanations from events and from the namespace, for tasks whose Job and pod give no reason.
 
-All of it is read beside a look, within limits, and never makes a look fail.
+They are read during a look, within limits. If they cannot be read, the look still succeeds.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from .predicates import ended
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a Job may be without a pod, and a pod may be prepared, before its events are read.
+#: Seconds that a Job may have no pod, and that a node may prepare a pod, before their events are read.
 JOB_S, POD_S = 2.0, 10.0
-#: The most objects that are read one by one; for more, all events are read that may say why such an object waits.
+#: The most objects whose events are read one by one. For more objects, one list of all such events is read.
 ONE_BY_ONE = 4
 _SELECTS = {
     "Job": "involvedObject.kind=Job,type=Warning,reason=FailedCreate",
     "Pod": "involvedObject.kind=Pod,type=Warning",
 }
-#: Seconds for them, of each kind.
+#: The most seconds for one list of events.
 EVENTS_S = 10.0
 
 
 def job_is_wordless(job: Job, now: datetime) -> bool:
-    """Return whether a Job without pods has waited long enough that its events should say why."""
+    """Return whether a Job waits without a pod and without a reason for a long time; then its events are read."""
     if job.spec.suspend or job.metadata.deletion_timestamp is not None or any(c.true for c in job.status.conditions):
         return False
     return _older(job.metadata.creation_timestamp, JOB_S, now)
 
 
 def pod_is_wordless(pod: Pod, now: datetime) -> bool:
-    """Return whether a pod has been in preparation on its node for long without a stated reason."""
+    """Return whether a node prepares the pod for a long time without a reason; then its events are read."""
     if ended(pod) or not pod.spec.node_name or not _older(pod.metadata.creation_timestamp, POD_S, now):
         return False
     main = pod.container(labels.CONTAINER)
@@ -57,20 +57,20 @@ def pod_is_wordless(pod: Pod, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events by the uid of their object, and the objects of which not all events were read."""
+    """The events by the uid of their object, and the uids of objects whose events could not all be read."""
 
     about: Mapping[str, Sequence[Event]]
     unread: frozenset[str]
 
     def of(self, uids: Iterable[str]) -> Sequence[Event] | None:
-        """Return the events about these objects; ``None`` when none was found and not all of their events were read."""
+        """Return the events about these objects; ``None`` when there are none but some could not be read."""
         asked = list(uids)
         found = [event for uid in asked for event in self.about.get(uid, ())]
         return found if found or self.unread.isdisjoint(asked) else None
 
 
 def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
-    """All events about objects that wait without a stated reason, as far as ``EVENTS_S`` for each kind allow."""
+    """Read the events about objects that wait without a reason. Each list may take ``EVENTS_S`` seconds."""
     found: dict[str, list[Event]] = {}
     unread: set[str] = set()
     own = [one for one in of if one.has_job]
@@ -90,7 +90,7 @@ def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
             for selector in selectors if len(uids) <= ONE_BY_ONE else [selects]:
                 api.listing(api.events_path(), Event, fields=selector, within_s=EVENTS_S, keep=keep)
         except ApiError as error:
-            logger.info("why a %s waits is not read: %s", kind, error)
+            logger.info("the events of a waiting %s cannot be read: %s", kind, error)
             unread |= uids
     return Events(found, frozenset(unread))
 
@@ -98,18 +98,17 @@ def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
 def with_namespace(
     namespace: CurrentNamespace, found: Sequence[TaskObjects], seen: list[Observation]
 ) -> list[Observation]:
-    """The observations with the problem of the namespace, which is read only where a task disappears without our
-    request.
+    """Add the problem of the namespace to the observations of tasks that disappear, and return all observations.
 
-    A list of a namespace that does not exist is empty and no error.
+    The namespace is read only if a task disappears: a list of a namespace that does not exist is empty, not an error.
     """
-    concerned = [place for place, (its, one) in enumerate(zip(found, seen, strict=True)) if _disappears(its, one)]
+    concerned = [number for number, (its, one) in enumerate(zip(found, seen, strict=True)) if _disappears(its, one)]
     words = _state(namespace) if concerned else None
     if words is None:
         return seen
-    for place in concerned:
-        one = seen[place]
-        seen[place] = replace(one, reason="; ".join(part for part in (one.reason, words) if part))
+    for number in concerned:
+        one = seen[number]
+        seen[number] = replace(one, reason="; ".join(part for part in (one.reason, words) if part))
     return seen
 
 
@@ -122,20 +121,20 @@ def _disappears(found: TaskObjects, seen: Observation) -> bool:
 
 
 def _state(namespace: CurrentNamespace) -> str | None:
-    """Return the problem of the namespace; ``None`` when there is none, or it is not known."""
+    """Return the problem of the namespace; ``None`` when there is none, or when it cannot be read."""
     name = namespace.name
     try:
         found = namespace.found
     except ApiError as error:
-        logger.info("the state of namespace %s is not read: %s", name, error)
+        logger.info("the state of the namespace %s cannot be read: %s", name, error)
         return None
     if found is None:
         return f"The namespace {name} does not exist any more"
     if not found.leaving:
         return None
     return (
-        f"The namespace {name} is being deleted; its pods are held by our finalizer ({labels.FINALIZER}) until their "
-        "ends are on record. If that does not happen, an administrator frees them: crawlctl cluster release"
+        f"The namespace {name} is being deleted; our finalizer ({labels.FINALIZER}) keeps its pods until their ends "
+        "are recorded. If that does not happen, an administrator removes it with: crawlctl cluster release"
     )
 
 

@@ -1,6 +1,6 @@
 """The inventory: all our waiting and executing tasks on the cluster, in pages.
 
-Also the numbers and records of runs on their Jobs, for a database that lost its rows.
+This module also reads the numbers and records of runs from their Jobs, for a database that lost rows.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .reading import read_task
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which pages are handed out of the same reading.
+#: Seconds for which pages come from the same reading of the cluster.
 KEPT_S = 60.0
 
 
 class Inventory:
-    """Reads the inventory. Thread-safe."""
+    """A reader of the inventory. Thread-safe."""
 
     def __init__(self, api: Api, clock: Callable[[], datetime]) -> None:
         self._api = api
@@ -44,10 +44,10 @@ class Inventory:
         self._readings: dict[int | None, tuple[float, list[ClusterTask]]] = {}
 
     def page(self, *, run_id: int | None = None, after: Key | None = None, limit: int = 500) -> list[ClusterTask]:
-        """At most ``limit`` tasks after ``after``.
+        """Return at most ``limit`` tasks after the key ``after``. Later pages come from the same reading.
 
-        Later pages come from the same reading. Raises ``ApiError``. Tasks with the same key are in the same page, which
-        may be longer for this: a pod that was left beside a new Job.
+        Tasks with the same key, such as a new Job and the pod of an old one, are in the same page. So a page may be
+        longer than ``limit``. Raises ``ApiError``.
         """
         begin = after or (0, -1, 0)
         with self._lock:
@@ -65,7 +65,7 @@ class Inventory:
         return rest[: bisect_right(rest, rest[limit - 1].key, key=lambda task: task.key)]
 
     def _read(self, run_id: int | None) -> list[ClusterTask]:
-        """All tasks in order, without the settled ones, which have ended."""
+        """Read all tasks in order, without the settled ones, which have ended."""
         now = self._clock()
         listed = read_objects(self._api, labels.ours() if run_id is None else labels.of_run(run_id))
         jobs = {job.metadata.uid: job for job in listed.jobs.values()}
@@ -75,7 +75,7 @@ class Inventory:
             metas = [*([job.metadata] if job else []), *(pod.metadata for pod in pods)]
             key = next((key for meta in metas if (key := key_of(meta)) is not None), None)
             if key is None:
-                logger.warning("%s carries our label and not the number of its run, task and attempt", metas[0].name)
+                logger.warning("%s has our label, but not the numbers of its run, task and attempt", metas[0].name)
                 continue
             task_id = next((number for meta in metas if (number := task_id_of(meta)) is not None), None)
             seen = read_task(TaskRef(task_id or 0, key[1], key[2], uid), job, pods, (), now)
@@ -87,7 +87,7 @@ class Inventory:
 
 
 def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
-    """The latest attempt of each index of this run, settled tasks included. Raises ``ApiError``."""
+    """Return the latest attempt of each task index of this run, including settled tasks. Raises ``ApiError``."""
     selector = f"{labels.of_run(run.run_id, settled=None)},{labels.RUN_UID}={run.uid}"
     latest: dict[int, tuple[int, str]] = {}
     for one in api.listing(api.jobs_path(), Named, labels=selector).items:
@@ -100,7 +100,10 @@ def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
 
 
 def highest_run(api: Api, above: int = 0) -> int:
-    """The highest run number on the labels of our Jobs and pods, settled ones included. Raises ``ApiError``."""
+    """Return the highest run number in the labels of our Jobs and pods, but at least ``above``.
+
+    Settled objects count too. Raises ``ApiError``.
+    """
     for path in (api.jobs_path(), api.pods_path()):
         for one in api.listing(path, Named, labels=labels.ours(settled=None)).items:
             above = max(above, run_number(one.metadata.labels.get(labels.RUN, "")))
@@ -108,7 +111,7 @@ def highest_run(api: Api, above: int = 0) -> int:
 
 
 def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
-    """Return the task of a Job; ``None`` for one that is gone by now, or that is not ours."""
+    """Return the task of a Job; ``None`` when the Job is gone by now or is not ours."""
     try:
         job = json.loads(api.get(api.jobs_path(name)))
     except NotFound:
@@ -133,5 +136,5 @@ def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
 
 
 def _plain(value: str) -> Any:
-    """A variable's JSON, which was ``escaped`` for the kubelet."""
+    """Return the JSON value of a variable that was ``escaped`` for the kubelet."""
     return json.loads(value.replace("$$", "$"))

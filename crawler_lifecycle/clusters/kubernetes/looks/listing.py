@@ -1,9 +1,9 @@
 """Listing: complete lists of our Jobs and pods, and the owner of each object.
 
 Jobs are listed before pods. If a Job was over when the Jobs were listed, all its pods are in the later list, because
-our finalizer keeps them. In the other order, a pod created and ended between the lists would be missing beside its
-ended Job, and its exit code and summary would be lost. Where pods are still missing, for example without our label
-after a manual edit, they are listed by the uid of their Job.
+our finalizer keeps them. In the other order, the lists could contain an ended Job without its pod, if the pod began and
+ended between them. Then its exit code and summary would be lost. A pod may still be missing, for example when a manual
+edit removed our label. Then pods are listed by the uid of their Job.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 from .predicates import CONTROLLER_UID, JOB_NAME, number, owner_of, verdict
 
-#: Values in one selector: an address has to stay below some kilobytes.
+#: The most values in one selector, because a URL must not exceed a few kilobytes.
 IN_MAX = 50
-#: The most lists by uid; for more of them one list of the pods of all Jobs is read.
+#: The most lists by uid. If more are needed, one list of the pods of all Jobs is read instead.
 LISTS_MAX = 4
 
 Key = tuple[int, int, int]
@@ -34,7 +34,7 @@ Key = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Jobs by name and pods by the uid of their Job."""
+    """Jobs by name, and pods by the uid of their Job."""
 
     jobs: dict[str, Job]
     pods: dict[str, list[Pod]]
@@ -46,13 +46,13 @@ class Objects:
 
 @dataclass(frozen=True, slots=True)
 class TaskObjects:
-    """The objects that there are of one task."""
+    """The existing objects of one task."""
 
     task: TaskRef
     job: Job | None
-    """The Job of the task's name; perhaps not the task's own."""
+    """The Job with the task's name. It may belong to another task."""
     pods: list[Pod]
-    """The pods of the task's own Job, also when the Job is gone."""
+    """The pods of the task's own Job, even if the Job is gone."""
     namespace_gone: bool = False
     """True when the task's namespace is certainly gone."""
 
@@ -63,18 +63,18 @@ class TaskObjects:
 
     @property
     def seen(self) -> bool:
-        """True when anything of the task's own is there."""
+        """True when the task's own Job or a pod of it exists."""
         return self.has_job or bool(self.pods)
 
     def uids(self) -> list[str]:
-        """The uids of all these objects."""
+        """Return the uids of the Job and the pods."""
         return [one.metadata.uid for one in ([self.job] if self.job else []) + self.pods]
 
 
 def read_objects(api: Api, selector: str, names: Collection[str] | None = None) -> Objects:
-    """All objects of the selector: two complete lists, and missing pods of these Jobs (or of all).
+    """Read all objects of the selector in two complete lists, and then the missing pods of some Jobs by uid.
 
-    Raises ``ApiError``.
+    These are the Jobs with ``names``, by default all. Raises ``ApiError``.
     """
     interner = Interner()
     listed = api.listing(api.jobs_path(), Job, labels=selector, keep=interner.job).items
@@ -86,25 +86,25 @@ def read_objects(api: Api, selector: str, names: Collection[str] | None = None) 
 
 
 def _had_pods(job: Job) -> bool:
-    """Return whether the Job has counted pods, or would end its task if it had none."""
+    """Return whether the Job had pods by its own status, or whether it is over or being deleted."""
     status = job.status
     counted = any((status.active, status.terminating, status.succeeded, status.failed))
     return counted or job.metadata.deletion_timestamp is not None or job_is_over(job)
 
 
 def pods_of_jobs(api: Api, uids: Sequence[str]) -> dict[str, list[Pod]]:
-    """All pods of these Jobs, with or without our labels, by the uid of the Job. Raises ``ApiError``."""
+    """Return all pods of these Jobs by the Job's uid, even pods without our labels. Raises ``ApiError``."""
     wanted, found = set(uids), dict[str, list[Pod]]()
     pages = [uids[begin : begin + IN_MAX] for begin in range(0, len(uids), IN_MAX)]
     selectors = [f"{CONTROLLER_UID} in ({','.join(sorted(page))})" for page in pages]
-    # The server reads all pods of the namespace, whatever the selector.
+    # The server reads all pods of the namespace for each list, so a few lists are no better than one.
     for selector in selectors if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
         found |= by_owner(list_pods(api, selector))
     return {uid: pods for uid, pods in found.items() if uid in wanted}
 
 
 def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskRef, list[Pod]]:
-    """The pods of each of these tasks that are not settled, also those without our labels. Raises ``ApiError``."""
+    """Return the unsettled pods of each of these tasks, even pods without our labels. Raises ``ApiError``."""
     wanted = {(run.run_id, task.index, task.attempt): task for task in tasks}
     found: dict[TaskRef, list[Pod]] = {task: [] for task in tasks}
     for pod in list_pods(api, of_tasks(run.run_id, tasks)):
@@ -118,7 +118,7 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
 
 
 def find_job(api: Api, name: str) -> Job | None:
-    """The Job of this name, whoever owns it. Raises ``ApiError``."""
+    """Return the Job of this name, which may not be ours; ``None`` without one. Raises ``ApiError``."""
     try:
         return decode(Job, api.get(api.jobs_path(name)))
     except NotFound:
@@ -126,12 +126,12 @@ def find_job(api: Api, name: str) -> Job | None:
 
 
 def list_pods(api: Api, selector: str, fields: str | None = None) -> list[Pod]:
-    """All pods under the selectors. Raises ``ApiError``."""
+    """Return all pods that the selectors match. Raises ``ApiError``."""
     return api.listing(api.pods_path(), Pod, labels=selector, fields=fields, keep=Interner().pod).items
 
 
 def by_owner(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """Pods by the uid of their Job; a pod without a Job belongs to no task."""
+    """Return the pods by the uid of their Job. A pod without a Job belongs to no task and is left out."""
     found: dict[str, list[Pod]] = {}
     for pod in pods:
         uid = owner_of(pod)
@@ -141,7 +141,7 @@ def by_owner(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
 
 
 def of_tasks(run_id: int, tasks: Sequence[TaskRef], *, settled: bool | None = False) -> str:
-    """The selector of these tasks of a run, or of the whole run where a list of tasks would be too long."""
+    """Return the selector of these tasks of a run, or of the whole run if there are too many tasks."""
     selector = labels.of_run(run_id, settled=settled)
     indexes = sorted({task.index for task in tasks})
     if len(indexes) > IN_MAX:
@@ -150,18 +150,18 @@ def of_tasks(run_id: int, tasks: Sequence[TaskRef], *, settled: bool | None = Fa
 
 
 def name_of(run_id: int, task: TaskRef) -> str:
-    """The name of the task's Job."""
+    """Return the name of the task's Job."""
     return cluster_name(run_id, task.index, task.attempt)
 
 
 def key_of(meta: ObjectMeta) -> Key | None:
-    """Run, index and attempt by an object's labels; ``None`` where they are not ours, or were edited."""
+    """Return run, index and attempt from an object's labels; ``None`` when one is missing or invalid."""
     run_id, index, attempt = numbers_of(meta)
     return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
 
 
 def numbers_of(meta: ObjectMeta) -> tuple[int | None, int | None, int | None]:
-    """Run, index and attempt, each if the object's labels have it."""
+    """Return run, index and attempt from an object's labels, each ``None`` when it is missing or invalid."""
     return (
         number(meta.labels.get(labels.RUN)),
         number(meta.labels.get(labels.TASK)),
@@ -170,7 +170,10 @@ def numbers_of(meta: ObjectMeta) -> tuple[int | None, int | None, int | None]:
 
 
 def key_by_name(pod: Pod) -> Key | None:
-    """The same by the name of its Job, which the Job controller wrote on it; for a pod that lost our labels."""
+    """Return run, index and attempt from the name of the pod's Job, for a pod that lost our labels.
+
+    The Job controller writes this name into a label of the pod.
+    """
     numbers = [number(part) for part in pod.metadata.labels.get(JOB_NAME, "").split("-")[1:]]
     if len(numbers) != 3 or None in numbers:
         return None
@@ -179,20 +182,20 @@ def key_by_name(pod: Pod) -> Key | None:
 
 
 def run_uid_of(meta: ObjectMeta) -> str | None:
-    """The uid of the run on its labels."""
+    """Return the uid of the run from the object's labels."""
     return meta.labels.get(labels.RUN_UID)
 
 
 def task_id_of(meta: ObjectMeta) -> int | None:
-    """The id of the task's row."""
+    """Return the id of the task's row from the object's labels or annotations."""
     return number(meta.labels.get(labels.TASK_ID) or meta.annotations.get(labels.TASK_ID))
 
 
 def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
-    """Return whether an object under the task's name belongs to it: by the uid of its Job, or else by the uid of its
-    run and the id of its row.
+    """Return whether an object with the task's name belongs to it.
 
-    Name and numbers alone are no proof: another database, or this one before a restore, may have given out the same.
+    This is decided by the uid of the Job if it is recorded, else by the uid of the run and the id of the task's row. A
+    name and numbers alone are no proof: another database, or this one before a restore, may have used the same.
     """
     if task.uid is not None:
         return uid == task.uid
@@ -200,13 +203,13 @@ def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool
 
 
 def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:
-    """Return whether a look's selector finds the object."""
+    """Return whether the selector of a look at this run matches the object."""
     mine = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER and meta.labels.get(labels.RUN) == str(run_id)
     return mine and labels.SETTLED not in meta.labels
 
 
 def job_is_over(job: Job) -> bool:
-    """Return whether the controller has decided about the Job: nothing is left to be stopped."""
+    """Return whether the end of the Job is decided, so that there is nothing to stop."""
     return verdict(job, final=False) is not None
 
 
@@ -214,26 +217,25 @@ H = TypeVar("H", bound=Hashable)
 
 
 class Interner:
-    """Makes equal parts of the objects of one reading one object in memory.
+    """A store that lets the objects of one reading share equal parts, to save memory.
 
-    Use it for one reading; not thread-safe. The pods of a run differ little except in their names: 10,000 Jobs and
-    their pods take 59 MiB as decoded, and 26 MiB this way. Nobody changes an object afterwards. The parts that differ
-    in each pod are not shared.
+    The pods of a run differ mainly in their names: 10,000 Jobs with their pods take 26 MiB instead of 59 MiB. This is
+    safe because no code changes an object later. Use one interner for one reading; it is not thread-safe.
     """
 
     def __init__(self) -> None:
         known: dict[Any, Any] = {}
-        # Bound once and called by ``map``: no Python is executed for the millions of strings of a large run.
+        # ``map`` calls this bound method directly, without Python code for each of the millions of strings.
         self._one = known.setdefault
 
     def job(self, job: Job) -> Job:
-        """The same Job."""
+        """Share parts of the Job, and return the same object."""
         self._metadata(job.metadata)
         self._conditions(job.status)
         return job
 
     def pod(self, pod: Pod) -> Pod:
-        """The same pod."""
+        """Share parts of the pod, and return the same object."""
         self._metadata(pod.metadata)
         self._conditions(pod.status)
         if pod.spec.containers:

@@ -1,13 +1,13 @@
-"""Namespace identity: which namespace we read, and whether a missing task may live in another one.
+"""Identity of the namespace that we read, to decide whether a missing task may execute in another namespace.
 
-A list of the wrong namespace is empty and no error. So the namespace is recorded with the task before its Job is
-requested, by its uid, which is unique in all clusters. A missing task counts as gone only in its own namespace, or when
-that namespace is gone itself.
+A list of the wrong namespace is empty, and not an error. So the namespace of each task is recorded before its Job is
+created, by its uid, which is unique in all clusters. A missing task counts as gone only when we read its own namespace,
+or when that namespace is gone itself.
 
-A namespace that has the name and another uid is "deleted and made anew" on the same cluster only. Clusters are told
-apart by the uid of their namespace ``kube-system``, which nobody can delete; other projects also use it as the identity
-of a cluster (OpenTelemetry's ``k8s.cluster.uid``). Without the right to read it, a person has to confirm by an
-annotation that a namespace is gone.
+If a namespace has the recorded name but another uid, it was deleted and created again, or it is in another cluster. The
+uid of the namespace ``kube-system``, which cannot be deleted, identifies the cluster; OpenTelemetry's
+``k8s.cluster.uid`` uses it too. Without the right to read it, a person must confirm by an annotation that the recorded
+namespace is gone.
 """
 
 from __future__ import annotations
@@ -29,15 +29,13 @@ _SETTINGS = "LIFECYCLE_CLUSTER__NAMESPACE, LIFECYCLE_CLUSTER__KUBECONFIG and LIF
 
 
 def read_namespace(api: Api, name: str | None = None) -> Namespace:
-    """The namespace of the crawls, or the namespace of that name. Raises ``ApiError``; ``NotFound`` when there is
-    none.
-    """
+    """Read the namespace ``name``, by default that of the crawls. Raises ``NotFound`` and other ``ApiError``s."""
     return decode(Namespace, api.get(api.namespace_path() if name is None else f"/api/v1/namespaces/{name}"))
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceIdentity:
-    """The namespace in which tasks live; a field that we may not read is ``None``."""
+    """The identity of a namespace with tasks. A field that we have no right to read is ``None``."""
 
     name: str
     uid: str | None = None
@@ -45,17 +43,17 @@ class NamespaceIdentity:
     """The uid of the cluster's ``kube-system``."""
 
     def __str__(self) -> str:
-        """The text that is recorded."""
+        """Return the text that is recorded in the database."""
         return f"{self.name}/{self.uid or _UNKNOWN}/{self.cluster or _UNKNOWN}"
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The name and uid as a text for people."""
         return f"{self.name} (uid {self.uid or 'unknown'})"
 
     @classmethod
     def read(cls, recorded: str) -> NamespaceIdentity | None:
-        """Read the recorded identity; ``None`` for any text that is no namespace of Kubernetes."""
+        """Read a recorded identity. Return ``None`` for a text that does not name a namespace of Kubernetes."""
         name, *uids = recorded.split("/")
         if not name or len(uids) != 2:
             return None
@@ -66,7 +64,7 @@ class NamespaceIdentity:
 def read_identity(api: Api) -> NamespaceIdentity:
     """Read the identity of the namespace in which we create and read tasks.
 
-    Raises ``ApiError``, but not for a missing right: the name is known.
+    Raises ``ApiError``, but not for a missing right: then only the name is known.
     """
     try:
         uid = read_namespace(api).metadata.uid
@@ -83,10 +81,7 @@ def _cluster(api: Api) -> str | None:
 
 
 def require_same(api: Api, recorded: str) -> None:
-    """Raise ``OtherPlace`` when the caller reads another namespace than ours, as far as this is known.
-
-    Raises ``ApiError`` too.
-    """
+    """Raise ``OtherPlace`` when the caller certainly reads another namespace than ours. Raises ``ApiError`` too."""
     theirs = NamespaceIdentity.read(recorded)
     if theirs is not None and theirs.name == api.namespace:
         try:
@@ -99,13 +94,13 @@ def require_same(api: Api, recorded: str) -> None:
         uid = None
     whose = theirs.words if theirs is not None else recorded
     raise OtherPlace(
-        f"the worker looks for its tasks in namespace {whose}, and this service creates them in "
-        f"{NamespaceIdentity(api.namespace, uid).words}; set {_SETTINGS} of both alike"
+        f"the worker looks for its tasks in namespace {whose}, but this service creates them in "
+        f"{NamespaceIdentity(api.namespace, uid).words}; give both the same {_SETTINGS}"
     )
 
 
 class CurrentNamespace:
-    """The namespace we look into, read once: at the first question that needs it."""
+    """The namespace that we read. It is requested once, when it is first needed."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -113,35 +108,37 @@ class CurrentNamespace:
 
     @functools.cached_property
     def found(self) -> Namespace | None:
-        """The namespace at that time; ``None`` when there was none. Raises ``ApiError``."""
+        """The namespace at that time; ``None`` when it did not exist. Raises ``ApiError``."""
         try:
             return read_namespace(self._api)
         except NotFound:
             return None
 
     def gone_for_good(self, recorded: Collection[str | None]) -> set[str]:
-        """The namespaces of these that are certainly gone; the others are the one that we read.
+        """Return those of the recorded namespaces that are certainly gone. All others are the one that we read.
 
-        ``None``: a task without a recorded namespace, about which nothing is known. Raises ``ClusterUnavailable`` when
-        a task may live in another namespace, and ``ApiError``.
+        ``None`` is a task without a recorded namespace, and is ignored. Raises ``ClusterUnavailable`` when a task may
+        execute in another namespace, and ``ApiError``.
         """
         return {one for one in sorted({one for one in recorded if one is not None}) if not self._is_ours(one)}
 
     def _is_ours(self, recorded: str) -> bool:
-        """Return whether it is the namespace that we read; ``False`` when it is certainly gone. Raises
-        ``ClusterUnavailable``.
+        """Return true for the namespace that we read, and false for one that is certainly gone.
+
+        Raises ``ClusterUnavailable`` when neither is certain.
         """
         place = NamespaceIdentity.read(recorded)
         if place is None:
             raise ClusterUnavailable(
-                f"it was put onto another kind of cluster ({recorded}): set LIFECYCLE_CLUSTER__KIND back"
+                f"a task of this run was created on another kind of cluster ({recorded}); "
+                "set LIFECYCLE_CLUSTER__KIND to its former value"
             )
         try:
             found = self.found
         except Refused as error:
             raise ClusterUnavailable(
-                f"what is missing in namespace {self._api.namespace} cannot be proved to be gone, because we may not "
-                f"read which namespace that is; grant the right to get it (deploy/ holds the roles): {error}"
+                f"tasks that are missing in namespace {self._api.namespace} cannot be proved to be gone, because we "
+                f"have no right to read this namespace; grant the right to get it (see the roles in deploy/): {error}"
             ) from error
         same_name = place.name == self._api.namespace
         if found is not None and same_name and place.uid in (None, found.metadata.uid):
@@ -150,7 +147,7 @@ class CurrentNamespace:
             return False
         cluster = _cluster(self._api) if same_name and place.cluster is not None else None
         if cluster is not None and cluster == place.cluster:
-            return False  # two namespaces of one name are never on one cluster at a time
+            return False  # a cluster never has two namespaces of one name at the same time
         raise ClusterUnavailable(self._elsewhere(place, found, cluster))
 
     def _elsewhere(self, place: NamespaceIdentity, found: Namespace | None, cluster: str | None) -> str:
@@ -164,12 +161,12 @@ class CurrentNamespace:
         sure = f"kubectl annotate --overwrite namespace {name} {labels.REPLACES}={place.uid or place.name}"
         made = "" if found is not None else f"kubectl create namespace {name} && "
         return (
-            f"a task of this run was put into namespace {place.words}, and we look into {looked}: what is not found "
-            f"here may live on there. Set {_SETTINGS} of the workers and of the scheduler service back; if that "
-            f"namespace is gone for good, with all that ran in it: {made}{sure}"
+            f"a task of this run was created in namespace {place.words}, but this process reads {looked}: a task that "
+            f"is missing here may still execute there. Set {_SETTINGS} of the workers and of the scheduler service to "
+            f"their former values. If that namespace is gone for good, with all tasks in it, run: {made}{sure}"
         )
 
 
 def replaced(namespace: Namespace) -> set[str]:
-    """Namespaces that a person has declared gone for good, by uid (or by name, if the uid is unknown)."""
+    """Return the namespaces that a person has declared gone for good: their uids, or names if a uid is unknown."""
     return set(namespace.metadata.annotations.get(labels.REPLACES, "").replace(",", " ").split())

@@ -1,8 +1,9 @@
-"""Causes of an end outside of the crawler: the cluster, its node, a person. Pure; docs/kubernetes.md has the table.
+"""Causes of an end outside the crawler: the cluster, its node or a person (the table is in docs/kubernetes.md).
 
-The node dates the crawler's end, the API server dates a deletion, and some part of the cluster dates a mark for
-disruption. Within the margin of two clocks (``domain.clocks``) these times do not show what came first. There the
-runner's summary decides, and without one nothing is called a success.
+Three clocks are involved: the node's for the crawler's end, the API server's for a deletion, and that of another part
+of the cluster for a disruption mark. Within the margin of two clocks (``domain.clocks``) the times do not show which
+event came first. Then the runner's summary decides, and an end without a summary is not a success. The functions do no
+I/O.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from .predicates import (
 )
 from .termination_message import clean
 
-#: A pod that runs for this long after it was marked for disruption was spared: the cluster forgets such marks.
+#: A pod that still runs for this time after its disruption mark was spared. The cluster ignores such marks later.
 STALE_AFTER = timedelta(minutes=2)
-#: A deletion within this time after the end may be the node's own removal of the record (it unmounts volumes first), by
-#: the clocks of both.
+#: A deletion within this time after the end may be the node's own removal of the pod, which follows after it unmounts
+#: the volumes. The time includes the difference of the clocks.
 NODE_DELETES = timedelta(minutes=1)
-#: A node's reason for a container that it lost sight of: its exit code is then made up.
+#: A node's reasons for a container whose end it does not know. The exit code is then invented.
 _FORGOTTEN = ("ContainerStatusUnknown", "Unknown")
 _MOVED = {
     "PreemptionByScheduler": ("evicted", "displaced by a pod of higher priority"),
@@ -39,9 +40,9 @@ _MOVED = {
     "DeletionByPodGC": ("interrupted", "deleted because its node is gone"),
 }
 _BY_KUBELET, _BY_PODGC = "TerminationByKubelet", "DeletionByPodGC"
-#: The disruptions that end a pod's record without its node, however long that takes.
+#: The disruptions by which the cluster gives up a pod without an answer of its node. They may take any time.
 _GIVEN_UP = ("DeletionByTaintManager", _BY_PODGC)
-#: A pod's own ``reason`` that is about its node, also on clusters that set no condition.
+#: The values of a pod's ``reason`` that concern its node. Clusters that set no condition have them too.
 _BY_NODE = {
     "Terminated": "its node was shut down",
     "Shutdown": "its node was shut down",
@@ -49,8 +50,8 @@ _BY_NODE = {
     "NodeLost": "its node was lost",
     "Preempting": "displaced by a critical pod",
 }
-#: Reasons by which a node that was started again refuses a pod that it had executed; with OutOf… of every resource. Of
-#: a pod that never began any reason is a refusal.
+#: Reasons with which a restarted node refuses a pod that it had executed; also ``OutOf…`` for every resource. For a pod
+#: that never began, every reason is a refusal.
 _REFUSALS = (
     "AppArmor",
     "InitContainerRestartPolicyForbidden",
@@ -68,7 +69,7 @@ _REFUSALS = (
     "UnexpectedAdmissionError",
     "UnexpectedPredicateFailureType",
 )
-#: The beginning of a kubelet's message about a pod that it does not admit (1.28 on; before that, under pressure).
+#: Beginnings of a kubelet's message about a pod that it refuses: since 1.28, and before that for a lack of resources.
 _REJECTED = ("Pod was rejected", "The node had condition")
 
 
@@ -81,44 +82,45 @@ class PodEnd:
     pod: Pod
     done: Terminated | None
     at: datetime | None
-    """The time of its end, by its node's clock."""
+    """The time of the crawler's end, by its node's clock."""
     by_itself: bool
-    """True if its runner says that it ended by itself, which decides within the margin of two clocks."""
+    """True if the runner reports that the crawler ended by itself. This decides within the margin of two clocks."""
     untold: bool = False
-    """True if its runner says that it got no stop signal: all requests to end the pod came later, by any clock."""
+    """True if the runner reports that no stop signal came. Then all requests to end the pod came after the end."""
 
 
 def disruption(last: PodEnd) -> tuple[str, str] | None:
-    """Outcome and words when the cluster or somebody else ended it; ``None`` when nobody did, or we requested it."""
+    """Return the outcome and a text when the cluster or somebody else ended the crawler.
+
+    Return ``None`` when the crawler ended by itself, or when we requested the end.
+    """
     pod, job = last.pod, last.job
     if last.untold:
         return None
     mark = disruption_mark(pod)
     if mark is not None and _has_part(mark, last):
-        kind, told = disruption_words(mark, pod)
-        # The cluster gave the pod up: this does not show what happened on its node.
+        kind, words = disruption_words(mark, pod)
+        # The cluster gave up the pod. This does not show what happened on its node.
         unproved = last.done is None and mark.reason in _GIVEN_UP and pod.spec.node_name
-        return kind, f"{told}; whether it still runs on {pod.spec.node_name} nobody can say" if unproved else told
-    # A kubelet sets its mark and its reason together: both come too late, or neither.
+        return kind, f"{words}; it is unknown whether it still runs on {pod.spec.node_name}" if unproved else words
+    # A kubelet sets its mark and its reason together. If its mark came after the end, its reason did too.
     if not last.by_itself and (mark is None or mark.reason != _BY_KUBELET):
         found = _by_its_node(pod)
         if found is not None:
             return found
     if pod.status.reason == "Evicted" or asked_by_us(last.task, pod, job):
         return None
-    # If the time of a deletion is lost, a mark that came after the end, or the Job's own count, explains it.
+    # When the time of the deletion is lost, a later mark or the Job's count shows that it came after the end.
     explained = not deletion_is_dated(pod) and (mark is not None or _counted_before(job, pod))
     if deleted_before(pod, last.at, last.by_itself) and not explained:
         return "interrupted", who_deleted(job)
     if lost_container(last.done):
-        return "interrupted", "its node lost sight of the container and cannot say how it ended"
+        return "interrupted", "its node lost the state of the container and does not know how it ended"
     return None
 
 
 def also_deleted(last: PodEnd) -> str | None:
-    """Return who else may have deleted a pod that we asked to end: it is not known here whether our stop came in
-    time.
-    """
+    """Return who else may have deleted a pod that we stopped, in case our stop came too late; ``None`` if nobody."""
     if not last.task.stopping or last.untold or asked_by_us(None, last.pod, last.job):
         return None
     return who_deleted(last.job) if deleted_before(last.pod, last.at, last.by_itself) else None
@@ -127,9 +129,9 @@ def also_deleted(last: PodEnd) -> str | None:
 def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
     """Return whether the pod was deleted before the crawler in it ended (``at``).
 
-    The stamp alone does not tell. It says when the grace is over, and the node's own delete at the end replaces it by
-    one without grace, as for a pod that had ended before somebody deleted it. Unless the runner says that it got no
-    stop signal, a stamp soon after the end counts as the node's.
+    The deletion timestamp alone does not show this. It is the end of the grace, and the node's own deletion at the end
+    replaces it by one without a grace. A pod that ended first and was deleted later looks the same. So a timestamp soon
+    after the end counts as that of the node's deletion, and the crawler as deleted, unless it ended by itself.
     """
     asked = deletion_asked(pod)
     if asked is None:
@@ -142,7 +144,7 @@ def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
 
 
 def who_deleted(job: Job | None) -> str:
-    """Return who deleted a pod without our request, as far as the Job shows it."""
+    """Return a text about who deleted a pod without our request, as far as the Job shows it."""
     if job is None:
         return "its Job was deleted by somebody else"
     if job.metadata.deletion_timestamp is not None:
@@ -153,7 +155,7 @@ def who_deleted(job: Job | None) -> str:
 
 
 def disruption_mark(pod: Pod) -> Condition | None:
-    """The mark for disruption, unless the pod was spared: it continued, and was deleted later for another reason."""
+    """Return the disruption mark; ``None`` without one, or when the pod was spared and deleted much later."""
     mark = pod.condition("DisruptionTarget")
     asked = deletion_asked(pod) if deletion_is_dated(pod) else None
     if mark is None or asked is None or mark.last_transition_time is None:
@@ -162,12 +164,12 @@ def disruption_mark(pod: Pod) -> Condition | None:
 
 
 def disruption_words(mark: Condition, pod: Pod) -> tuple[str, str]:
-    """Outcome and words of a condition ``DisruptionTarget``."""
+    """Return the outcome and a text for a condition ``DisruptionTarget``."""
     reason, detail = mark.reason or "", clean(mark.message)
     if reason == _BY_KUBELET:
         own = clean(pod.status.message) or detail
         if pod.status.reason == "Evicted":
-            return "evicted", "evicted, its node ran short" + (f": {own}" if own else "")
+            return "evicted", "evicted, because its node lacked a resource" + (f": {own}" if own else "")
         shut = _BY_NODE.get(pod.status.reason or "", "ended by its node")
         return "interrupted", shut + (f": {own}" if own else "")
     if reason in _MOVED:
@@ -177,36 +179,34 @@ def disruption_words(mark: Condition, pod: Pod) -> tuple[str, str]:
 
 
 def given_up_after_end(pod: Pod, at: datetime | None) -> bool:
-    """Return whether the cluster gave the pod up only after its crawler had ended, and so set the pod to failed."""
+    """Return whether the cluster gave up the pod, and set it to failed, only after its crawler had ended."""
     mark = pod.condition("DisruptionTarget")
     stamp = mark.last_transition_time if mark is not None and mark.reason in _GIVEN_UP else None
     return stamp is not None and at is not None and not surely_before(stamp, at)
 
 
 def lost_container(done: Terminated | None) -> bool:
-    """Return whether the node lost sight of the container, so that its exit code is made up."""
+    """Return whether the node lost the state of the container, so that the exit code is invented."""
     return done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255)
 
 
 def _has_part(mark: Condition, last: PodEnd) -> bool:
-    """Return whether a mark contributed to the end: it was set before, but not so long before that the pod was
-    spared.
-    """
+    """Return whether the mark may have caused the end: it came before, but not so long before that it was ignored."""
     stamp, at = mark.last_transition_time, last.at
     if mark.reason == _BY_PODGC and last.pod.status.phase == "Succeeded":
-        return False  # it marks containers without a recorded end, and calls them failed
+        return False  # the collector marks a pod of a lost node, and would have set it to failed if it had not ended
     if stamp is None or at is None:
         return True
-    if mark.reason == _BY_KUBELET:  # the clock that dates the end as well, in whole seconds
+    if mark.reason == _BY_KUBELET:  # the same clock dates the end, in whole seconds
         return stamp < at or (stamp == at and not last.by_itself)
     if mark.reason == _BY_PODGC and last.done is not None and not lost_container(last.done):
-        return surely_before(stamp, at)  # a node that reported an end was alive until then
+        return surely_before(stamp, at)  # the node reported the end, so it worked until then
     before = surely_before(stamp, at) if last.by_itself else may_be_before(stamp, at)
     return before and not _spared(mark, stamp, last.pod, at)
 
 
 def _spared(mark: Condition, stamp: datetime, pod: Pod, at: datetime) -> bool:
-    """Return whether the end came so long after the mark that the mark does not explain it."""
+    """Return whether the end came too long after the mark to be caused by it."""
     if mark.reason in _GIVEN_UP or deletion_is_dated(pod):
         return False
     acted = pod.metadata.deletion_timestamp is not None or pod.status.reason is not None
@@ -215,7 +215,7 @@ def _spared(mark: Condition, stamp: datetime, pod: Pod, at: datetime) -> bool:
 
 
 def _by_its_node(pod: Pod) -> tuple[str, str] | None:
-    """Return what a pod's own reason says about its node: the node ended the pod, or did not admit it."""
+    """Return the outcome and a text when the pod's ``reason`` shows that its node ended or refused it."""
     reason, words = pod.status.reason, clean(pod.status.message) or ""
     if reason is None or reason == "DeadlineExceeded":
         return None
@@ -224,14 +224,14 @@ def _by_its_node(pod: Pod) -> tuple[str, str] | None:
     if reason in _BY_NODE:
         return "interrupted", _BY_NODE[reason] + (f": {words}" if words else "")
     refused = words.startswith(_REJECTED) or reason in _REFUSALS or reason.startswith("OutOf")
-    # An eviction without a mark is the crawler's fault: it used more local storage than it may.
+    # An eviction without a mark is the crawler's fault: it used more local storage than its limit.
     if refused or (reason != "Evicted" and pod.status.phase == "Failed" and never_began(pod)):
         return "interrupted", f"the node {pod.spec.node_name or ''} refused it, {reason}: {words}".rstrip(": ")
     return None
 
 
 def _counted_before(job: Job | None, pod: Pod) -> bool:
-    """Return whether the Job had counted the pod as succeeded before it was deleted: that deletion ended nothing."""
+    """Return whether the Job had counted the pod as succeeded before the deletion, so the deletion ended nothing."""
     asked, at = deletion_asked(pod), counted_at(job)
     if pod.status.phase != "Succeeded" or asked is None or at is None:
         return False

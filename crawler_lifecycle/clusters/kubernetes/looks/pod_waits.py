@@ -1,8 +1,7 @@
-"""Waiting reasons and warnings: why a task does not execute yet, and what is wrong with one that does.
+"""Texts for people: reasons why a task does not execute yet, and warnings about a task that executes.
 
-A sentence names times, never ages, so that it stays the same from look to look. A problem that ends by itself says so;
-any other problem says what must be repaired. Neither ends the task: that is for ``start_timeout_s``, a stop or the
-Job's deadline.
+A text names times, never durations, so that it is the same at each look. It says if a problem ends by itself, or else
+what must be repaired. No problem here ends the task; only ``start_timeout_s``, a stop or the Job's deadline does.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from .outside_causes import STALE_AFTER, disruption_mark, disruption_words, who_
 from .predicates import asked_by_us, clock, crawler_container, deletion_asked, kept_until, newest_warning, sidecars
 from .termination_message import clean
 
-#: Seconds after which a Job or a pod without a controller or kubelet is reported.
+#: Time after which we report that no controller handles a Job, or no scheduler a pod.
 TAKEN_UP = timedelta(seconds=60)
-#: Seconds beyond its grace after which a pod counts as one that will not die.
+#: Time after the end of its grace, after which we report that a pod does not end.
 OVERDUE = timedelta(seconds=30)
 
 _PREPARING = (None, "", "ContainerCreating", "PodInitializing")
 PULLS = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
 _CANNOT = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError")
-_GOES_ON = "; it goes on when that is mended"
-#: Parts of the server's message about a pod that it does not create: their meaning, and when the Job continues.
+_GOES_ON = "; it continues when this is repaired"
+#: Parts of the server's message when it refuses to create a pod -> the text for people, and when the Job continues.
 _REFUSALS = (
-    ("exceeded quota", "The cluster's quota is used up", "; it goes on when there is room"),
+    ("exceeded quota", "The cluster's quota is used up", "; it continues when the quota allows it"),
     (r'service ?account "?([^" ]+)"? not found', "The service account {} is missing", _GOES_ON),
     ("violates PodSecurity", "The namespace's Pod Security level refuses the pod", _GOES_ON),
     ("being terminated", "The namespace is being deleted", ""),
@@ -44,15 +43,15 @@ _REFUSALS = (
 
 
 def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
-    """Return why the Job has no pod yet; without ``events`` they were not, or not all of them, read."""
+    """Return the reason why the Job has no pod yet. ``events`` is ``None`` when not all events could be read."""
     if job.other_controller is not None:
-        return f"{job.other_controller} carries it out, and not this cluster: its pod and its log cannot be read here"
+        return f"{job.other_controller} runs it, not this cluster: its pod and its log cannot be read here"
     if job.metadata.deletion_timestamp is not None:
-        held = f", held by {', '.join(sorted(job.metadata.finalizers))}" if job.metadata.finalizers else ""
-        return f"The Job is being deleted since {clock(job.metadata.deletion_timestamp, now)}{held}; it has no pod"
+        keeps = f", finalizers: {', '.join(sorted(job.metadata.finalizers))}" if job.metadata.finalizers else ""
+        return f"The Job is being deleted since {clock(job.metadata.deletion_timestamp, now)}{keeps}; it has no pod"
     if job.spec.suspend:
         queue = job.metadata.labels.get(labels.QUEUE)
-        return f"Held in queue {queue}" if queue else "The Job is suspended; it goes on when somebody resumes it"
+        return f"Waits in queue {queue}" if queue else "The Job is suspended; it continues when somebody resumes it"
     refused = newest_warning(events or (), job.metadata.uid, "FailedCreate")
     if refused is not None and not job.status.active:
         return _refusal(refused.message or "")
@@ -63,16 +62,16 @@ def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
     late = created is not None and now - created > TAKEN_UP
     if job.status.start_time is None:
         if late:
-            return f"No controller has taken up the Job{since}: is the cluster's controller manager running?"
+            return f"No controller has handled the Job{since}: check that the cluster's controller manager runs"
         return "Waiting for the Job controller"
     if late:
-        why = ", and no event says why" if events is not None else "; why is not known, as not all events were read"
+        why = ", and no event gives a reason" if events is not None else "; not all events that explain this were read"
         return f"The Job has no pod{since}{why}"
     return "Waiting for the Job's pod"
 
 
 def _refusal(message: str) -> str:
-    """The server's own words about a pod that it does not create, without the pod's random name."""
+    """Return a text about a pod that the server refuses to create, with its message but without the random name."""
     said = clean(message) or "the server gave no reason"
     said = re.sub(r"^Error creating: ", "", said)
     said = re.sub(r'^pods "[^"]*" is forbidden: ', "", said)
@@ -87,7 +86,7 @@ def _refusal(message: str) -> str:
 
 
 def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] | None, now: datetime) -> str:
-    """Return why the pod does not execute the crawler yet."""
+    """Return the reason why the pod does not execute the crawler yet."""
     leaving = _leaving(task, job, pod, now)
     if leaving is not None:
         return leaving
@@ -95,7 +94,7 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] 
         return _unknown(pod)
     gates = sorted(gate.name for gate in pod.spec.scheduling_gates)
     if gates:
-        return f"Held by scheduling gates: {', '.join(gates)}"
+        return f"Blocked by scheduling gates: {', '.join(gates)}"
     if not pod.spec.node_name:
         return _unscheduled(pod, now)
     beside = sidecars(pod)
@@ -107,7 +106,7 @@ def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] 
         words = _container(pod, status, events, now)
         if words is not None:
             return f"Init container {status.name}: {words}"
-        # For a container that is no sidecar ``started`` says nothing: kubelets set it as soon as it runs.
+        # Only for a sidecar ``started`` means ready. For other init containers kubelets set it as soon as they run.
         if status.state.running is not None and not (status.started and status.name in beside):
             return f"Init container {status.name} runs"
     return _container(pod, crawler_container(pod), events, now) or _preparing(pod, events or ())
@@ -118,19 +117,19 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
     if found is None:
         created = pod.metadata.creation_timestamp
         if created is not None and now - created > TAKEN_UP:
-            return f"No scheduler has taken up the pod since {clock(created, now)}: is the cluster's scheduler running?"
+            return f"No scheduler has handled the pod since {clock(created, now)}: check that the scheduler runs"
         return "Waiting for the scheduler"
     said = re.sub(r"\.? *(no new claims to deallocate, *)?preemption: .*", "", found.message or "")
     said = clean(said) or "no reason given"
     if found.reason == "Unschedulable":
-        return f"No node has room for it: {said}"
+        return f"No node has capacity for it: {said}"
     if found.reason == "SchedulingGated":
-        return f"Held by scheduling gates: {said}"
-    return f"The scheduler cannot place it ({found.reason or 'no reason given'}): {said}"
+        return f"Blocked by scheduling gates: {said}"
+    return f"The scheduler finds no node for it ({found.reason or 'no reason given'}): {said}"
 
 
 def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event] | None, now: datetime) -> str | None:
-    """Return the reason of a waiting container; ``None`` when it is only being prepared."""
+    """Return the reason why a container waits; ``None`` when its node only prepares it."""
     waiting = status.state.waiting
     if waiting is None or waiting.reason in _PREPARING:
         return None
@@ -149,17 +148,17 @@ def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event] | None
 
 
 def _pull_error(pod: Pod, message: str | None, events: Sequence[Event] | None) -> str:
-    """Return why an image cannot be pulled. The two reasons alternate; both lead to the same sentence."""
+    """Return the error of a pull. The status alternates between two reasons, and both give the same text."""
     said = pull_words(message)
     if not said:
         event = newest_warning(events or (), pod.metadata.uid, "Failed")
         said = re.sub(r'^Failed to pull image "[^"]*": ', "", (event.message or "") if event is not None else "")
-    unknown = "the node does not say why" if events is not None else "why is not known, as not all events were read"
+    unknown = "the node gives no reason" if events is not None else "not all events that explain this were read"
     return clean(said) or unknown
 
 
 def pull_words(message: str | None) -> str:
-    """Return the cause that a container without its image reports; empty when only an event does."""
+    """Return the cause in the message of a container without its image; empty when only an event has it."""
     said = re.sub(r'^Back-off pulling image "[^"]*":? ?', "", message or "")
     return re.sub(r"^(ErrImagePull|ImageInspectError|RegistryUnavailable|SignatureValidationFailed): ", "", said)
 
@@ -180,28 +179,31 @@ def _image(pod: Pod, name: str) -> str:
 
 
 def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
-    """Return the warning about an executing pod; ``None`` when all is well."""
+    """Return a warning about an executing pod; ``None`` without a problem."""
     words = [_leaving(task, job, pod, now), _silent(pod, now), _marked(pod, now)]
     main = crawler_container(pod)
     if pod.status.phase == "Unknown":
         words.append(_unknown(pod))
     if job is None:
-        words.append("Its Job is gone, the pod is left")
+        words.append("Its Job is gone, but the pod still exists")
     if main.state.running is None:
         last = main.state.terminated or main.last_state.terminated
         code = f", last exit {last.exit_code}" if last is not None else ""
-        words.append(f"Its node starts it again ({main.restart_count or 0} times{code})")
+        words.append(f"Its node restarts it ({main.restart_count or 0} times{code})")
     return "; ".join(word for word in words if word) or None
 
 
 def _silent(pod: Pod, now: datetime) -> str | None:
-    """Return words when its node is out of touch: the node itself never says "not ready" beside "containers ready"."""
+    """Return a text when the node does not answer: then the cluster sets the pod, but not its containers, to not ready.
+
+    The node itself never reports this.
+    """
     ready, lost = pod.denied("Ready"), pod.status.reason == "NodeLost"
     if not lost and (ready is None or pod.condition("ContainersReady") is None):
         return None
     since = ready.last_transition_time if ready is not None else None
     when = f" since {clock(since, now)}" if since is not None else ""
-    return f"Node {pod.spec.node_name} has not answered{when}; the crawl may still be going on"
+    return f"Node {pod.spec.node_name} has not answered{when}; the crawl may still run"
 
 
 def _marked(pod: Pod, now: datetime) -> str | None:
@@ -211,7 +213,7 @@ def _marked(pod: Pod, now: datetime) -> str | None:
     since = found.last_transition_time
     if since is not None and now - since > STALE_AFTER:
         return None
-    return f"About to be ended by the cluster: {disruption_words(found, pod)[1]}"
+    return f"The cluster is about to end it: {disruption_words(found, pod)[1]}"
 
 
 def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
@@ -219,21 +221,21 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
     if over is None or asked is None:
         return None
     who = _who(task, job, pod)
-    told = f": {who}" if who else ""
+    cause = f": {who}" if who else ""
     kept = kept_until(pod)
     last = kept or known_time(over)
     if last is not None and now - last > OVERDUE:
-        node = f"node {pod.spec.node_name}" if pod.spec.node_name else "nobody"
-        return f"The pod should have ended at {clock(last, now)}, and {node} does not confirm that it has{told}"
+        confirms = f"node {pod.spec.node_name} does not confirm this" if pod.spec.node_name else "it still exists"
+        return f"The pod should have ended at {clock(last, now)}, but {confirms}{cause}"
     unless = ""
     if kept is not None:
         own = pod.spec.termination_grace_period_seconds
-        unless = f", or by {clock(kept, now)} if its node had begun its grace of {own} s before"
-    return f"The pod is shutting down since {clock(asked, now)}, by {clock(over, now)} at the latest{unless}{told}"
+        unless = f", or by {clock(kept, now)} if its node had already begun its grace of {own} s"
+    return f"The pod is shutting down since {clock(asked, now)}, by {clock(over, now)} at the latest{unless}{cause}"
 
 
 def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
-    """Return who deleted a pod that is being deleted; ``None`` when we did."""
+    """Return a text about who deleted the pod; ``None`` when we did."""
     mark = disruption_mark(pod)
     if mark is not None:
         return disruption_words(mark, pod)[1]
@@ -244,4 +246,4 @@ def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
 
 def _unknown(pod: Pod) -> str:
     said = clean(pod.status.message) or clean(pod.status.reason)
-    return "The cluster does not know how the pod is (phase Unknown)" + (f": {said}" if said else "")
+    return "The cluster does not know the state of the pod (phase Unknown)" + (f": {said}" if said else "")

@@ -1,4 +1,4 @@
-"""Predicates of Jobs and pods: their owner, their progress, who requested their deletion."""
+"""Facts about Jobs and pods: their owner, their progress, and who requested their deletion."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from crawler_lifecycle.clusters.kubernetes.client.odd_values import GRACE_MAX_S,
 from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.ports.runs import TaskRef
 
-#: Labels that the Job controller puts on its pods. Unlike the owner's reference they outlive an orphaning delete.
+#: Labels that the Job controller sets on its pods. They stay when the Job is deleted without its pods; the owner's
+#: reference does not.
 CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
-#: The Job controller's finalizer on pods that it has yet to count. A suspension takes it off before it deletes the pod.
+#: The Job controller's finalizer on pods that it has not counted yet. A suspension removes it and then deletes the pod.
 TRACKING = "batch.kubernetes.io/job-tracking"
 _NOTHING_SAID = ContainerStatus(name=labels.CONTAINER)
-#: Warnings that nothing waits for.
+#: Warnings that do not explain a wait.
 _HARMLESS = ("MissingClusterDNS", "DNSConfigForming")
 
 
 def owner_of(pod: Pod) -> str | None:
-    """The uid of the Job that the pod belongs, or belonged, to."""
+    """Return the uid of the pod's Job, even if the Job is gone."""
     return pod.metadata.controller_uid or pod.metadata.labels.get(CONTROLLER_UID)
 
 
 def number(text: str | None) -> int | None:
-    """The number in a label; ``None`` for any other text, and for a number that no row of a database could have."""
+    """Return the number in a label; ``None`` for any other text, and for a number too large for a database."""
     return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
 def crawler_container(pod: Pod) -> ContainerStatus:
-    """The node's words about the crawler's container; before it has said anything, a status without a state."""
+    """Return the status of the crawler's container; before the node has reported one, a status without a state."""
     return pod.container(labels.CONTAINER) or _NOTHING_SAID
 
 
 def sidecars(pod: Pod) -> set[str]:
-    """The init containers that execute beside the crawler, and that the node ends after it."""
+    """Return the names of init containers that run in parallel with the crawler, and that the node ends after it."""
     return {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
 
 
 def ended_at(pod: Pod) -> datetime | None:
-    """Return the time when the crawler ended, as far as its node knows; a placeholder is no time."""
+    """Return the time when the crawler ended; ``None`` when its node does not know it."""
     terminated = crawler_container(pod).state.terminated
     return known_time(terminated.finished_at) if terminated is not None else None
 
 
 def ended(pod: Pod) -> bool:
-    """Return whether the crawler in it has ended, or can never begin.
+    """Return whether the crawler in the pod has ended, or can never begin.
 
-    The container's own state counts first, unless its node restarts it; a pod in a final phase without such a state
-    never ran it, or its node forgot it. A pod that was deleted before it had a node cannot get one any more (the API
-    server refuses the binding).
+    The crawler has ended when the pod's phase is final, or when its container has ended and is not restarted. A pod
+    that was deleted before it had a node never gets one, because the API server refuses the binding.
     """
     if pod.status.phase in ("Succeeded", "Failed") or deleted_before_scheduling(pod):
         return True
@@ -60,10 +60,10 @@ def ended(pod: Pod) -> bool:
 
 
 def _started_again(pod: Pod, code: int) -> bool:
-    """Return whether its node restarts the crawler that ended with this code, alone or with all containers of the pod.
+    """Return whether the node restarts the crawler that ended with this code, alone or with the pod's other containers.
 
-    As the kubelet decides it (``ContainerShouldRestart``, ``ShouldAllContainersRestart``). Our pods are never
-    restarted, unless somebody changes them at admission. A pod that is being deleted is not restarted.
+    The rules are the kubelet's (``ContainerShouldRestart``, ``ShouldAllContainersRestart``). Our pods ask for no
+    restart, but an admission webhook may change them. A pod that is being deleted is not restarted.
     """
     if pod.metadata.deletion_timestamp is not None:
         return False
@@ -82,15 +82,15 @@ def _started_again(pod: Pod, code: int) -> bool:
 
 
 def deleted_before_scheduling(pod: Pod) -> bool:
-    """Return whether it was deleted before it had a node."""
+    """Return whether the pod was deleted before it had a node."""
     return pod.metadata.deletion_timestamp is not None and not pod.spec.node_name and not pod.status.container_statuses
 
 
 def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
-    """Return whether the Job was suspended, as queues do, before this pod had a node: nothing ran; the Job continues.
+    """Return whether a suspension of the Job, as by a queue, deleted this pod before it had a node.
 
-    A Job that was resumed since then has removed its own finalizer from the pod. A Job that is over, or being deleted,
-    makes no other pod: then this pod is its end.
+    Then nothing ran, and the Job continues later. If the Job was resumed since then, its finalizer is gone from the
+    pod. A Job that is over or being deleted creates no other pod, so then this pod is the end of the task.
     """
     if job is None or job.metadata.deletion_timestamp is not None or verdict(job, final=False) is not None:
         return False
@@ -98,17 +98,17 @@ def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
 
 
 def never_began(pod: Pod) -> bool:
-    """Return whether no container of the pod ever executed, as far as its node knows."""
+    """Return whether no container of the pod ever ran, as far as its node knows."""
     return not any(map(began, (*pod.status.container_statuses, *pod.status.init_container_statuses)))
 
 
 def sidecar_still_runs(pod: Pod) -> bool:
-    """Return whether a container beside the ended crawler still executes, and nobody ends it."""
+    """Return whether the crawler has ended, but another container of the pod still runs and is not being ended."""
     return ended(pod) and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
 
 
 def executing(pod: Pod) -> bool:
-    """Return whether the crawler has begun and not ended."""
+    """Return whether the crawler has begun and has not ended."""
     return began(crawler_container(pod)) and not ended(pod)
 
 
@@ -118,8 +118,10 @@ def began(container: ContainerStatus) -> bool:
 
 
 def deletion_asked(pod: Pod) -> datetime | None:
-    """Return the time of the request to delete it: the stamp itself says when its grace is over. A placeholder for an
-    impossible time: with graces of centuries the API server's numbers overflow.
+    """Return the time when the deletion was requested; ``None`` without a deletion.
+
+    The deletion timestamp is the end of the grace, so the grace is subtracted. For an impossible time, return
+    ``NO_TIME``: with a grace of centuries the API server's numbers overflow.
     """
     if pod.metadata.deletion_timestamp is None:
         return None
@@ -128,15 +130,15 @@ def deletion_asked(pod: Pod) -> datetime | None:
 
 
 def deletion_is_dated(pod: Pod) -> bool:
-    """Return whether the time of the deletion request is known: a node's own delete at the end has no grace."""
+    """Return whether the time of the deletion request is known. A node's own deletion at the end has no grace."""
     return known_time(deletion_asked(pod)) is not None and (pod.metadata.deletion_grace_period_seconds or 0) > 0
 
 
 def kept_until(pod: Pod) -> datetime | None:
-    """The latest end of a pod whose grace was shortened, if its node had already begun the full grace: a kubelet keeps
-    the first one.
+    """Return the latest end of a pod whose grace was shortened; ``None`` for any other pod.
 
-    ``None`` for any other pod. The time of the first deletion is lost, but it was no later than the last one.
+    Its node may have begun the full grace already, and a kubelet keeps the first grace. The time of the first deletion
+    is lost, but it was not later than the last one.
     """
     asked, own_s = known_time(deletion_asked(pod)), pod.spec.termination_grace_period_seconds or 0
     if asked is None or not pod.spec.node_name or own_s <= (pod.metadata.deletion_grace_period_seconds or 0):
@@ -145,8 +147,9 @@ def kept_until(pod: Pod) -> datetime | None:
 
 
 def deciding_pod(pods: Iterable[Pod]) -> Pod | None:
-    """The pod that decides the task's state: an executing pod before a waiting one before an ended one, one that is not
-    being deleted before one that is, then the newest.
+    """Return the pod that decides the task's state; ``None`` without pods.
+
+    The order is: executing, waiting, ended; then not being deleted before being deleted; then the newest.
     """
 
     def rank(pod: Pod) -> tuple[int, bool, float, str, str]:
@@ -160,7 +163,7 @@ def deciding_pod(pods: Iterable[Pod]) -> Pod | None:
 
 
 def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
-    """The condition by which the Job has ended, or (not ``final``) is bound to end once its pods have."""
+    """Return the condition by which the Job has ended; without ``final``, also one by which its end is decided."""
     if job is None:
         return None
     for kind in ("Failed", "Complete") if final else ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet"):
@@ -170,7 +173,7 @@ def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
 
 
 def deadline_of(job: Job | None) -> Condition | None:
-    """The condition that the Job's own deadline passed: the earlier of two, which is set before its pods end."""
+    """Return the condition that the Job's own deadline passed. Of two, the earlier one comes before its pods end."""
     found = [job.condition(kind) for kind in ("FailureTarget", "Failed")] if job is not None else []
     return next((one for one in found if one is not None and one.reason == "DeadlineExceeded"), None)
 
@@ -182,7 +185,7 @@ def counted_at(job: Job | None) -> datetime | None:
 
 
 def newest_warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | None:
-    """The newest warning about the object, of these reasons if any are given."""
+    """Return the newest warning event about the object, with one of these reasons if any are given."""
     about = [e for e in events if e.involved_object.uid == uid and e.type == "Warning" and e.reason not in _HARMLESS]
     wanted = [e for e in about if not reasons or e.reason in reasons]
 
@@ -193,9 +196,9 @@ def newest_warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | 
 
 
 def asked_by_us(task: TaskRef | None, pod: Pod, job: Job | None) -> bool:
-    """Return whether the pod's deletion is our own stop of this task, or the deadline of Job or pod, which is ours too.
+    """Return whether we deleted the pod: by a stop of this task, or by the deadline of Job or pod, which we set.
 
-    A deadline that passed during a deletion did not cause it.
+    A deadline that passed after the deletion did not cause it.
     """
     if (task is not None and task.stopping) or pod.status.reason == "DeadlineExceeded":
         return True
@@ -207,7 +210,7 @@ def asked_by_us(task: TaskRef | None, pod: Pod, job: Job | None) -> bool:
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """A moment in words: the same sentence at every look."""
+    """Return the time as a text that is the same at each look, with the date if it is not today's."""
     known = known_time(at)
     if known is None:
         return "an unknown time"

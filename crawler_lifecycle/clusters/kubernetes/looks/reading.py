@@ -1,8 +1,8 @@
-"""Reading: one observation from the objects of one task. Pure; docs/kubernetes.md has the table.
+"""Reading: one observation from the objects of one task (the table is in docs/kubernetes.md). No I/O.
 
-The pod decides: a Job's conditions lag behind its pods by a second on a quiet control plane and by minutes on a busy
-one. The Job is used for facts that only it has: its deadline, its deletion, a pod that cannot be created. The task's
-row says whether a deletion was ours. Success always needs evidence.
+The pod decides, because a Job's conditions are later than its pods: by a second on an idle control plane, by minutes on
+a busy one. The Job is used for facts that only it has: its deadline, its deletion, a pod that cannot be created. The
+task's row shows whether we requested a deletion. Success always needs evidence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .predicates import (
 )
 from .termination_message import Summary, with_progress
 
-#: A Job that has been in deletion for so long without a pod never gets one again, even if its record stays.
+#: A Job without a pod that has been in deletion for this time never gets a pod again, even if the Job still exists.
 GONE_AFTER = timedelta(seconds=30)
 
 
@@ -43,12 +43,13 @@ def read_task(
     now: datetime,
     read_at: datetime | None = None,
 ) -> Observation:
-    """One observation from one complete look: the Job under the task's name, pods and events of any Job.
+    """Return one observation from one complete look: from the Job with the task's name, and from pods and events.
 
-    Pods of another uid are passed over, events about other objects too; ``None`` are events that were not read. Total,
-    and the order of the lists is of no consequence. What is in neither list is ``ABSENT``, which proves nothing yet.
+    Pods of another Job, and events about other objects, are ignored. ``events`` is ``None`` when they could not be
+    read. The order of the lists does not matter, and no input raises an error. A task without objects is ``ABSENT``,
+    which proves nothing yet.
 
-    ``now``: when the look began; ``read_at``: when it had read the objects, by default the same.
+    ``now`` is the begin of the look. ``read_at`` is the time when the objects had been read, by default the same.
     """
     uid = _uid(task, job, pods)
     own = job if job is not None and job.metadata.uid == uid else None
@@ -68,7 +69,7 @@ def read_task(
 
 
 def _uid(task: TaskRef, job: Job | None, pods: Sequence[Pod]) -> str | None:
-    """The uid of our Job: the recorded one, or else that of the existing objects."""
+    """Return the uid of our Job: the recorded one, else that of the existing objects."""
     if task.uid is not None:
         return task.uid
     if job is not None:
@@ -99,24 +100,24 @@ def _of_pod(
 
 
 def _of_job(seen: Observation, job: Job, events: Sequence[Event] | None, read_at: datetime) -> Observation:
-    """A Job without a pod."""
+    """Return the observation of a Job without a pod."""
     over, deleted = verdict(job), job.metadata.deletion_timestamp
     if over is not None:
         return _ended(seen, end_of_job(job, over), Summary(), read_at)
     seen = replace(seen, phase=Phase.WAITING, reason=job_words(job, events, seen.observed_at))
-    if job.other_controller is not None:  # that it has no pod here says nothing
+    if job.other_controller is not None:  # its pods are on another cluster, so their absence here proves nothing
         started = known_time(job.status.start_time)
         phase = Phase.EXECUTING if job.status.ready else Phase.WAITING
         return replace(seen, phase=phase, changed_at=started, started_at=started)
     if deleted is not None and seen.observed_at - deleted >= GONE_AFTER:
-        # The Job makes no pods any more and has none: nothing runs, whatever keeps its record.
+        # The Job has no pod and creates none any more. So nothing runs, even if a finalizer keeps the Job.
         return replace(seen, phase=Phase.GONE, changed_at=known_time(deleted))
     return replace(seen, changed_at=known_time(job.metadata.creation_timestamp))
 
 
 def _foreign(seen: Observation, task: TaskRef, other: Job) -> Observation:
-    """Another Job has the name, so ours is gone, and no pod of ours is left."""
-    words = f"Our Job ({task.uid}) is gone; another one ({other.metadata.uid}) is under its name"
+    """Return the observation when another Job has the name: our Job is gone, and none of its pods is left."""
+    words = f"Our Job ({task.uid}) is gone; another one ({other.metadata.uid}) has its name"
     if task.stopping:
         return replace(seen, phase=Phase.GONE, reason=words)
     return replace(seen, phase=Phase.WAITING, uid=other.metadata.uid, name=other.metadata.name, reason=words)
@@ -126,7 +127,7 @@ def _ended(seen: Observation, end: End, summary: Summary, read_at: datetime) -> 
     return replace(
         with_progress(seen, summary.progress),
         phase=Phase.ENDED,
-        # The other phases were true at some time since the look began; an end was read later, after it had happened.
+        # An end may have happened after the look began. So its time of observation is when the objects had been read.
         observed_at=read_at,
         changed_at=end.finished_at,
         peak_memory=summary.peak_memory,
@@ -136,10 +137,7 @@ def _ended(seen: Observation, end: End, summary: Summary, read_at: datetime) -> 
 
 
 def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
-    """Return a text about other, ended pods of the Job;
-
-    ``None`` without one.
-    """
+    """Return a text about other pods of the Job that have ended; ``None`` without one."""
     others = [other for other in pods if other is not pod and ended(other) and not deleted_before_scheduling(other)]
     last = deciding_pod(others)
     if last is None:
@@ -148,7 +146,7 @@ def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
     how = f"exit {done.exit_code}" if done is not None else "exit code unknown"
     if len(others) == 1:
         return f"Another pod of its Job has ended ({how})"
-    return f"{len(others)} other pods of its Job have ended ({how}, the newest)"
+    return f"{len(others)} other pods of its Job have ended (the newest: {how})"
 
 
 def _joined(*words: str | None) -> str | None:
@@ -159,8 +157,8 @@ def _started(pod: Pod) -> datetime | None:
     """Return the time when the crawler's container began; ``None`` when it never began."""
     main = crawler_container(pod)
     for state in (main.state, main.last_state):
-        told = state.running or state.terminated
-        at = known_time(told.started_at) if told is not None else None
+        ran = state.running or state.terminated
+        at = known_time(ran.started_at) if ran is not None else None
         if at is not None:
             return at
     return None

@@ -1,12 +1,12 @@
-"""Messages of the runner: its summary in the termination message of a container, and the lines that it prints.
+"""Messages of the runner: its summary in a container's termination message, and the lines that it prints.
 
-The runner writes its summary (JSON, at most 4 KiB) into the file that Kubernetes shows as the container's message. A
-pod has 12 KiB for all its containers, so it may be cut: then the words before the cut count. Where the runner could not
-write, the message is the end of the log (``FallbackToLogsOnError``), or what the node says of the container.
+The runner writes its summary (JSON, at most 4 KiB) into the file that Kubernetes returns as the container's message. A
+pod has 12 KiB for all its containers, so the message may be cut; then the fields before the cut count. Without a
+summary, the message may be the end of the log (``FallbackToLogsOnError``), or the node's text about the container.
 
-Nobody can read a file inside a pod, so our runner also prints a line ``{"crawl_progress": {…}}`` every 30 s and at the
-end, and before that last one ``{"crawl_stats": {…}}``. Other output of the crawler may surround these lines, also on
-the same line. Nothing of this is trusted: a value of another type than the runner writes is left out.
+We cannot read a file inside a pod. So the runner also prints a line ``{"crawl_progress": {…}}`` every 30 s and at the
+end, and ``{"crawl_stats": {…}}`` before the last one. The crawler may print other text around them, even on the same
+line. We trust none of it: a value of the wrong type is left out.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.last_words import last_words
 from crawler_lifecycle.domain.task import Counters, Observation
 
-#: Characters of a foreign message that are kept.
+#: The most characters that we keep of a message that our runner did not write.
 FOREIGN_MAX = 500
-#: Lines of a log that our runner printed for programs.
+#: Finds the lines of a log that our runner printed for programs.
 _OURS = re.compile('"crawl_(progress|stats)"')
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The counters and the state that a runner reports, in a line of a log or in its summary."""
+    """The counters and the state that a runner reports in a line of the log or in its summary."""
 
     counters: Counters = field(default_factory=Counters)
     at: datetime | None = None
     """The time when the crawler last wrote its counters."""
     quiet: timedelta | None = None
-    """Seconds for which the crawler had written no counters when the line was printed, if it ever wrote any."""
+    """The time without a write by the crawler's processes when the line was printed; ``None`` if unknown."""
     resumed: bool | None = None
     resume_note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The content of the message; all fields are ``None`` where it has none."""
+    """The content of a termination message. Missing fields are ``None``."""
 
     runner: bool = False
-    """True when our runner wrote it."""
+    """True when our runner wrote the message."""
     finish_reason: str | None = None
     exit: int | None = None
-    """The exit code that the runner was about to end with."""
+    """The exit code with which the runner was about to end."""
     own_exit: int | None = None
     """The exit code of a command, before the runner translated it."""
     told: bool | None = None
-    """True when the crawler had received a stop before it ended."""
+    """True when the runner had received a stop before the crawler ended."""
     signal: int | None = None
-    """The signal that ended the crawler below the runner."""
+    """The signal that ended the crawler, the runner's child process."""
     message: str | None = None
-    """In words: the runner's, or the last lines of the foreign text."""
+    """A text for people: the runner's message, or the last lines of another text."""
     progress: Progress = field(default_factory=Progress)
     peak_memory: int | None = None
     fields: Coverage | None = None
 
 
 def read_summary(text: str | None) -> Summary:
-    """Read a container's termination message. Never fails: foreign text is a message and nothing more."""
+    """Read a container's termination message. Raises nothing: a text of another program is only a message."""
     if not text or not text.strip():
         return Summary()
     said = _object(text)
@@ -86,7 +86,7 @@ def read_summary(text: str | None) -> Summary:
 
 
 def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
-    """One line of at most ``limit`` characters, without its last full stop; ``None`` for an empty one."""
+    """Return the text as one line of at most ``limit`` characters, without a final full stop; ``None`` if empty."""
     if not text:
         return None
     text = text[: 4 * limit]
@@ -97,7 +97,7 @@ def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
 
 
 def _foreign(text: str) -> Summary:
-    """A log tail: the newest progress in it counts, and for a person the line that says why, or else the last words."""
+    """Read a log tail: its newest progress, and for people the line with the error or else the last lines."""
     progress = last_progress(text.encode("utf-8", "replace"))
     lines = [line for line in text.splitlines() if line.strip() and not _OURS.search(line)]
     words = clean(last_words(text, any_line=False) or "\n".join(lines)[-FOREIGN_MAX:])
@@ -113,17 +113,17 @@ def _object(text: str) -> dict[str, object] | None:
 
 
 def _before_the_cut(text: str) -> dict[str, object]:
-    """The words of a summary that are surely whole: something follows each of them."""
-    decoder, place = json.JSONDecoder(), 1
+    """Return the fields of a cut summary that are complete: each is followed by another one."""
+    decoder, position = json.JSONDecoder(), 1
     said: dict[str, object] = {}
     with contextlib.suppress(ValueError, RecursionError):
         while True:
-            name, place = decoder.raw_decode(text, place)
-            value, place = decoder.raw_decode(text, place + len(": "))
-            if not text.startswith(",", place):
+            name, position = decoder.raw_decode(text, position)
+            value, position = decoder.raw_decode(text, position + len(": "))
+            if not text.startswith(",", position):
                 break
             said[str(name)] = value
-            place += len(", ")
+            position += len(", ")
     return said
 
 
@@ -136,13 +136,13 @@ _PROGRESS, _STATISTICS = "crawl_progress", "crawl_stats"
 
 
 def last_progress(log: bytes) -> Progress | None:
-    """The newest progress in this piece of log; ``None`` when there is none, which does not mean zero."""
+    """Return the newest progress in this piece of a log; ``None`` when it has none. ``None`` does not mean zero."""
     found = _last(log, _PROGRESS)
     return None if found is None else _progress(found[2], "updated_at")
 
 
 def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
-    """The log without its newest line of statistics, and these statistics; ``None`` when there is none."""
+    """Return the log without its newest line of statistics, and these statistics or ``None``."""
     found = _last(log, _STATISTICS)
     if found is None:
         return log, None
@@ -151,7 +151,7 @@ def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
 
 
 def with_progress(seen: Observation, progress: Progress) -> Observation:
-    """The observation with the counters of its crawler."""
+    """Return the observation with the counters and the resumption that its crawler reports."""
     later = seen.attempt > 1  # a first attempt has nothing to resume
     return replace(
         seen,
@@ -164,7 +164,7 @@ def with_progress(seen: Observation, progress: Progress) -> Observation:
 
 
 def _last(log: bytes, kind: str) -> tuple[int, int, dict[str, object]] | None:
-    """Find the newest line of this kind: return its beginning, its end, and its content."""
+    """Find the newest line of this kind, and return its beginning, its end and its content."""
     mark, before = f'{{"{kind}": {{'.encode(), len(log)
     while (begin := log.rfind(mark, 0, before)) >= 0:
         line = log[begin:].partition(b"\n")

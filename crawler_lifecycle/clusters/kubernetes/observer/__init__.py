@@ -1,1 +1,1 @@
-"""The observer: two watches, whatever the number of runs."""
+"""The observer: two watches for any number of runs."""

@@ -1,10 +1,12 @@
-"""The differences between two snapshots of a pod or Job that are worth a look at its run.
+"""Changes of pods and Jobs after which a look at their run is useful.
 
-Only a few fields of each object are kept: 10,000 pods take some megabytes.
+Only a few fields of each object are remembered: 10,000 pods take some megabytes.
 
-Reported are starts, ends, disappearances, deletions, and waits with a reason or of long duration; never counters,
-heartbeats, or the consequences of a reported end. A Job is reported only where no pod of it has ended. Pure, and not
-thread-safe: the owner holds a lock. ``now`` is any clock in seconds that only goes forward.
+Starts, ends, deletions and vanished objects are reported, and waits that have a reason or are long. Counters,
+heartbeats and the consequences of a reported end are not. A Job is reported only while no pod of it has ended.
+
+The code does no I/O. It is not thread-safe, so the caller needs a lock. ``now`` is a time in seconds by any clock that
+only goes forward.
 """
 
 from __future__ import annotations
@@ -23,47 +25,47 @@ from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import PULLS
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, ended, executing, number, verdict
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: A wait without a reason is reported after so many seconds: nobody made a pod of the Job, or nobody starts the pod.
+#: Seconds after which a wait without a reason is reported: the Job has no pod yet, or the pod does not start.
 LONG_S = 3.0
 
-#: The stages of an object. ``OVER``: the crawler has ended, later changes of its pod do not matter; ``ENDING``: a Job's
-#: end is decided and its pods still exist.
+#: The stages of an object. ``OVER``: the crawler has ended, and later changes of its pod do not matter. ``ENDING``: the
+#: end of a Job is decided, but its pods still exist.
 PENDING, WAITING, RUNNING, ENDING, OVER = "pending", "waiting", "running", "ending", "over"
 
 
 class Seen(NamedTuple):
-    """One object as it was seen. All differences that matter to a look are in ``stage`` or ``marks``."""
+    """The remembered state of one object. Every difference that needs a look is in ``stage`` or ``marks``."""
 
     run_id: int
     stage: str
     marks: str = ""
-    """The facts that people should see soon: why it waits, that it is being deleted, that its node does not answer."""
+    """Facts that people should see soon, such as the reason of a wait, a deletion, or a node that does not answer."""
     job: str = ""
-    """The uid of the Job that a pod belongs to."""
+    """The uid of the pod's Job."""
 
 
 def seen(run_id: int, stage: str, marks: str = "", job: str = "") -> Seen:
-    """The same with the words kept once, however many objects show them."""
+    """Return a ``Seen`` whose texts are shared by all objects, to save memory."""
     return Seen(run_id, sys.intern(stage), sys.intern(marks), job)
 
 
 class Changes:
-    """Pods and Jobs by uid. Every method answers with the runs that should look now."""
+    """The known pods and Jobs by uid. The methods that take in changes return the runs that need a look now."""
 
     def __init__(self, long_s: float = LONG_S) -> None:
         self._long_s = long_s
         self._pods: dict[str, Seen] = {}
         self._jobs: dict[str, Seen] = {}
         self._owners: dict[str, set[str]] = {}
-        """A Job's uid -> its known pods."""
+        """A Job's uid -> the uids of its known pods."""
         self._ended: set[str] = set()
-        """Jobs with an ended pod."""
+        """The uids of Jobs with an ended pod."""
         self._slow: list[tuple[float, str]] = []
-        """The objects that wait without a reason, and when that is long: a heap of times and uids."""
+        """A heap of objects that wait without a reason: the time when the wait is long, and the uid."""
 
     @property
     def watched(self) -> int:
-        """Number of tasks that are not over: a Job without a pod counts as a task."""
+        """The number of tasks that are not over. A Job without a pod counts as a task."""
         pods = sum(pod.stage != OVER for pod in self._pods.values())
         return pods + sum(job.stage != OVER and uid not in self._owners for uid, job in self._jobs.items())
 
@@ -71,17 +73,17 @@ class Changes:
         return len(self._pods) + len(self._jobs)
 
     def listed(self, kind: type, there: Mapping[str, Seen], now: float) -> set[int]:
-        """All objects of this kind. Remembered objects that are not among them are gone."""
+        """Take in a complete list of this kind. Known objects that it lacks are gone."""
         known = self._pods if kind is Pod else self._jobs
         gone = dict.fromkeys(known.keys() - there.keys())
         return {run for uid, one in (gone | {**there}).items() for run in self.one(kind, uid, one, now)}
 
     def one(self, kind: type, uid: str, one: Seen | None, now: float) -> set[int]:
-        """The present state of an object; ``None``: it was removed."""
+        """Take in the state of an object; ``None``: it was removed."""
         return self.pod(uid, one, now) if kind is Pod else self.job(uid, one, now)
 
     def pod(self, uid: str, pod: Seen | None, now: float) -> set[int]:
-        """The present state of a pod; ``None``: it was removed."""
+        """Take in the state of a pod; ``None``: it was removed."""
         before = self._pods.get(uid)
         if before == pod:
             return set()
@@ -106,7 +108,7 @@ class Changes:
         return set() if pod.stage == OVER else {pod.run_id}
 
     def job(self, uid: str, job: Seen | None, now: float) -> set[int]:
-        """The present state of a Job; ``None``: it was removed. Its remaining pods are handled by themselves."""
+        """Take in the state of a Job; ``None``: it was removed. Its pods are reported by ``pod``."""
         before, ended = self._jobs.get(uid), uid in self._ended
         if before == job:
             return set()
@@ -119,7 +121,7 @@ class Changes:
         return set() if before is None or before.stage == OVER or ended else {before.run_id}
 
     def slow(self, now: float) -> set[int]:
-        """Return the runs with objects that have waited for long; each object is reported once."""
+        """Return the runs with objects that have waited for ``long_s``. Each wait is returned once."""
         runs = set()
         while self._slow and self._slow[0][0] <= now:
             _, uid = heapq.heappop(self._slow)
@@ -135,7 +137,7 @@ class Changes:
             return {after.run_id}
         if before is None or before.stage != PENDING or before.marks:
             heapq.heappush(self._slow, (now + self._long_s, uid))
-        # A pod that began to execute does not wait again; a mark that went away is no news for which to look.
+        # A waiting object whose marks disappeared needs no look. An object that was in a later stage needs one.
         return set() if before is None or before.stage in (PENDING, WAITING) else {after.run_id}
 
 
@@ -146,7 +148,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class RunningPod:
-    """The fields of a pod that are needed to read its log and to assign its counters."""
+    """The fields of a pod that we need to read its log and to assign its counters to a task."""
 
     name: str
     run: RunRef
@@ -155,17 +157,17 @@ class RunningPod:
 
 
 class Kept(NamedTuple):
-    """The words that are remembered of an object."""
+    """The facts about an object that are remembered."""
 
     uid: str
     seen: Seen | None = None
-    """``None``: it was removed, or belongs to no run."""
+    """``None`` when the object was removed or belongs to no run."""
     began: datetime | None = None
-    """Since when a crawler executes in this pod, by the clock of its node."""
+    """The time when the crawler started in this pod, by the clock of its node."""
     running: RunningPod | None = None
 
 
-#: The ordinary way of a pod that starts.
+#: Reasons of waits that every starting pod has.
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
@@ -176,19 +178,19 @@ def kept_of_pod(pod: Pod) -> Kept:
 
 
 def running(pod: Pod) -> RunningPod | None:
-    """The pod, if a crawler of ours executes in it."""
-    told = pod.metadata.labels
-    run_id, uid = number(told.get(labels.RUN)), told.get(labels.RUN_UID)
-    index, attempt = number(told.get(labels.TASK)), number(told.get(labels.ATTEMPT))
+    """Return the pod if a crawler of ours executes in it."""
+    known = pod.metadata.labels
+    run_id, uid = number(known.get(labels.RUN)), known.get(labels.RUN_UID)
+    index, attempt = number(known.get(labels.TASK)), number(known.get(labels.ATTEMPT))
     if run_id is None or not uid or index is None or attempt is None or not executing(pod):
         return None
     if crawler_container(pod).state.running is None:
-        return None  # it is being restarted, and has no log of its own yet
+        return None  # the container is being restarted, and has no log yet
     return RunningPod(pod.metadata.name, RunRef(run_id, uid), index, attempt)
 
 
 def pod_seen(pod: Pod) -> Seen | None:
-    """Return the stage of a pod; ``None`` for one that belongs to no run."""
+    """Return the stage and marks of a pod; ``None`` when it belongs to no run."""
     run_id = number(pod.metadata.labels.get(labels.RUN))
     if run_id is None:
         return None
@@ -204,7 +206,7 @@ def pod_seen(pod: Pod) -> Seen | None:
 
 
 def job_seen(job: Job) -> Seen | None:
-    """Return the stage of a Job, as far as its pods do not show it; ``None`` for one that belongs to no run."""
+    """Return the stage and marks of a Job by its own status; ``None`` when it belongs to no run."""
     run_id = number(job.metadata.labels.get(labels.RUN))
     if run_id is None:
         return None
@@ -219,7 +221,7 @@ def job_seen(job: Job) -> Seen | None:
 
 
 def _reasons(pod: Pod) -> Iterator[str]:
-    """Yield the reasons why the crawler does not execute yet, where one is known."""
+    """Yield the known reasons why the crawler does not execute yet."""
     scheduled = pod.denied("PodScheduled")
     if scheduled is not None:
         yield scheduled.reason or "Unscheduled"
@@ -227,23 +229,23 @@ def _reasons(pod: Pod) -> Iterator[str]:
     for status in (*pod.status.init_container_statuses, crawler):
         waiting, over = status.state.waiting, status.state.terminated
         if waiting is not None and waiting.reason and waiting.reason not in _STARTING:
-            # The reasons about an image alternate: they count as one, not as a change every minute.
+            # The reasons about an image alternate every minute. They count as one reason, so this is not a change.
             yield "image" if waiting.reason in PULLS else waiting.reason
         if status is not crawler and over is not None and over.exit_code != 0:
             yield "init"
 
 
 def _incidents(pod: Pod, stage: str) -> Iterator[str]:
-    """Yield changes of a pod that come from outside."""
+    """Yield marks for events that do not come from the crawler: a deletion, a disruption, or a lost node."""
     if pod.metadata.deletion_timestamp is not None:
         yield "deleted"
     if pod.condition("DisruptionTarget") is not None:
         yield "disrupted"
     if stage == RUNNING and pod.denied("Ready") is not None and pod.metadata.deletion_timestamp is None:
-        yield "unready"  # crawlers have no probes: its node does not answer
+        yield "unready"  # crawlers have no probes, so its node does not answer
 
 
-#: Kind of an object -> the function that extracts the remembered fields.
+#: Kind of an object -> the function that returns its remembered facts.
 KEPT: Mapping[type, Callable[[Any], Kept]] = {
     Pod: kept_of_pod,
     Job: lambda job: Kept(job.metadata.uid, job_seen(job)),

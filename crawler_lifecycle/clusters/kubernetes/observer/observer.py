@@ -1,8 +1,8 @@
-"""The observer of pods and Jobs: it reports changes at once, from two watches.
+"""The observer of pods and Jobs, which reports changes at once by two watches.
 
-Each of the two is a ``Reflector`` in a thread of its own. Both feed one ``Changes``, which knows for which runs a
-difference is worth a look. Nothing here is evidence: a report leads to a look, and the look decides. Several observers
-may watch; each of them costs the API server two watches and a list of either kind every few minutes.
+Each watch is a ``Reflector`` in its own thread. Both report to one ``Changes``, which decides which runs need a look. A
+report is not evidence: it leads to a look, and only the look decides. Several observers may watch at the same time.
+Each observer costs the API server two watches, and two lists every few minutes.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from .reflector import Pace, Reflector
 
 #: Seconds between two checks for long waits.
 CHECK_S = 0.25
-#: Changes that the first list shows had happened before; looks that are later than it by so many seconds have seen
-#: them. More than the difference of clocks.
+#: Added to the start time of a pod in the first list. A look that is later than the sum has surely seen the start,
+#: even if the clocks differ.
 SLACK = timedelta(seconds=60)
-#: Seconds that the threads get to end.
+#: Seconds to wait until the threads have ended.
 LEAVE_S = 4.0
-#: Logs of one turn, how many of them are read in parallel, and seconds for all of them.
+#: The most logs that one turn reads, the most parallel reads, and the seconds for the whole turn.
 PODS_A_TURN, THREADS, TURN_S = 200, 4, 3.0
 
 Changed = Callable[[int, datetime], None]
 
 
 class KubernetesObserver:
-    """Implements ``Observer`` for the pods and Jobs in the namespace of ``api``."""
+    """The observer of the pods and Jobs in the namespace of ``api``. This class implements ``Observer``."""
 
     def __init__(self, api: Api, *, pace: Pace | None = None, long_s: float = LONG_S) -> None:
         self._api = api
@@ -49,18 +49,18 @@ class KubernetesObserver:
         self._session: _Session | None = None
         self._tails = LogTails(api, THREADS)
         self._last = ""
-        """The uid of the pod that was the last to have its turn."""
+        """The uid of the last pod whose log was read."""
 
     def health(self) -> ObserverHealth:
-        """Up while both watches are open and neither is silent."""
+        """Return the health: good while both watches are open and neither is silent for too long."""
         session = self._session
-        return session.health() if session is not None else ObserverHealth(False, "it does not watch")
+        return session.health() if session is not None else ObserverHealth(False, "the observer does not watch now")
 
     def counted(self) -> Sequence[Counted]:
-        """See the port.
+        """Return the counters in the last lines of the pods' logs (see the port).
 
-        Reads the last lines of logs; of very many pods only those of this turn. Each log costs the API server and the
-        node a request. So a turn has a time limit, and the remaining logs are left for the next one.
+        One turn reads at most ``PODS_A_TURN`` logs, and the next turn continues with the others. Each log costs the API
+        server and the node one request. So a turn has a time limit, and leaves the remaining logs to later turns.
         """
         session = self._session
         pods = session.running() if session is not None else {}
@@ -87,7 +87,7 @@ class KubernetesObserver:
 
 
 class _Session:
-    """One time of watching."""
+    """One period of watching, from its start to its end."""
 
     def __init__(self, api: Api, changed: Changed, pace: Pace, long_s: float) -> None:
         self._changes = Changes(long_s)
@@ -126,12 +126,12 @@ class _Session:
         return ObserverHealth(problem is None, problem, self._watched)
 
     def running(self) -> Mapping[str, RunningPod]:
-        """The pods in which a crawler executes, by uid."""
+        """Return the pods in which a crawler executes, by uid."""
         with self._lock:
             return dict(self._running)
 
     def _complete(self, kind: type, kept: Sequence[Kept]) -> None:
-        """All objects of this kind that there are."""
+        """Take in a complete list of the objects of this kind."""
         listed = {one.uid: one.seen for one in kept if one.seen is not None}
         old = None
         if kind is Pod:
@@ -141,7 +141,7 @@ class _Session:
         self.report(lambda changes, now: changes.listed(kind, listed, now), old)
 
     def _one(self, kind: type, one: Kept) -> None:
-        """One object that was added, changed or removed."""
+        """Take in one object that was added, changed or removed."""
         with self._lock:
             if one.running is not None:
                 self._running[one.uid] = one.running
@@ -150,8 +150,9 @@ class _Session:
         self.report(lambda changes, now: changes.one(kind, one.uid, one.seen, now))
 
     def report(self, apply: Callable[[Changes, float], set[int]], old: Mapping[int, datetime] | None = None) -> None:
-        """Take in the changes, and report the runs concerned: as of now, or as of a time when it surely had
-        happened.
+        """Apply the changes, and report the runs that need a look.
+
+        ``old`` contains, for some runs, a time by which the change had surely happened; for the others it is now.
         """
         with self._lock:
             runs = apply(self._changes, time.monotonic())
@@ -161,9 +162,9 @@ class _Session:
 
 
 def _steady(pods: Iterable[Kept]) -> dict[int, datetime]:
-    """For runs whose pods all execute: a time by which they surely did.
+    """Return, for each run whose pods all execute, a time by which they all had surely started.
 
-    This saves a look at each of them when an observer begins: the last recorded look has seen the same.
+    This saves a look at each run when an observer begins: the last recorded look may already have seen this state.
     """
     found: dict[int, datetime | None] = {}
     for pod, at in ((one.seen, one.began) for one in pods if one.seen is not None):

@@ -1,13 +1,14 @@
-"""A reflector as in client-go: lists one kind of object, then watches it.
+"""A reflector, as in client-go: it lists one kind of object, and then watches it.
 
-A list counts only when it is complete: remembered objects that it lacks are gone. A watch continues where the list or
-the watch before it ended normally. A watch that broke off, fell silent, or whose version has expired (410) is followed
-by a list: the next server may know less, and a watch from a version that a restored server has not reached yet would
-report nothing. A list also follows when the last one is older than ``Pace.list_s``: it corrects unnoticed errors.
+A list counts only when it is complete: known objects that it lacks are gone. A watch continues at the version where the
+list or the former watch ended normally. A list follows a watch that was interrupted, was silent for too long, or whose
+version has expired (410). The reason: the next server may have older data. A restored server, for example, reports
+nothing until it reaches our version. A list also comes when the last one is older than ``Pace.list_s``, to correct
+errors that we did not notice.
 
-A server may say nothing at all and keep the connection: bookmarks come about once a minute, so a watch that is silent
-for ``Pace.silence_s`` is closed. After a failure the next try comes after a pause that doubles from 0.8 s to 30 s; a
-watch that ends at once without an event is a failure too, or a broken proxy would get thousands of requests a second.
+A server may keep the connection but send nothing. Bookmarks come about once a minute, so a watch that is silent for
+``Pace.silence_s`` is closed. After a failure the pause before the next try doubles, from 0.8 s to 30 s. A watch that
+ends at once without an event is a failure too: otherwise a broken proxy would get thousands of requests a second.
 """
 
 from __future__ import annotations
@@ -33,30 +34,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The pace of watches, lists and pauses, all in seconds."""
+    """The durations of watches, lists and pauses, all in seconds."""
 
     watch_s: tuple[float, float] = (300.0, 600.0)
-    """A watch ends after a random time between these, so that watches do not all end at once."""
+    """The range of a watch's random duration, so that not all watches end at the same time."""
     list_s: float = 300.0
-    """A watch that ends is followed by a list when the last one is older than this."""
+    """When a watch ends and the last list is older than this, a list follows."""
     silence_s: float = 180.0
     first_s: float = 0.8
     most_s: float = 30.0
     healthy_s: float = 120.0
     """Seconds without a failure after which the pauses are short again."""
     short_s: float = 1.0
-    """A watch that ends before this without an event has failed."""
+    """A watch that ends earlier than this without an event has failed."""
 
 
 class _TooShort(ApiError):
-    """A watch ended normally, but much too soon."""
+    """A watch that ended normally, but much too early."""
 
 
 class Reflector(Generic[T]):
-    """Reports the objects of one kind under ``path`` that ``labels`` selects, and their changes.
+    """A reporter of the objects of one kind below ``path`` that ``labels`` selects, and of their changes.
 
-    ``complete`` gets all objects of a list; ``changed`` gets each object that was added, changed or removed. Both are
-    called in the reflector's thread, and must return at once.
+    ``complete`` gets all objects of a list. ``changed`` gets each object that was added, changed or removed. Both are
+    called in the reflector's thread, and must return quickly.
     """
 
     def __init__(
@@ -79,27 +80,27 @@ class Reflector(Generic[T]):
         self._loop = Loop(
             f"the watch of {path}",
             0.0,
-            meanwhile="changes are found by the looks that are due",
+            meanwhile="only the regular looks find changes",
             retry_s=(pace.first_s, pace.most_s),
         )
         self._stream: Watch | None = None
         self._version: str | None = None
-        """The version where the next watch begins; ``None``: with a list."""
+        """The version where the next watch begins; ``None``: a list must come first."""
         self._listed_at, self.lists = -float("inf"), 0
-        self.problem: str | None = "it has only begun"
-        """The reason why it sees nothing now; may be read from any thread."""
+        self.problem: str | None = "the first watch has not begun yet"
+        """The reason why no watch works now; any thread may read it."""
 
     def leave(self) -> None:
-        """End the watch that is under way, even while it waits. From any thread."""
+        """End the current watch, even while it waits. Any thread may call this."""
         if self._stream is not None:
             self._stream.close()
 
     def run(self, over: threading.Event) -> None:
-        """Until ``over`` is set (call ``leave`` then). Raises nothing."""
+        """List and watch until ``over`` is set; the caller then calls ``leave`` too. Raises nothing."""
         self._loop.run_in_thread(lambda: self._turn(over), over)
 
     def _turn(self, over: threading.Event) -> float:
-        """One list if it is due, and one watch. Returns the seconds to wait after it."""
+        """Read one list if it is due, and one watch. Return the seconds to wait after it."""
         try:
             if self._version is None or time.monotonic() - self._listed_at >= self._pace.list_s:
                 self._list()
@@ -120,7 +121,7 @@ class Reflector(Generic[T]):
         self._version, self._listed_at = found.resource_version, time.monotonic()
 
     def _watch(self, over: threading.Event) -> float:
-        """One watch until it ends or is left; the seconds to wait after it. Raises ``ApiError``."""
+        """Read one watch until it ends, and return the seconds to wait after it. Raises ``ApiError``."""
         began, heard = time.monotonic(), False
         with self._api.watch(
             self._path,
@@ -130,7 +131,7 @@ class Reflector(Generic[T]):
             silence_s=self._pace.silence_s,
         ) as self._stream:
             self.problem = None
-            if over.is_set():  # set before anybody could close this one
+            if over.is_set():  # ``leave`` may have come before this watch existed
                 self.leave()
             for event in self._stream:
                 heard = heard or event.type != "BOOKMARK"

@@ -1,1 +1,1 @@
-"""Folders of local tasks: their files, read within limits, and their retention."""
+"""The folders of local tasks: their files, which are read within limits, and their retention."""

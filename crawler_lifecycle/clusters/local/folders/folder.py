@@ -1,8 +1,9 @@
-"""The folder of one task: its files, and how they are written and read.
+"""The folder of one task, and its files.
 
-Every file is replaced as a whole or created exactly once, so that a reader never sees half a file of ours. Any other
-file (cut, foreign, huge) is ``Garbage``: reported, never trusted, never a crash. The folder is opened by a descriptor
-(``runner/held.py``), so that no link leads out of it. Light on imports: the supervisor loads it.
+We replace each file as a whole or create it exactly once, so that a reader never sees half a file. Any other content
+(incomplete, not ours, too large) is ``Garbage``: it is reported, but never trusted, and never an error. The folder is
+opened by a descriptor (``runner/held.py``), so that no link leads out of it. This module imports little, because the
+supervisor loads it.
 """
 
 from __future__ import annotations
@@ -14,72 +15,72 @@ from datetime import datetime, timezone
 
 from crawler_lifecycle.runner.held import Held, NotOurs
 
-#: The command, and the uid; created exactly once, by the deployment.
+#: The command, the uid and all other data of the task. The deployment creates it exactly once.
 SPEC = "spec.json"
-#: Identity of the supervisor; its presence says that one lived.
+#: Identity of the supervisor. The file shows that a supervisor took the task.
 SUPERVISOR = "supervisor.json"
-#: Why the task waits for its start.
+#: The reason why the task waits for its start.
 WAITING = "waiting.json"
-#: Identity of the crawler, written before it executes.
+#: Identity of the runner, the crawler's main process. It is written before the runner executes.
 PROCESS = "process.json"
-#: Somebody asked for a stop; created exactly once.
+#: A stop was requested. Created exactly once.
 STOP = "stop.json"
-#: The stop signal was sent; created exactly once, by the one who sends it.
+#: The stop signal was sent. Its sender creates the file, exactly once.
 SIGNALLED = "signalled.json"
-#: The control group of the crawler; written before the group is made, removed after it.
+#: The control group of the crawler. The file is written before the group is created, and removed after it.
 CGROUP = "cgroup.json"
-#: Something of the crawler was killed for its memory limit. Written by the supervisor before it kills, and by a look
-#: that finds a kill of the kernel when no supervisor is there to say so.
+#: A process of the crawler was killed because of its memory limit. The supervisor writes the file before it kills. If
+#: the kernel kills and no supervisor lives, a look writes it.
 OOM = "oom.json"
-#: How it ended; created exactly once.
+#: The end of the task. Created exactly once.
 END = "end.json"
 STATS = "stats.json"
 SUMMARY = "summary.json"
 LOG = "log"
 LOCK = "lock"
 FILES = "files"
-#: Beside the folder of all tasks, a file for each executing task: its crawler cannot remove this file with its folder.
+#: A folder next to that of all tasks, with a file for each executing task. Crawlers cannot remove these files.
 STARTED = "started"
 
 FILE_MAX = 256 * 1024
-#: Bytes of the disk that are reserved for the end of a task, so that a full disk hides no end.
+#: Bytes of the disk that are reserved for the end of a task, so that it can be written on a full disk.
 RESERVE = 64 * 1024
 
 
 class Garbage(ValueError):
-    """A file with contents that we did not write; the text names the file and the problem."""
+    """A file whose content we did not write. The text names the file and the problem."""
 
 
 def utc(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601 in UTC."""
+    """Return the seconds since the epoch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat()  # noqa: UP017 - the supervisor may be older
 
 
 def held(folder: str) -> Held:
-    """The folder of a task. Raises ``NotOurs`` when the path is no folder, and ``OSError``."""
+    """Open the folder of a task. Raises ``NotOurs`` when the path is not a folder, and ``OSError``."""
     tasks, *names = folder.rsplit(os.sep, 3)
     return Held(tasks, *names)
 
 
 def replace(folder: Held, name: str, data: object) -> None:
-    """Write the whole file, replacing any file of its name. Raises ``OSError``."""
+    """Write the data as JSON, and replace any file of its name. Raises ``OSError``."""
     folder.replace(name, json.dumps(data).encode())
 
 
 def create(folder: Held, name: str, data: object) -> bool:
-    """Write the file as a whole if nothing has its name; whether it was us. Raises ``OSError``."""
+    """Write the data as JSON if nothing has the name. Return whether it was written. Raises ``OSError``."""
     return folder.create(name, json.dumps(data).encode())
 
 
 def read(folder: Held, name: str) -> dict[str, object] | None:
-    """The object in the file, or ``None`` when there is no file.
+    """Return the object in the file; ``None`` without a file.
 
-    Raises ``Garbage`` for contents that we did not write and ``OSError`` when the file cannot be read.
+    Raises ``Garbage`` for content that we did not write, and ``OSError`` when the file cannot be read.
     """
     try:
         raw = folder.read(name, FILE_MAX + 1)
     except NotOurs as error:
-        # A symbolic link or a pipe under our name is garbage; a disk or permission error is not an observation.
+        # A link or a pipe with our name is garbage. But a disk or permission error stays an ``OSError``.
         raise Garbage(str(error)) from None
     if raw is None:
         return None
@@ -90,14 +91,12 @@ def read(folder: Held, name: str) -> dict[str, object] | None:
     except (ValueError, RecursionError) as error:
         raise Garbage(f"{name} is not JSON ({str(error)[:80]})") from None
     if not isinstance(data, dict):
-        raise Garbage(f"{name} holds no JSON object")
+        raise Garbage(f"{name} contains no JSON object")
     return data
 
 
 def reported_beside(state: str, name: str) -> dict[str, object]:
-    """Return what its supervisor reported outside of the task's folder; empty where it reported nothing. Raises
-    ``OSError``.
-    """
+    """Return the supervisor's report outside the task's folder; empty without one. Raises ``OSError``."""
     try:
         return read(Held(os.path.join(state, STARTED)), name) or {}
     except (Garbage, NotOurs, FileNotFoundError, NotADirectoryError):
@@ -105,31 +104,30 @@ def reported_beside(state: str, name: str) -> dict[str, object]:
 
 
 def marks(run_id: object, run_uid: object, task_id: object, files: str) -> list[bytes]:
-    """The environment entries that distinguish every process of one task from all others."""
+    """Return the entries in the environment by which we find every process of one task."""
     run = (f"CRAWL_RUN_ID={run_id}", f"CRAWL_RUN_UID={run_uid}")
     entries = (*run, f"CRAWL_TASK_ID={task_id}", f"CRAWL_FILES_DIR={files}")
     return [os.fsencode(entry) for entry in entries]
 
 
 class EndReserve:
-    """A file of full size that becomes the record of the end: overwriting it needs no more disk space."""
+    """A file that later becomes the record of the end. It has its full size before, so this needs no disk space."""
 
     def __init__(self, folder: str) -> None:
-        """Never raises: without it the end is written as any other file is."""
+        """Create the file. Never raises: without it, the end is written like any other file."""
         self._path = os.path.join(folder, "end.room")
         self._handle = -1
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._handle = os.open(self._path, flags, 0o600)
-            # Not zeros: a file system that compresses, or leaves out zeros, would reserve nothing for us.
+            # Random bytes, because a file system may compress zeros or leave them out, and then reserves nothing.
             os.pwrite(self._handle, os.urandom(RESERVE), 0)
             os.fsync(self._handle)
 
     def become(self, path: str, data: object) -> bool:
-        """Give the file this name, unless the name is taken.
+        """Write the data, and give the file this name if it is free. Return whether a file has the name now.
 
-        Returns whether a file has the name now. The file is found by our descriptor, even if the crawler has replaced
-        its old name.
+        Our descriptor finds the file, even if the crawler gave its former name to another file.
         """
         handle, self._handle = self._handle, -1
         if handle < 0:
@@ -140,7 +138,7 @@ class EndReserve:
             os.ftruncate(handle, len(raw))
             os.fsync(handle)
             with contextlib.suppress(FileExistsError):
-                # With a folder descriptor, Python lets the kernel follow the link; the path is absolute and needs none.
+                # Python follows the link in /proc only if it gets a folder descriptor. An absolute path ignores it.
                 os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
         except OSError:  # the crawler removed it, or there is no /proc
             return False

@@ -1,8 +1,8 @@
-"""Inventory: all waiting and executing tasks on the local cluster, of any owner.
+"""The inventory: all waiting and executing tasks on the local cluster, even tasks of another database.
 
-Two sources, because each can be missing: the folders of tasks without an end, and the processes whose environment names
-a folder of ours. A process that outlived its recorded end, or whose folder was removed, is only in the second.
-``task_records`` reads a run's records from its folders, for a database that lost its rows.
+There are two sources, because each may be incomplete: folders of tasks without an end, and processes whose environment
+names a folder of ours. Only the second one shows a process that still runs after its recorded end, or whose folder was
+removed. ``task_records`` reads a run's records from its folders, for a database that lost its rows.
 """
 
 from __future__ import annotations
@@ -29,24 +29,26 @@ from .reader import reading, task_path
 from .retention import folders_in
 
 Key = tuple[int, int, int]
-#: The same with the uid of the run: two runs may have one number, of this database and of one before it.
+#: A key with the uid of the run: after a restore of the database, two runs may have the same number.
 Place = tuple[int, int, int, str]
-#: How a look sees one task.
+#: A function that returns the observation of one task.
 Observe = Callable[[RunRef, TaskRef], Observation]
 
 
 def inventory(
     state: Path, observe: Observe, node: str, *, run_id: int | None, after: Key | None, limit: int
 ) -> list[ClusterTask]:
-    """One page, in the order of run, index and attempt; tasks with the same key are in the same page, which may be
-    longer for this. Raises ``OSError`` when a file cannot be read.
+    """Return one page, in the order of run, index and attempt.
+
+    Tasks with the same key are in the same page, so a page may be longer than ``limit``. Raises ``OSError`` when a
+    file cannot be read.
     """
     begin = after or (0, -1, 0)
     processes = _processes(state / "tasks")
     alive = sorted(place for place in processes if place[:3] > begin and run_id in (None, place[0]))
     found: list[ClusterTask] = []
     merged = merge(alive, _unended(state, run_id, begin))
-    for _, places in groupby(merged, key=lambda place: place[:3]):  # no more folders are read than are wanted
+    for _, places in groupby(merged, key=lambda place: place[:3]):  # stop early: reading a folder is expensive
         seen = (_task_of(place, state, observe, processes.get(place), node) for place in dict.fromkeys(places))
         found += [task for task in seen if task is not None]
         if len(found) >= limit:
@@ -55,8 +57,9 @@ def inventory(
 
 
 def _task_of(place: Place, state: Path, observe: Observe, process: Stat | None, node: str) -> ClusterTask | None:
-    """Return the waiting and executing tasks: by their folders, or else by processes of a task that ended or whose
-    folder is gone.
+    """Return the task if it waits or executes, by its folder or else by ``process``; else ``None``.
+
+    The process counts when it still runs after the task's end, or without the task's folder.
     """
     run_id, index, attempt, run_uid = place
     run = RunRef(run_id, run_uid)
@@ -70,13 +73,13 @@ def _task_of(place: Place, state: Path, observe: Observe, process: Stat | None, 
             return None
         executing, began = True, _modified(process.pid)
     uid = spec.get("uid")
-    stray = not isinstance(uid, str)  # its folder is gone, or hidden by garbage: now the process identifies it
+    stray = not isinstance(uid, str)  # the folder is gone, or its spec is garbage: then the process identifies it
     named = str(uid) if not stray else None if process is None else f"{process.pid}@{process.start}"
     return ClusterTask(run_id, index, attempt, executing, task_id, named, began, node, run_uid, stray)
 
 
 def _processes(tasks: Path) -> dict[Place, Stat]:
-    """One living process of each task that has any, by its environment. Raises ``OSError``."""
+    """Return one living process for each task that has any, by its environment. Raises ``OSError``."""
     found: dict[Place, Stat] = {}
     for stat in all_processes():
         files_dir = None if stat.ended else _environment(stat.pid).get("CRAWL_FILES_DIR")
@@ -87,15 +90,15 @@ def _processes(tasks: Path) -> dict[Place, Stat]:
 
 
 class LocalRuns:
-    """Implements ``KnowsRuns`` over a state folder, which it does not create."""
+    """The run numbers in one state folder, which it does not create. This class implements ``KnowsRuns``."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state = Path(state_dir).absolute()
 
     def highest_run(self, above: int = 0) -> int:
-        """The highest run number of a folder, a mark or a living process of this cluster.
+        """Return the highest run number of a folder, a mark or a living process here, but at least ``above``.
 
-        A missing state folder holds no number. Raises ``ClusterUnavailable`` when a part cannot be read.
+        A missing state folder contains no number. Raises ``ClusterUnavailable`` when a part cannot be read.
         """
         with reading(self._state, checked=False):
             names = [name for folder in ("tasks", "state") for name in _names(self._state / folder)]
@@ -112,7 +115,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """The contract's variables in the environment of the process; empty when it is gone or another user's."""
+    """Return the contract's variables in the process's environment; none when we cannot read it."""
     entries = (entry.partition(b"=") for entry in given_to(pid, "environ") if entry.startswith(b"CRAWL_"))
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
 
@@ -136,7 +139,7 @@ def _modified(pid: int) -> datetime | None:
 
 
 def _unended(state: Path, run_id: int | None, begin: Key) -> Iterator[Place]:
-    """The tasks whose folder has a spec and no end. Raises ``OSError``."""
+    """Yield the tasks whose folder has a spec but no end. Raises ``OSError``."""
     named = (RunRef.named(folder.name) for folder in folders_in(state / "tasks"))
     runs = [run for run in named if run is not None and run_id in (None, run.run_id) and run.run_id >= begin[0]]
     for _, same in groupby(sorted(runs, key=lambda run: (run.run_id, run.uid)), key=lambda run: run.run_id):
@@ -152,7 +155,7 @@ def _unended_of(state: Path, run: RunRef, begin: Key) -> Iterator[Place]:
 
 
 def _is_open(path: Path) -> bool:
-    """Return whether the folder has a spec and no end. Raises ``OSError``."""
+    """Return whether the folder has a spec but no end. Raises ``OSError``."""
     try:
         folder = files.held(str(path))
     except (FileNotFoundError, NotOurs):  # removed meanwhile
@@ -161,14 +164,14 @@ def _is_open(path: Path) -> bool:
 
 
 def _numbers(folder: Path) -> list[int]:
-    """The folders in it whose names are numbers, in order; we make no others."""
+    """Return the names of inner folders that are numbers, in order. We create no others."""
     return sorted(number for inner in folders_in(folder) if (number := _number(inner.name)) is not None)
 
 
 def _number(text: object) -> int | None:
     if isinstance(text, int):
         return text
-    # A number that no row of a database could have is not ours.
+    # A number that is too large for the database is not ours.
     return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
@@ -183,7 +186,7 @@ def _spec(folder: Path) -> dict[str, object]:
 
 
 def task_records(state: Path, run: RunRef) -> list[TaskRecord]:
-    """The latest attempt of each index of this very run. Raises ``OSError``."""
+    """Return the record of the latest attempt for each task index of this run. Raises ``OSError``."""
     top = state / "tasks" / str(run)
     found = []
     for index in _numbers(top):
@@ -196,7 +199,7 @@ def task_records(state: Path, run: RunRef) -> list[TaskRecord]:
 
 
 def _record(folder: Path) -> TaskRecord | None:
-    """Return the content of the folder's spec; ``None`` without a readable one."""
+    """Return the record in the folder's spec; ``None`` without a valid spec."""
     try:
         spec = files.read(files.held(str(folder)), files.SPEC)
         contract = (spec or {}).get("contract")

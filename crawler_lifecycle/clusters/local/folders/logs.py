@@ -1,7 +1,7 @@
 """Logs of local tasks: the file ``log`` in a task's folder.
 
-The crawler owns that folder and may put any file there under any name. No link below our own state folder is followed,
-and only a regular file is read.
+The crawler owns that folder and may create any file there. No link below our state folder is followed, and only a
+regular file is read.
 """
 
 from __future__ import annotations
@@ -20,40 +20,43 @@ from .reader import TaskFolder
 
 
 class LocalLogs:
-    """Implements ``TaskLogs`` for processes of this machine. It creates nothing.
+    """The logs of processes of this machine. This class implements ``TaskLogs``, and it creates nothing.
 
-    A log that grew too large was moved aside by its runner; reading goes on in the new one.
+    When a log grows too large, its runner renames it, and reading continues in the new log.
     """
 
     def __init__(self, state_dir: Path) -> None:
         self._state = Path(state_dir).absolute()
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
-        """At most ``limit`` bytes from ``after`` on, or the last ones. Raises ``ClusterUnavailable``."""
+        """Return at most ``limit`` bytes after the position ``after``; without it, the last bytes.
+
+        Raises ``ClusterUnavailable``.
+        """
         try:
             folder = TaskFolder(self._state, run, task, doubted=True)
             if not folder.exists():
                 return None
-            # Checked first: output between the two checks is then still read. The check is expensive, and not needed
-            # where more follows.
+            # Check the end before we read: then no output can come after the part that we read. This check is
+            # expensive, so skip it when more of the log follows.
             ended = not self._more_follows(folder, after, limit) and self._ended(folder)
             handle = folder.open(files.LOG)
             if handle is None:
                 return LogPart(b"", 0, True) if ended else None
             with open(handle, "rb", buffering=0) as file:
                 size = os.fstat(handle).st_size
-                place = max(0, size - limit) if after is None else after if after <= size else 0
-                data = os.pread(file.fileno(), limit, place)
-        except FileNotFoundError:  # nothing was ever deployed here, or its disk is away
+                position = max(0, size - limit) if after is None else after if after <= size else 0
+                data = os.pread(file.fileno(), limit, position)
+        except FileNotFoundError:  # no task was ever deployed here, or the disk is not mounted
             return None
         except OSError as error:
             raise ClusterUnavailable(f"the log of task {task.task_id} cannot be read: {error.strerror}") from error
-        end = place + len(data)
+        end = position + len(data)
         return LogPart(data, end, ended and end >= size)
 
     @staticmethod
     def _more_follows(folder: TaskFolder, after: int | None, limit: int) -> bool:
-        """Return whether the log is longer than the part that is read now."""
+        """Return whether the log continues after the part that is read now."""
         there = folder.held.stat(files.LOG) if folder.held is not None else None
         if after is None or there is None or not stat.S_ISREG(there.st_mode):
             return False
@@ -65,5 +68,5 @@ class LocalLogs:
         if folder.has_ended():
             return True
         began = folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
-        # A scan of all processes is expensive; it is needed only when the supervisor died before its crawler.
+        # The scan of all processes is expensive. It is needed only when the supervisor died before its crawler.
         return began and not folder.supervisor_alive() and not folder.processes(folder.identity(files.PROCESS))

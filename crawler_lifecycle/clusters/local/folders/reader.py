@@ -1,7 +1,6 @@
-"""Reads the files of a task's folder and finds the processes of the task.
+"""Reading of the files in a task's folder, and search for the task's processes.
 
-A file with contents that we did not write is ignored: the observation's reason (or the end's message) reports the
-problem.
+A file whose content we did not write is ignored. The observation's reason, or the end's message, reports the problem.
 """
 
 from __future__ import annotations
@@ -41,28 +40,30 @@ _NAME = re.compile(r"crawl-(.+)-(0|[1-9][0-9]{0,9})-([1-9][0-9]{0,9})", re.ASCII
 
 
 def task_name(run: RunRef, index: int, attempt: int) -> str:
-    """The name of a task here: no other run has it, of this or any other database."""
+    """Return the name of a task on this cluster. No other run has it, not even one of another database."""
     return f"crawl-{run}-{index}-{attempt}"
 
 
 def task_of(name: str) -> tuple[RunRef, int, int] | None:
-    """Run, index and attempt of a task's name; ``None`` for any other name."""
+    """Return run, index and attempt from a task's name; ``None`` for any other name."""
     found = _NAME.fullmatch(name)
     run = RunRef.named(found[1]) if found else None
     return (run, int(found[2]), int(found[3])) if found and run else None
 
 
 def task_path(state: Path, run: RunRef, index: int, attempt: int) -> Path:
-    """The folder of a task."""
+    """Return the path of a task's folder."""
     return state / "tasks" / str(run) / str(index) / str(attempt)
 
 
 class TaskFolder:
-    """One task's folder at the moment of a look."""
+    """The folder of one task, as one look reads it."""
 
     def __init__(self, state: Path, run: RunRef, task: TaskRef, *, doubted: bool = False) -> None:
-        """``doubted``: the files that name its processes may be forged; an end counts only where no process is
-        found.
+        """Open nothing yet.
+
+        ``doubted``: the files that name its processes may be forged. Then an end counts only if a search finds no
+        process.
         """
         self.path = task_path(state, run, task.index, task.attempt)
         self.name = task_name(run, task.index, task.attempt)
@@ -75,22 +76,22 @@ class TaskFolder:
     # --- files
 
     def exists(self) -> bool:
-        """Return whether the folder exists.
+        """Return whether the folder exists. Raises ``OSError`` when this is unknown.
 
-        Raises ``OSError`` when this is unknown. A file, a link or a pipe in place of it, or of a folder above it, is
-        noted: the folder does not exist.
+        If it, or a folder above it, was replaced by something else, the folder does not exist, and an incident is
+        noted.
         """
         return self._open() is not None
 
     def _open(self) -> Held | None:
         tasks, *names = str(self.path).rsplit(os.sep, 3)
-        root = Held(tasks)  # without the folder of all tasks nothing is known about any
+        root = Held(tasks)  # raises if the folder of all tasks is missing: then we know nothing about any task
         try:
             return root.below(*names)
         except FileNotFoundError:
             return None
-        except NotOurs as trouble:
-            self._note(f"its folder was replaced: {trouble}")
+        except NotOurs as error:
+            self._note(f"its folder was replaced: {error}")
             return None
 
     @property
@@ -101,30 +102,33 @@ class TaskFolder:
         return self._held
 
     def _here(self) -> Held:
-        """To write in it. Raises ``OSError``."""
+        """Return the open folder, for writing. Raises ``OSError`` when it does not exist."""
         if self.held is None:
-            raise FileNotFoundError(errno.ENOENT, "the folder of the task is not there", str(self.path))
+            raise FileNotFoundError(errno.ENOENT, "the folder of the task does not exist", str(self.path))
         return self.held
 
     def create(self, name: str, data: object) -> bool:
-        """Write the file if nothing has its name; whether it was us. Raises ``OSError``."""
+        """Write the file if nothing has its name. Return whether it was written. Raises ``OSError``."""
         return files.create(self._here(), name, data)
 
     def has(self, name: str) -> bool:
         return self.held is not None and self.held.has(name)
 
     def open(self, name: str) -> int | None:
-        """A descriptor of the file; ``None`` for a missing file, or one that a crawler replaced. Raises ``OSError``."""
+        """Return a descriptor of the regular file; ``None`` when it is missing or not a regular file.
+
+        Raises ``OSError``.
+        """
         try:
             return self.held.open(name) if self.held is not None else None
         except NotOurs:
             return None
 
     def has_ended(self) -> bool:
-        """Return whether its end is recorded, and no process of it runs any more.
+        """Return whether the task's end is recorded and none of its processes runs. Raises ``OSError``.
 
-        Raises ``OSError``. Only the supervisor writes the end, after the crawler's last process; a crawler that forges
-        one still runs.
+        The supervisor writes the end after the crawler's last process has ended. If a crawler forges an end, the
+        crawler still runs.
         """
         if not self.has(files.END):
             return False
@@ -133,27 +137,27 @@ class TaskFolder:
             return False
         if self.supervisor_alive() or self._doubted:
             return not self.processes(leader)
-        # Who they were may be hidden by garbage: then nothing that is named like them may run.
+        # Garbage may hide the identities. Then the task has ended only if no process has its name.
         hidden = (leader is None and self.has(files.PROCESS)) or self.identity(files.SUPERVISOR) is None
         return not (hidden and self.named()[1])
 
     def read(self, name: str) -> dict[str, object] | None:
-        """The object in the file; empty when the file holds garbage (which is noted), ``None`` without a file.
+        """Return the object in the file; ``None`` without a file, and an empty one for garbage, which is noted.
 
-        Raises ``OSError`` when the file cannot be read: that says nothing about the task.
+        Raises ``OSError`` when the file cannot be read: this proves nothing about the task.
         """
         try:
             return files.read(self.held, name) if self.held is not None else None
-        except files.Garbage as trouble:
-            self._note(str(trouble))
+        except files.Garbage as error:
+            self._note(str(error))
             return {}
 
-    def _note(self, trouble: str) -> None:
-        if trouble not in self.incidents:
-            self.incidents.append(trouble)
+    def _note(self, incident: str) -> None:
+        if incident not in self.incidents:
+            self.incidents.append(incident)
 
     def typed(self, data: Mapping[str, object], name: str, kind: type, source: str) -> object | None:
-        """A value of exactly this type, or ``None``; a value of another type is noted as garbage."""
+        """Return the value if it has exactly this type, else ``None``. Another type is noted as an incident."""
         value = data.get(name)
         if value is None or type(value) is kind:
             return value
@@ -171,7 +175,7 @@ class TaskFolder:
         source: str,
         bounded: Callable[[object], int | None] = bounds.count,
     ) -> int | None:
-        """A whole number as ``bounded`` takes it; one that cannot be is noted as garbage."""
+        """Return a whole number that ``bounded`` accepts, else ``None``. Another number is noted as an incident."""
         value = self.typed(data, name, int, source)
         number = bounded(value)
         if number is None and value:
@@ -182,7 +186,7 @@ class TaskFolder:
         text = self.text(data, name, source)
         at = bounds.moment(text)
         if at is None and text is not None:
-            self._note(f"{source}: {name} is no time")
+            self._note(f"{source}: {name} is not a valid time")
         return at
 
     def modified(self, name: str) -> datetime | None:
@@ -195,26 +199,26 @@ class TaskFolder:
     # --- processes
 
     def identity(self, name: str) -> Identity | None:
-        """The process in the file; ``None`` when there is no file or garbage in it."""
+        """Return the process that the file names; ``None`` without a file or with an invalid one, which is noted."""
         data = self.read(name)
         if data is None:
             return None
         try:
             process = Identity.from_json(data)
             ours = not process.alive() or is_of(str(self.path), self.marks(), process.pid)
-            # Checked last: a process that ends meanwhile loses its arguments before its number, and is still ours.
+            # Check this last: a process of ours that ends meanwhile loses its arguments before its number.
             if not ours and process.can_be_asked():
-                raise ValueError("it names a process of something else")
-        except ValueError as trouble:
+                raise ValueError("it names a process that does not belong to the task")
+        except ValueError as error:
             if not any(known.startswith(name) for known in self.incidents):
-                self._note(f"{name}: {trouble}")
+                self._note(f"{name}: {error}")
             return None
         return process
 
     def named(self, uid: str | None = None) -> tuple[list[Identity], list[Stat]]:
-        """Supervisors and crawler processes of this task, found by their environment, also without its folder.
+        """Return the task's supervisors and crawler processes, by their arguments and environment.
 
-        With ``uid`` only those of that object.
+        This works without the folder. With ``uid``, only processes of that uid count.
         """
         return named(str(self.path), self.marks(), uid)
 
@@ -222,22 +226,23 @@ class TaskFolder:
         return files.marks(self.run.run_id, self.run.uid, self.task.task_id, str(self.path / files.FILES))
 
     def processes(self, leader: Identity | None) -> list[Stat]:
-        """The living processes of the crawler, including those that left its group."""
+        """Return the living processes of the crawler, including those that left its group."""
         found = {stat.pid: stat for stat in members(leader, self.marks())}
         for stat in self._tree(leader):
             found.setdefault(stat.pid, stat)
         group = self.group()
         if group is not None:
             more = [read_stat(pid) for pid in group.pids() if pid not in found]
-            # Checked again: another process may have got the number before it was read.
+            # Check again: another process may have got the number before we read it.
             there = set(group.pids()) if more else ()
             found |= {stat.pid: stat for stat in more if stat is not None and not stat.ended and stat.pid in there}
         return list(found.values())
 
     def _tree(self, leader: Identity | None) -> list[Stat]:
-        """Return the processes below supervisor and runner, which adopt orphans, even if they hide their environment.
+        """Return the descendants of the supervisor and the runner, which adopt all orphans of the crawler.
 
-        The crawler may forge the files that name the two, so each process is checked.
+        This finds processes that hide their environment. A crawler may forge the files that name the supervisor and
+        the runner, so both are checked.
         """
         found = []
         supervisor = self.identity(files.SUPERVISOR)
@@ -250,19 +255,19 @@ class TaskFolder:
     # --- the control group
 
     def group(self) -> Group | None:
-        """The control group, if a file names one."""
+        """Return the task's control group, if it may exist; else ``None``."""
         if not self.has(files.CGROUP):
             return None
         try:
             return Group.of(self.read(files.SPEC) or {})
-        except ValueError as trouble:
-            self._note(str(trouble))
+        except ValueError as error:
+            self._note(str(error))
             return None
 
     def settle_group(self) -> None:
-        """Keep the figures of the control group and remove it, if no supervisor does so. Raises ``OSError``."""
+        """Record the counters of the control group and remove it, if no supervisor can. Raises ``OSError``."""
         if self.has(files.CGROUP) and not self.supervisor_alive() and (group := self.group()) is not None:
-            with suppress(FileNotFoundError):  # removed by another look
+            with suppress(FileNotFoundError):  # another look removed the group
                 kills = group.oom_kills()
                 if kills:
                     self.create(files.OOM, {"kills": kills, "peak_memory": group.peak()})
@@ -270,11 +275,11 @@ class TaskFolder:
                 self._here().unlink(files.CGROUP)
 
     def uid(self) -> str | None:
-        """The identity of the object of this name; ``None`` when there is none, or garbage hides it."""
+        """Return the uid in the spec; ``None`` without a valid spec."""
         return self.text(self.read(files.SPEC) or {}, "uid", files.SPEC)
 
     def supervisor_alive(self) -> bool:
-        """Return whether a supervisor lives: by its identity, or by its lock when garbage hides the identity."""
+        """Return whether a supervisor lives: by its identity, or by its lock when the identity is garbage."""
         supervisor = self.identity(files.SUPERVISOR)
         if supervisor is not None:
             return supervisor.alive()
@@ -295,20 +300,23 @@ class TaskFolder:
     # --- what was measured
 
     def memory(self) -> int | None:
-        """Bytes at the peak; for an executing task, the present use."""
+        """Return the peak memory in bytes; for an executing task, the memory in use."""
         leader = self.identity(files.PROCESS)
         if leader is not None and leader.alive():
             return memory_of(leader.pid, None) or None
         return self.peak_memory()
 
     def peak_memory(self) -> int | None:
-        """Bytes, if somebody measured them."""
+        """Return the largest recorded peak in bytes; ``None`` without a record."""
         sources = (files.END, files.SUMMARY, files.OOM)
         measured = [self.count(self.read(name) or {}, "peak_memory", name) for name in sources]
         return max((value for value in measured if value is not None), default=None)
 
     def counters(self, *, final: bool = False) -> tuple[Counters, datetime | None]:
-        """The counters and when the crawler last wrote them; after the end the summary's where it has any."""
+        """Return the counters, and the time when the crawler last wrote them.
+
+        ``final``: the task has ended, so the counters of the summary come first.
+        """
         stats = self.read(files.STATS) or {}
         progress = self.time(stats, "updated_at", files.STATS)
         if progress is None and stats:
@@ -322,25 +330,24 @@ class TaskFolder:
 
 
 def check_readable(state: Path) -> None:
-    """Check the folder of all tasks: if it is missing or unreadable, this is an outage; a missing task inside of it is
-    an answer.
+    """Raise ``OSError`` when the folder of all tasks is missing or unreadable.
 
-    Raises ``OSError``.
+    That is an outage. Only when the folder is readable, a missing task in it proves something.
     """
     tasks = state / "tasks"
     try:
         with os.scandir(tasks):
             pass
     except FileNotFoundError:
-        cure = "the folder of tasks is missing: mount its disk, or make it anew if they are lost for good"
+        cure = "the folder of tasks is missing; mount its disk, or create the folder if the tasks are lost for good"
         raise FileNotFoundError(errno.ENOENT, cure, str(tasks)) from None
 
 
 @contextmanager
 def reading(state: Path, *, checked: bool = True) -> Iterator[None]:
-    """Raises ``ClusterUnavailable`` for any ``OSError`` within, and first of all when the folder is not readable.
+    """Turn each ``OSError`` inside the block into ``ClusterUnavailable``, after a check of the folder of all tasks.
 
-    ``checked``: False skips this check; a state folder that was never made is empty.
+    ``checked=False`` skips that check, for callers that treat a missing state folder as empty.
     """
     try:
         if checked:

@@ -1,7 +1,7 @@
-"""Removes the folders of old local runs: their task folders, and the saved state for a resume.
+"""Removal of the folders of old local runs: their task folders, and the saved state for a resume.
 
-Only whole runs are removed, if ``retention.folders_go`` allows it. A mark stays, so that a removed run is not taken for
-one that never was.
+Only whole runs are removed, if ``retention.folders_go`` allows it. A mark stays, to distinguish a removed run from one
+that never existed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from . import folder as files
 
 logger = logging.getLogger(__name__)
 
-#: Below the state folder: folders that are being removed. The next cleaning finishes a killed one.
+#: The folder below the state folder for folders that are being removed. If a removal is killed, the next one finishes
+#: it.
 TRASH = "trash"
-#: In the folder of a run: its tasks were removed, and when.
+#: The file in a run's folder with the time when its tasks were removed.
 REMOVED = "removed.json"
 
 
 @contextmanager
 def exclusive(state: Path) -> Iterator[None]:
-    """One creation or removal of task folders at a time on this cluster."""
+    """Hold the lock that allows only one creation or removal of task folders at a time on this cluster."""
     handle = os.open(state / "deploy.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -42,9 +43,9 @@ def exclusive(state: Path) -> Iterator[None]:
 
 
 def remove_old(state: Path, keep_s: float) -> list[int]:
-    """Remove the runs whose last end is older than ``keep_s`` seconds.
+    """Remove the folders of runs whose last task ended more than ``keep_s`` seconds ago, and return their ids.
 
-    Returns their ids. Raises ``OSError``. A folder that cannot be removed is logged, and retried by the next call.
+    A folder that cannot be removed is logged, and the next call tries again. Raises ``OSError``.
     """
     _empty_trash(state)
     before = time.time() - keep_s
@@ -65,12 +66,12 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
 
 
 def _is_over(run: Path, before: float) -> bool:
-    """Return whether all tasks of the run ended before that time, so that it may be removed."""
+    """Return whether all tasks of the run ended before this time, so that its folders may be removed."""
     return folders_go((_end_of(task) for index in folders_in(run) for task in folders_in(index)), before)
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in it; empty where it does not exist. Raises ``OSError``."""
+    """Return the folders in ``folder``, without links; none when it does not exist. Raises ``OSError``."""
     try:
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -79,7 +80,7 @@ def folders_in(folder: Path) -> list[Path]:
 
 
 def _end_of(task: Path) -> tuple[float | None, bool]:
-    """Return the end of the task (seconds since 1970; ``None``: unknown), and whether its supervisor lives."""
+    """Return the time of the task's end (epoch seconds; ``None``: unknown), and whether its supervisor lives."""
     try:
         folder = files.held(str(task))
         end = folder.stat(files.END)
@@ -92,10 +93,9 @@ def _end_of(task: Path) -> tuple[float | None, bool]:
 
 
 def _put_aside(state: Path, run: Path) -> None:
-    """Move each folder of the run aside in one step.
+    """Move each folder of the run to the trash, in one step each.
 
-    After a crash in between the next call continues. The tasks are moved last: they show the next call that something
-    is left.
+    After a crash, the next call continues. The tasks are moved last, because the next call finds the run by them.
     """
     aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
     os.makedirs(aside, mode=0o700)
@@ -108,16 +108,16 @@ def _put_aside(state: Path, run: Path) -> None:
 
 
 def _empty_trash(state: Path) -> None:
-    with exclusive(state):  # a folder that another cleaning is moving is left to it
+    with exclusive(state):  # wait until no other call moves folders
         left = folders_in(state / TRASH)
     for folder in left:
         try:
             shutil.rmtree(folder, onerror=_unless_gone)
         except OSError as error:
-            logger.warning("what is left of an old run cannot be removed: %s", error)
+            logger.warning("the folder of an old run cannot be removed; the next pass tries again: %s", error)
 
 
-def _unless_gone(function: object, path: str, trouble: tuple[type[BaseException], BaseException, object]) -> None:
-    """Ignore errors because another cleaning removes the same files: both finish. Raises any other error."""
-    if not isinstance(trouble[1], FileNotFoundError):
-        raise trouble[1]
+def _unless_gone(function: object, path: str, failure: tuple[type[BaseException], BaseException, object]) -> None:
+    """Ignore the error for a missing file, because another call may remove the same files. Raise any other error."""
+    if not isinstance(failure[1], FileNotFoundError):
+        raise failure[1]

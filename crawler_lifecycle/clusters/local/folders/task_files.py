@@ -1,6 +1,6 @@
-"""Supporting files of local tasks, for their archive and also while they execute.
+"""Supporting files of local tasks, for their archive, and for readers while the tasks execute.
 
-The crawler owns the folder and may change it at any moment: it is opened and read by ``runner/held.py``.
+The crawler owns the folder and may change it at any moment. So ``runner/held.py`` opens and reads it.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ from .retention import REMOVED, exclusive
 
 #: The most names of any kind in one listing, and the most nested folders.
 NAMES_MAX, DEPTH_MAX = 20_000, 16
-#: Characters of a path, as many as the gateway takes: it has to fit into an address.
+#: The most characters of a path. The gateway has the same limit, because the path must fit into a URL.
 PATH_MAX = 512
 
 Sources = list[FileSource]
 
 
 class LocalFiles:
-    """Implements ``LiveFiles`` and ``TaskFiles`` for processes of this machine. It creates nothing."""
+    """The files of processes of this machine. This class implements ``LiveFiles`` and ``TaskFiles``.
+
+    It creates nothing.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self._state = Path(state_dir).absolute()
         self._tasks = self._state / "tasks"
 
     def list(self, run: RunRef, task: TaskRef, most: int) -> TaskFileList | None:
-        """At most ``most`` files of a task. Raises ``ClusterUnavailable``."""
+        """Return at most ``most`` files of a task; ``None`` without a folder. Raises ``ClusterUnavailable``."""
         home = self._home(run, task)
         return None if home is None else _listed(home, most)
 
     def read(self, run: RunRef, task: TaskRef, path: str, place: int, limit: int) -> FilePart | None:
-        """A part of a regular file. Raises ``ClusterUnavailable``."""
+        """Return a part of a regular file; ``None`` without such a file. Raises ``ClusterUnavailable``."""
         *folders, name = path.split("/")
         odd = any(part in ("", ".", "..") or "\0" in part or not _is_text(part) for part in (*folders, name))
         if odd or len(folders) > DEPTH_MAX:
@@ -54,27 +57,27 @@ class LocalFiles:
                 return None
             with open(handle, "rb") as file:
                 return FilePart(os.pread(handle, limit, place), os.fstat(file.fileno()).st_size)
-        except (OSError, NotOurs):  # something that the crawler put there and that is no readable file
+        except (OSError, NotOurs):  # the crawler made something that is not a readable file
             return None
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> Sources:
-        """The existing folders with supporting files of these tasks; a prefix for each index and attempt.
+        """Return the existing folders with supporting files of these tasks, each with its prefix in the archive.
 
-        Raises ``NotInThisState`` when they were all removed because the run is old, and ``ClusterUnavailable``.
+        Raises ``NotInThisState`` when all were removed because the run is old, and ``ClusterUnavailable``.
         """
         with reading(self._state):
-            with exclusive(self._state):  # all or none: they are not removed one by one while we check
+            with exclusive(self._state):  # with the lock, no folder is removed while we check
                 found = [source for task in tasks for source in self._files_of(run, task)]
             removed = not found and tasks and self._removed(run)
         if removed:
             raise NotInThisState(
-                f"the files of run {run.run_id} were removed from the cluster, because its last task ended longer ago "
-                "than they are kept (LIFECYCLE_CLUSTER__KEEP_DAYS)"
+                f"the files of run {run.run_id} were removed from the cluster, because its last task ended more than "
+                "LIFECYCLE_CLUSTER__KEEP_DAYS days ago"
             )
         return found
 
     def _files_of(self, run: RunRef, task: TaskRef) -> Iterator[FileSource]:
-        """The folder with files of one task, or the reason why there is none. Raises ``OSError``."""
+        """Yield the folder with the files of one task, or the reason why there is none. Raises ``OSError``."""
         folder, prefix = TaskFolder(self._state, run, task), files_prefix(task.index, task.attempt)
         if not folder.exists():
             if folder.incidents:
@@ -90,7 +93,7 @@ class LocalFiles:
             return False
 
     def _home(self, run: RunRef, task: TaskRef) -> Held | None:
-        """The folder of the task's supporting files; ``None`` when it does not exist."""
+        """Open the folder of the task's supporting files; ``None`` without one. Raises ``ClusterUnavailable``."""
         try:
             tasks = Held(str(self._tasks))
         except FileNotFoundError:
@@ -106,15 +109,15 @@ class LocalFiles:
 def _listed(home: Held, most: int) -> TaskFileList:
     found: list[tuple[str, int]] = []
     todo: list[list[str]] = [[]]
-    looked = left_out = 0
+    count = left_out = 0
     while todo:
         parts = todo.pop()
         try:
             folder = home.below(*parts)
             with os.scandir(folder.fileno()) as entries:
                 for entry in entries:
-                    looked += 1
-                    if looked > NAMES_MAX:
+                    count += 1
+                    if count > NAMES_MAX:
                         return TaskFileList(sorted(found), left_out + 1)
                     kind = entry.stat(follow_symlinks=False)
                     path = "/".join([*parts, entry.name])
@@ -126,7 +129,7 @@ def _listed(home: Held, most: int) -> TaskFileList:
                         todo.append([*parts, entry.name])
                     else:
                         left_out += 1
-        except (OSError, NotOurs):  # it went away while we looked, or the crawler does not let anybody read it
+        except (OSError, NotOurs):  # the crawler removed it meanwhile, or made it unreadable
             left_out += 1
     return TaskFileList(sorted(found), left_out)
 

@@ -1,9 +1,9 @@
-"""Control groups of version 2: limits by the kernel, one group for each task, where this machine allows it.
+"""Control groups of version 2: the kernel limits each task in its own group, if this machine allows it.
 
-A group is made only *inside* our own group (or in the folder that a setting names, or in an ancestor that was delegated
-to us), so that our own limits also apply to our tasks. The memory controller is needed; processors are limited where
-the cpu controller is available too. Standard library only and light on imports: the supervisor loads it. Source of the
-rules: the kernel's Documentation/admin-guide/cgroup-v2.rst.
+A group is created only inside our own group, in the folder that a setting names, or in an ancestor that was delegated
+to us. So our own limits also apply to our tasks. The memory controller is required. Processors are limited only if the
+cpu controller is available too. The rules come from the kernel's Documentation/admin-guide/cgroup-v2.rst. This module
+uses the standard library only and imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from typing import NamedTuple
 
-#: Microseconds over which the kernel adds up processor time, and the least share that it grants.
+#: Microseconds of the period in which the kernel limits processor time, and the smallest limit that it accepts.
 PERIOD = 100_000
 _QUOTA_MIN = 1_000
 _REMOVE_SECONDS = 2.0
@@ -24,19 +24,19 @@ _UNLIMITED = {"memory.max": "max", "memory.high": "max", "cpu.max": "max"}
 
 
 class Unavailable(Exception):
-    """No group can be made here; the text says why."""
+    """The error when no control group can be created here. The text is the reason."""
 
 
 class Parent(NamedTuple):
-    """The group in which tasks get groups of their own."""
+    """The group in which the groups of tasks are created."""
 
     folder: str
     cpu: bool
-    """True if processors can be limited there, too."""
+    """True if processors can be limited too."""
 
     def describe(self) -> str:
-        """For people."""
-        return f"cgroups ({'memory and cpu' if self.cpu else 'memory alone'}) in {self.folder}"
+        """Return a text for people."""
+        return f"cgroups ({'memory and cpu' if self.cpu else 'only memory'}) in {self.folder}"
 
 
 def _read(*parts: str) -> str:
@@ -45,7 +45,7 @@ def _read(*parts: str) -> str:
 
 
 def _write(folder: str, name: str, text: str) -> None:
-    """Write into a file of the kernel; the file is never created. Raises ``OSError``."""
+    """Write into an existing file of the kernel. Raises ``OSError``."""
     path = os.path.join(folder, name)
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -57,28 +57,28 @@ def _write(folder: str, name: str, text: str) -> None:
 
 
 def find(setting: str = "auto", proc: str = "/proc/self") -> Parent:
-    """The folder for groups, tested by making one and removing it. Raises ``Unavailable`` with the reason why there is
-    none.
+    """Return the parent of groups, after a test in which one group is created and removed.
 
-    ``setting`` is ``auto``, ``off``, or the folder of a group that was prepared for us.
+    ``setting`` is ``auto``, ``off``, or the folder of a group that was prepared for us. Raises ``Unavailable`` with the
+    reason.
     """
     if setting == "off":
-        raise Unavailable("switched off")
+        raise Unavailable("the setting is off")
     try:
         folder = _own(proc) if setting == "auto" else setting
         if not os.path.exists(os.path.join(folder, "cgroup.controllers")):
-            raise Unavailable(f"{folder} is no cgroup of version 2")
+            raise Unavailable(f"{folder} is not a cgroup of version 2")
         return _proved(folder, cpu=_controllers(folder))
     except OSError as error:
         raise Unavailable(f"{error.filename or 'cgroup'}: {error.strerror or error}") from None
 
 
 def _own(proc: str) -> str:
-    """The group that this process is in, or the one above it that was delegated to us."""
+    """Return the group of this process, or a group above it that was delegated to us."""
     own = [line[3:] for line in _read(proc, "cgroup").splitlines() if line.startswith("0::")]
     for line in _read(proc, "mountinfo").splitlines():
-        place, _, kind = line.partition(" - ")
-        root, top = (part.replace("\\040", " ") for part in place.split()[3:5])
+        mount, _, kind = line.partition(" - ")
+        root, top = (part.replace("\\040", " ") for part in mount.split()[3:5])
         if kind.startswith("cgroup2 ") and own and not (inner := os.path.relpath(own[0], root)).startswith(".."):
             folder = os.path.normpath(os.path.join(top, inner))
             if "memory" in _read(folder, "cgroup.controllers").split():
@@ -87,20 +87,20 @@ def _own(proc: str) -> str:
 
 
 def _delegated(own: str, top: str) -> str:
-    """The group in which children may get controllers: ours, or an ancestor delegated to us with no limit in between.
+    """Return the group whose children may have limits: ours, or a delegated ancestor without a limit in between.
 
-    Limits on children of a group that holds processes itself, as ours does, are forbidden; service managers therefore
-    delegate a group and start us in one below it. We leave a group only if it limits nothing.
+    The kernel forbids limits on the children of a group that contains processes, as ours does. So service managers
+    delegate a group, and start us in a group below it. We go up from a group only if it has no limit.
     """
     folder = own
     while folder != top and not _may_limit_children(folder):
         for name, free in _UNLIMITED.items():
             with contextlib.suppress(FileNotFoundError):
                 if not _read(folder, name).startswith(free):
-                    raise Unavailable(f"{folder} has a limit of its own ({name}), which tasks must not leave")
+                    raise Unavailable(f"{folder} has its own limit ({name}), which must also apply to tasks")
         folder = os.path.dirname(folder)
         if not _marked_delegated(folder):
-            raise Unavailable(f"{own} holds processes, and {folder} above it was not delegated to us")
+            raise Unavailable(f"{own} contains processes, and {folder} above it was not delegated to us")
     return folder
 
 
@@ -109,7 +109,7 @@ def _may_limit_children(folder: str) -> bool:
 
 
 def _marked_delegated(folder: str) -> bool:
-    """Service managers mark what they delegate (systemd, since version 251)."""
+    """Return whether the group has the mark of a delegated one (systemd sets it since version 251)."""
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             if os.getxattr(folder, name) == b"1":
@@ -118,22 +118,25 @@ def _marked_delegated(folder: str) -> bool:
 
 
 def _controllers(folder: str) -> bool:
-    """Pass the controllers on to children; whether cpu is among them. Raises ``Unavailable`` where memory is not."""
+    """Enable the controllers for child groups, and return whether cpu is enabled.
+
+    Raises ``Unavailable`` when memory cannot be enabled, and ``OSError``.
+    """
     enabled = _read(folder, "cgroup.subtree_control").split()
     if "memory" not in enabled:
         _write(folder, "cgroup.subtree_control", "+memory")
     if "cpu" not in enabled:
-        with contextlib.suppress(OSError):  # not delegated: then processors are not limited
+        with contextlib.suppress(OSError):  # cpu was not delegated: processors have no limit
             _write(folder, "cgroup.subtree_control", "+cpu")
     enabled = _read(folder, "cgroup.subtree_control").split()
     if "memory" not in enabled:
-        raise Unavailable(f"{folder} does not pass the memory controller on")
+        raise Unavailable(f"{folder} does not give its children the memory controller")
     return "cpu" in enabled
 
 
 def _proved(folder: str, *, cpu: bool) -> Parent:
-    """The parent in which a process can be put into a group with these limits; without cpu where that fails."""
-    import subprocess  # already loaded in the process that deploys, not needed in a supervisor
+    """Test a group with limits and a process in it, and return the parent; without cpu if the test fails with cpu."""
+    import subprocess  # imported here, because a supervisor does not need it
 
     group = Group(os.path.join(folder, f"crawl-probe-{os.getpid()}-{os.urandom(4).hex()}"))
     try:
@@ -160,10 +163,10 @@ class Group:
 
     @classmethod
     def of(cls, spec: dict[str, object]) -> Group:
-        """The group of the task with this spec, whether it exists or not.
+        """Return the group of the task with this spec. The group may not exist.
 
-        Raises ``ValueError`` where the spec names no folder. A crawler can write into the spec. The uid distinguishes
-        tasks of the same name in other state folders.
+        Its name contains the uid, because tasks in other state folders may have the same name. Raises ``ValueError``
+        when the spec names no valid group, because a crawler can write the spec.
         """
         parent, name = spec.get("cgroup"), f"{spec.get('name')}-{str(spec.get('uid'))[:8]}"
         if not isinstance(parent, str) or not os.path.isabs(parent) or "/" in name or not name.startswith("crawl-"):
@@ -171,13 +174,13 @@ class Group:
         return cls(os.path.join(parent, name))
 
     def make(self, *, memory: int | None, cpu: float | None) -> None:
-        """Make the group with limits (bytes; processors). Raises ``OSError``; nothing is left behind then."""
+        """Create the group with limits, in bytes and in processors. Raises ``OSError``, and then leaves no group."""
         try:
             os.mkdir(self.folder, 0o755)
             if memory is not None:
                 _write(self.folder, "memory.max", str(memory))
                 _write(self.folder, "memory.oom.group", "1")
-                with contextlib.suppress(OSError):  # a kernel without accounting of swap
+                with contextlib.suppress(OSError):  # this kernel does not count swap
                     _write(self.folder, "memory.swap.max", "0")
             if cpu is not None:
                 _write(self.folder, "cpu.max", f"{max(_QUOTA_MIN, round(cpu * PERIOD))} {PERIOD}")
@@ -186,38 +189,36 @@ class Group:
             raise
 
     def admit(self, pid: int) -> None:
-        """Move a process in, before it has children or memory. Raises ``OSError``."""
+        """Move a process into the group, before it has children or uses memory. Raises ``OSError``."""
         _write(self.folder, "cgroup.procs", str(pid))
 
     def oom_kills(self) -> int:
-        """Processes of the group that the kernel has killed for its limit. Raises ``OSError``."""
+        """Return how many processes the kernel killed because of the group's limit. Raises ``OSError``."""
         events = dict(line.split() for line in _read(self.folder, "memory.events").splitlines())
         return int(events.get("oom_kill", 0))
 
     def peak(self) -> int | None:
-        """The most bytes that the group ever used, page cache included, if the kernel reports it."""
+        """Return the most bytes that the group ever used, including the page cache; ``None`` if unknown."""
         try:
             return int(_read(self.folder, "memory.peak"))
         except (OSError, ValueError):
             return None
 
     def pids(self) -> list[int]:
-        """Every process in the group, including forks, whatever their environment. Raises ``OSError``."""
+        """Return the ids of all processes in the group, including forks. Raises ``OSError``."""
         try:
             return [int(word) for word in _read(self.folder, "cgroup.procs").split()]
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):  # removed
+            if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):  # the group was removed
                 return []
             raise
 
     def kill(self) -> None:
-        """SIGKILL to all processes in the group at once. Raises ``OSError``, also on a kernel before 5.14."""
+        """Send SIGKILL to all processes in the group at once. Raises ``OSError``; a kernel before 5.14 cannot do it."""
         _write(self.folder, "cgroup.kill", "1")
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
-        """Remove the group. Returns whether it is gone. The kernel refuses while a process other than a zombie is in
-        it.
-        """
+        """Remove the group, and return whether it is gone. The kernel refuses while it contains a living process."""
         until = time.monotonic() + seconds
         while True:
             try:

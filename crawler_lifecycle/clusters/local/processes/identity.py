@@ -1,7 +1,7 @@
-"""Identity of a process: its number *and* its start time, in this boot of the machine.
+"""The identity of a process: its id, its start time and the boot of the machine.
 
-A process id alone is reused sooner or later; together with the start time in clock ticks (field 22 of
-``/proc/<pid>/stat``) and the boot id it names one process for ever. Standard library only and light on imports:
+The system reuses a process id. But together with the start time in clock ticks (field 22 of ``/proc/<pid>/stat``) and
+the boot id, it identifies one process for ever. This module uses the standard library only and imports little, because
 the supervisor loads it.
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from crawler_lifecycle.runner import signs
 
 _GONE = (errno.ENOENT, errno.ESRCH)
-#: The argument that only a supervisor has.
+#: The program text of a supervisor. Only supervisors have it among their arguments.
 BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from crawler_lifecycle.clusters.local.supervisor import main; main(sys.argv[1:])"
@@ -36,24 +36,24 @@ class Stat:
         self.state = fields[0]
         self.parent = int(fields[1])
         self.group = int(fields[2])
-        #: The process has ended and lost its arguments and environment, but is no zombie yet.
+        #: True when the process is ending: it has no arguments and environment any more, but is not a zombie yet.
         self.exiting = bool(int(fields[6]) & _PF_EXITING)
         self.start = int(fields[19])
-        #: The wait status of a zombie, as ``waitpid`` would answer it; 0 for others.
+        #: The wait status of a zombie, as ``waitpid`` returns it; 0 for other processes.
         self.exit_status = int(fields[49]) if len(fields) > 49 else 0
 
     @property
     def ended(self) -> bool:
-        """A zombie has ended: only its parent has not looked yet."""
+        """True when the process has ended. A zombie has ended, but its parent has not reaped it yet."""
         return self.state in ("Z", "X", "x")
 
     def send(self, number: int) -> bool:
-        """See ``Identity.send``."""
+        """Send a signal to exactly this process; see ``Identity.send``."""
         return Identity(self.pid, self.start, boot_id()).send(number)
 
 
 def read_stat(pid: int) -> Stat | None:
-    """The process with this number, or ``None`` when it does not exist."""
+    """Read the process with this id; ``None`` when it does not exist. Raises ``OSError``."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode("utf-8", "replace")
@@ -61,19 +61,19 @@ def read_stat(pid: int) -> Stat | None:
         if error.errno in _GONE:
             return None
         raise
-    # The name in brackets may contain any character, also spaces and brackets; the fields begin after the last bracket.
+    # The name in brackets may contain spaces and brackets, so the fields begin after the last bracket.
     fields = text[text.rfind(")") + 1 :].split()
     return Stat(pid, fields) if len(fields) >= 20 else None
 
 
 def boot_id() -> str:
-    """The id of this boot of the machine."""
+    """Return the id of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 class Identity(NamedTuple):
-    """One process for ever: number, start time in clock ticks, boot id."""
+    """The identity of one process: process id, start time in clock ticks, boot id."""
 
     pid: int
     start: int
@@ -81,22 +81,25 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Identity:
-        """The identity of a process that exists. Raises ``ProcessLookupError`` when it does not."""
+        """Return the identity of an existing process. Raises ``ProcessLookupError`` when it does not exist."""
         stat = read_stat(pid)
         if stat is None:
-            raise ProcessLookupError(f"no process {pid}")
+            raise ProcessLookupError(f"there is no process {pid}")
         return cls(pid, stat.start, boot_id())
 
     @classmethod
     def from_json(cls, data: dict[str, object]) -> Identity:
-        """The identity in a record. Raises ``ValueError`` for any other text."""
+        """Read the identity from a record. Raises ``ValueError`` for any other data."""
         pid, start, boot = data.get("pid"), data.get("start"), data.get("boot")
         if type(pid) is int and type(start) is int and type(boot) is str and 1 < pid < 2**31 and start >= 0:
             return cls(pid, start, boot)
-        raise ValueError("no pid, start and boot")
+        raise ValueError("it contains no valid pid, start and boot")
 
     def stat(self) -> Stat | None:
-        """The process, zombie or not, or ``None`` when it is gone (its number may belong to another one by now)."""
+        """Return the facts about the process, even of a zombie; ``None`` when it is gone.
+
+        Another process may have its id by then.
+        """
         if self.boot != boot_id():
             return None
         stat = read_stat(self.pid)
@@ -108,15 +111,15 @@ class Identity(NamedTuple):
         return stat is not None and not stat.ended
 
     def can_be_asked(self) -> bool:
-        """Return whether it lives and is not ending: then the kernel still tells its arguments and environment."""
+        """Return whether it lives and is not ending, so that its arguments and environment can be read."""
         stat = self.stat()
         return stat is not None and not stat.ended and not stat.exiting
 
     def send(self, number: int) -> bool:
-        """Send a signal to exactly this process; whether there was one to receive it.
+        """Send a signal to exactly this process, and return whether it lived.
 
-        The file descriptor pins the process before its start time is compared, so no reuse of the number can slip in
-        between. Kernels and sandboxes without pidfd, and a process without a descriptor left, check and then signal.
+        A pidfd is opened before the start time is compared, so the signal cannot reach another process with the same
+        id. Without a pidfd (older kernels, sandboxes, no free descriptor), a small risk remains.
         """
         pinned = None
         try:
@@ -137,10 +140,10 @@ class Identity(NamedTuple):
 
 
 def all_processes() -> Iterator[Stat]:
-    """Every process, to be checked before the next one is requested.
+    """Yield every process. The caller must check each one before it requests the next.
 
-    A process that forks and ends while we read hides its child from the earlier list. So the list is read again until
-    it has no new process: then all processes of that moment were checked alive.
+    A process may fork and end while we read, and then its child is not in our list. So the list is read again until it
+    contains no new process.
     """
     known: set[str] = set()
     while new := [name for name in os.listdir("/proc") if name.isdigit() and name not in known]:
@@ -152,7 +155,7 @@ def all_processes() -> Iterator[Stat]:
 
 
 def given_to(pid: int, name: str) -> list[bytes]:
-    """The ``environ`` or ``cmdline`` that the process was executed with; empty when it is gone, or another user's."""
+    """Return the ``environ`` or ``cmdline`` with which the process was executed; empty when it cannot be read."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read().split(b"\0")
@@ -161,21 +164,21 @@ def given_to(pid: int, name: str) -> list[bytes]:
 
 
 def carries(pid: int, marks: list[bytes]) -> bool:
-    """Return whether the environment that the process was executed with holds all these ``NAME=value`` entries."""
+    """Return whether the process was executed with all these ``NAME=value`` entries in its environment."""
     entries = given_to(pid, "environ")
     return all(mark in entries for mark in marks)
 
 
 def started_with(pid: int, *arguments: str) -> bool:
-    """Return whether the process was executed with all these arguments. No file is needed for it."""
+    """Return whether the process was executed with all these arguments."""
     given = given_to(pid, "cmdline")
     return all(os.fsencode(one) in given for one in arguments)
 
 
 def is_of(folder: str, marks: list[bytes], pid: int) -> bool:
-    """Return whether this process is of the task with this folder: its supervisor, a fork of it, or one with its marks.
+    """Return whether this process belongs to the task with this folder: by its arguments, its marks or its parent.
 
-    A crawler can write any number into a file of ours, and must not choose the processes that we signal.
+    A crawler can write any process id into our files. This check prevents a signal to a process of somebody else.
     """
     if started_with(pid, folder) or carries(pid, marks[-1:]):
         return True
@@ -184,13 +187,16 @@ def is_of(folder: str, marks: list[bytes], pid: int) -> bool:
 
 
 def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identity], list[Stat]]:
-    """Supervisors and crawler processes of a task, by arguments and environment; with ``uid`` those of that object."""
+    """Return the supervisors and crawler processes of a task, by their arguments and environment.
+
+    With ``uid``, only processes of that uid count.
+    """
     if uid is not None:
         marks = [*marks, os.fsencode(f"CRAWL_TASK_UID={uid}")]
     arguments = (BOOT, folder) if uid is None else (BOOT, folder, uid)
     living = [stat for stat in all_processes() if not stat.ended and stat.pid != os.getpid()]
     like_it = {stat.pid for stat in living if started_with(stat.pid, *arguments)}
-    # One that it has just forked looks like itself, and is the crawler.
+    # A child that a supervisor has just forked has the same arguments, but it becomes the crawler.
     watching = {stat.pid for stat in living if stat.pid in like_it and stat.parent not in like_it}
     crawlers = [s for s in living if s.pid not in watching and (s.pid in like_it or carries(s.pid, marks))]
     boot = boot_id()
@@ -198,8 +204,9 @@ def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identi
 
 
 def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
-    """The tasks of these (their marks by folder) that have a living process: one pass over all processes for all
-    tasks.
+    """Return the folders of those tasks that have a living process, in one pass over all processes.
+
+    ``tasks``: folder -> the marks of its processes.
     """
     folders = {marks[-1]: folder for folder, marks in tasks.items()}
     found: set[str] = set()
@@ -213,46 +220,46 @@ def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
 
 
 def wake_supervisors(tasks: str) -> None:
-    """Continue every suspended supervisor of a task below this folder: a crawler of its user may have suspended it.
+    """Send SIGCONT to every suspended supervisor of a task below this folder.
 
-    It would keep its slot, or the head of the queue, for ever.
+    A crawler with the same user may have suspended it. Then it would keep its slot, or block the queue, for ever.
     """
     below_it = os.fsencode(tasks) + b"/"
     for stat in all_processes():
         if stat.state == "T":
             given = given_to(stat.pid, "cmdline")
             if os.fsencode(BOOT) in given and any(one.startswith(below_it) for one in given):
-                with contextlib.suppress(PermissionError):  # another user's: no process of ours
+                with contextlib.suppress(PermissionError):  # it belongs to another user, so it is not ours
                     stat.send(signal.SIGCONT)
 
 
 def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
-    """The living processes of one task: the leader's group while the leader is there, and all that carry the marks.
+    """Return the living processes of one task: the leader, its group, and all processes with the marks.
 
-    The marks also find what left the group and the session (double forks). The bare group number counts only while
-    the leader, dead or alive, still holds it; afterwards it may be given to strangers. The leader itself belongs to
-    them before it has made its group and executed.
+    The marks also find processes that left the group and the session (double forks). The group's number counts only
+    while the leader exists, even as a zombie; later another group may get the number. The leader counts by itself,
+    because at first it has no group of its own.
     """
-    held = leader.stat() if leader is not None else None
+    known = leader.stat() if leader is not None else None
     own = os.getpid()
     return [
         stat
         for stat in all_processes()
         if not stat.ended
         and stat.pid != own
-        and ((held is not None and held.pid in (stat.pid, stat.group)) or carries(stat.pid, marks))
+        and ((known is not None and known.pid in (stat.pid, stat.group)) or carries(stat.pid, marks))
     ]
 
 
 def kill_all(victims: Iterable[Stat]) -> int:
-    """SIGKILL each of them. Returns how many existed."""
+    """Send SIGKILL to each process, and return how many lived."""
     return sum(victim.send(signal.SIGKILL) for victim in victims)
 
 
 def descendants(pid: int) -> list[int]:
-    """The process and all its descendants. Orphans are among them when the process is a child subreaper."""
+    """Return the process and all its descendants. They include orphans if the process is a child subreaper."""
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-        return _descendants_by_parent(pid)  # a kernel without that file
+        return _descendants_by_parent(pid)  # this kernel does not have that file
     return [pid, *signs.below(pid)]
 
 
@@ -268,13 +275,13 @@ def _descendants_by_parent(pid: int) -> list[int]:
 
 
 def below(pid: int) -> list[Stat]:
-    """The living descendants of the process, without itself."""
+    """Return the living descendants of the process, without the process."""
     stats = [read_stat(child) for child in descendants(pid) if child != pid]
     return [stat for stat in stats if stat is not None and not stat.ended]
 
 
 def resident(pid: int) -> int:
-    """Bytes of anonymous memory that the process holds now (0 when it is gone)."""
+    """Return the bytes of anonymous memory that the process uses now; 0 when it is gone."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             fields = file.read().split()
@@ -284,7 +291,10 @@ def resident(pid: int) -> int:
 
 
 def proportional(pid: int) -> int:
-    """Bytes the process holds, shared pages divided among their users (0 when it is gone). Much slower to read."""
+    """Return the bytes that the process uses now, with only its share of shared pages; 0 when it is gone.
+
+    This is much slower than ``resident``.
+    """
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
@@ -296,11 +306,11 @@ def proportional(pid: int) -> int:
 
 
 def memory_of(pid: int, limit: int | None) -> int:
-    """Bytes held by the process and its descendants.
+    """Return the bytes that the process and its descendants use.
 
-    Forked children count shared pages twice; only when that sum reaches the limit is it worth the exact reading.
-    Processes that come or go between two readings shift what others share: then nothing exact was read, and it is
-    read again, or left to the next time.
+    The fast sum counts pages that forked children share several times. So only a sum that reaches the limit is read
+    exactly. If processes begin or end meanwhile, the shares change, and the reading is not exact: then it is repeated.
+    After three tries a number below the limit is returned, and the next check decides.
     """
     family = descendants(pid)
     total = sum(resident(member) for member in family)

@@ -1,9 +1,9 @@
-"""Liveness marks: one file for each task that lives, so that observers need not read all old folders.
+"""Liveness marks: one file for each living task, so that observers need not read the folders of old tasks.
 
-A mark is an empty file named like the task on the cluster. It lies in ``live/`` from before the supervisor starts until
-the end is on file, then for a while in ``ended/``: a task that came and went between two readings is seen there. Marks
-are only for speed. No fact rests on one, and a task without a mark is valid too. Standard library only and light on
-imports: the supervisor loads it.
+A mark is an empty file with the name of the task. It is in ``live/`` from before the supervisor's start until the end
+is recorded, and then for some time in ``ended/``. So an observer sees a task that began and ended between two readings.
+Marks are only for speed: no fact depends on one, and a task without a mark is valid too. This module uses the standard
+library only and imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ import time
 
 LIVE = "live"
 ENDED = "ended"
-#: Seconds for which the mark of an ended task stays, and where nobody observes: who begins to, tells what ended then.
+#: Seconds for which the mark of an ended task stays: with an observer, and without one. So a new observer can report
+#: the tasks that ended before it began.
 KEEP_ENDED_S, KEEP_UNSEEN_S = 120.0, 3600.0
 
 
 def begin(mark: str) -> None:
-    """Mark a task as living. Never raises: a missing mark costs time, never the truth."""
+    """Mark a task as living. Never raises: without a mark, changes are only reported later."""
     with contextlib.suppress(OSError):
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
 
 
 def drop(mark: str) -> None:
-    """The task never began: remove its mark, so that a later deployment is noticed. Never raises."""
+    """Remove the mark of a task that never began, so that a later deployment is noticed. Never raises."""
     with contextlib.suppress(OSError):
         os.unlink(mark)
 
 
 def end(mark: str) -> None:
-    """The end of the task is on file: move its mark. Never raises, and a second call does nothing more."""
+    """Move the mark of a task whose end is recorded. Never raises, and a second call changes nothing."""
     state, name = os.path.dirname(os.path.dirname(mark)), os.path.basename(mark)
     with contextlib.suppress(OSError):
         os.rename(mark, os.path.join(state, ENDED, name))
 
 
-def forget(state: str, keep_s: float = KEEP_ENDED_S, place: str = ENDED) -> None:
-    """Remove marks of tasks that ended longer ago, also with concurrent calls. Raises ``OSError``."""
+def forget(state: str, keep_s: float = KEEP_ENDED_S, folder: str = ENDED) -> None:
+    """Remove marks that are older than ``keep_s`` seconds. Concurrent calls do no harm. Raises ``OSError``."""
     before = time.time() - keep_s
-    with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, place)) as entries:
+    with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, folder)) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 if entry.stat(follow_symlinks=False).st_ctime < before:

@@ -1,6 +1,6 @@
-"""The slot queue: file locks as slots, a turnstile that keeps the order, and signals that wake a sleeper.
+"""The queue for slots: file locks are the slots, another lock keeps the order, and signals wake a waiting supervisor.
 
-Standard library only and light on imports: the supervisor loads it.
+This module uses the standard library only and imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import signal
 import time
 from collections.abc import Sequence
 
-#: What wakes a supervisor, and never does anything else to it.
+#: The signals that wake a supervisor. They have no other effect.
 WAKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1}
-#: The one that says something: stop. The file that says so, too, lies where a crawler can take it away.
+#: The signal that also means a stop. There is a stop file too, but a crawler can remove it.
 STOP_SIGNAL = signal.SIGUSR1
 
 
 class Woken(Exception):
-    """A signal came while the supervisor stood in the queue."""
+    """A signal that came while the supervisor waited in the queue."""
 
 
 def try_lock(handle: int, seconds: float = 0.0) -> bool:
-    """Take an exclusive lock within ``seconds`` (a look may hold it for a moment)."""
+    """Take an exclusive lock within ``seconds``, and return whether this worked. A look may have it for a moment."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -35,13 +35,16 @@ def try_lock(handle: int, seconds: float = 0.0) -> bool:
 
 
 def open_turnstiles(slots_dir: str, priority: int) -> list[int]:
-    """Open the locks of the queues from priority 1 to this one; whoever waits at the head of a queue holds its lock."""
+    """Open the locks of the queues from priority 1 to this one. The first waiter of a queue holds its lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     return [os.open(os.path.join(slots_dir, f"turnstile-{n}"), flags, 0o600) for n in range(1, min(priority, 5) + 1)]
 
 
 def free_slot(slots_dir: str, count: int, before: Sequence[int] = ()) -> int | None:
-    """Return the locked file of a free slot; ``None`` also while somebody waits in one of the queues ``before``."""
+    """Lock a free slot, and return the descriptor of its file; ``None`` when all slots are in use.
+
+    ``None`` also while somebody waits in one of the queues ``before``: that one gets the next slot.
+    """
     for turnstile in before:
         try:
             fcntl.flock(turnstile, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -57,7 +60,7 @@ def free_slot(slots_dir: str, count: int, before: Sequence[int] = ()) -> int | N
 
 
 class Alarm:
-    """The signal handler: wakes the sleeper in the queue once for each time it is set, and does nothing else."""
+    """The signal handler. It notes a stop, and wakes the supervisor from one wait in the queue."""
 
     def __init__(self) -> None:
         self._set = False
@@ -65,20 +68,20 @@ class Alarm:
         """True when the stop signal came."""
 
     def wait(self, seconds: float) -> None:
-        """Until a signal comes, at most so long. They are blocked."""
+        """Wait for a signal for at most ``seconds``. The signals are blocked, so no handler runs."""
         came = signal.sigtimedwait(WAKERS, seconds)
         self.stop_asked = self.stop_asked or (came is not None and came.si_signo == STOP_SIGNAL)
 
     def __call__(self, number: int, frame: object) -> None:
         self.stop_asked = self.stop_asked or number == STOP_SIGNAL
         if self._set:
-            self._set = False  # a burst of signals must not interrupt the clean-up after the first
+            self._set = False  # further signals must not interrupt the clean-up after the first one
             raise Woken
 
     def sleep_in_queue(self, turnstile: int) -> None:
-        """Wait for the turnstile. Raises ``Woken`` when a signal comes first.
+        """Wait for the lock of the turnstile. Raises ``Woken`` when a signal comes first.
 
-        Signals are blocked everywhere else, so none is lost between a check and the sleep.
+        Signals are blocked at all other times, so none is lost between a check and this wait.
         """
         self._set = True
         try:
@@ -93,7 +96,10 @@ alarm = Alarm()
 
 
 def prepare_signals() -> None:
-    """Signals only wake us: a stop is what the stop file or ``STOP_SIGNAL`` says, never a SIGTERM from somewhere."""
+    """Block the signals, and set a handler so that they only wake us.
+
+    Only the stop file or ``STOP_SIGNAL`` means a stop, never a SIGTERM.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKERS)
     for number in WAKERS - {signal.SIGCHLD}:
         signal.signal(number, alarm)

@@ -71,7 +71,7 @@ def test_the_given_one_then_the_variable_then_the_pod_then_home(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "is no file"),
+        (None, "is not a file"),
         ("", "cannot be used"),
         ("{", "cannot be used"),
         ("a: [", "cannot be used"),
@@ -121,7 +121,9 @@ def test_the_file_of_a_token_is_read_again_after_a_refusal(server: FakeApiServer
     token.unlink()
     assert _listed(api) == 0  # between two rotations: the last one still holds
     server.tokens = {"third"}
-    with pytest.raises(Unauthorised, match=r"reading the credentials again: kubeconfig .* cannot be used; .*token"):
+    with pytest.raises(
+        Unauthorised, match=r"the credentials cannot be read again: kubeconfig .* cannot be used; .*token"
+    ):
         _listed(api)
 
 
@@ -274,7 +276,7 @@ def test_new_credentials_never_lead_to_another_server(server: FakeApiServer, tmp
         api.listing(api.jobs_path(), Job)
         server.tokens = {"new"}
         (tmp_path / "kubeconfig").write_text(other.kubeconfig(token="new").read_text())
-        words = f"names the server {other.url} now, and this process began with {server.url}; start it again"
+        words = f"names the server {other.url} now, but this process began with {server.url}; restart this process"
         for _ in range(2):
             with pytest.raises(Unauthorised, match=words):
                 api.listing(api.jobs_path(), Job)

@@ -49,13 +49,13 @@ QUOTA = 'jobs.batch "a" is forbidden: exceeded quota: crawls, requested: count/j
 
 #: What happens, what it is, and what its text says.
 FAULTS: list[tuple[str, Fault, type[ApiError], str]] = [
-    ("silence", Silence(), NoAnswer, "silence of http://127.0.0.1"),
-    ("slow drip", Drip(0.2), NoAnswer, "no whole answer"),
-    ("slow drip of the head", Drip(0.2, head=True), NoAnswer, "no whole answer"),
-    ("cut body", Cut(20), NoAnswer, "broke off"),
-    ("cut chunk", Cut(20, chunked=True), NoAnswer, "broke off"),
-    ("closed without an answer", LostAnswer(), NoAnswer, "broke off"),
-    ("reset", Reset(), NoAnswer, "broke off"),
+    ("silence", Silence(), NoAnswer, "no data came from http://127.0.0.1"),
+    ("slow drip", Drip(0.2), NoAnswer, "no complete answer"),
+    ("slow drip of the head", Drip(0.2, head=True), NoAnswer, "no complete answer"),
+    ("cut body", Cut(20), NoAnswer, "was interrupted"),
+    ("cut chunk", Cut(20, chunked=True), NoAnswer, "was interrupted"),
+    ("closed without an answer", LostAnswer(), NoAnswer, "was interrupted"),
+    ("reset", Reset(), NoAnswer, "was interrupted"),
     ("truncated JSON", Truncated(3), Unreadable, "truncated"),
     ("empty answer", Garbage(b""), Unreadable, "cannot be used"),
     ("a proxy's page", Garbage(b"<html>Bad gateway</html>", "text/html"), Unreadable, "<html>Bad"),
@@ -248,7 +248,7 @@ def test_pages_of_two_moments_are_no_list(api: Api, five: FakeApiServer) -> None
     five.faults.add("GET", "continue=", Mutate(another_moment))
     assert len(_names(api)) == 5
     five.faults.add("GET", "continue=", Mutate(another_moment), times=None)
-    with pytest.raises(Expired, match="are of two moments"):
+    with pytest.raises(Expired, match="are of different versions"):
         _names(api)
 
 
@@ -257,21 +257,21 @@ def test_an_object_on_two_pages_is_no_list(api: Api, five: FakeApiServer) -> Non
         body["items"][0]["metadata"]["name"] = "job-0"
 
     five.faults.add("GET", "continue=", Mutate(first_again), times=None)
-    with pytest.raises(Expired, match="overlap: job-0 is there twice"):
+    with pytest.raises(Expired, match="overlap: job-0 is in them twice"):
         _names(api)
 
 
 def test_pages_in_a_circle_end(api: Api, five: FakeApiServer) -> None:
     page = b'{"kind":"JobList","metadata":{"resourceVersion":"7","continue":"again"},"items":[]}'
     five.faults.add("GET", "/jobs", Garbage(page), times=None)
-    with pytest.raises(Unreadable, match="go round in a circle"):
+    with pytest.raises(Unreadable, match="a page of the list came a second time"):
         _names(api)
     assert len(five.requests) == 2
 
 
 def test_a_list_that_says_more_remains_and_ends_is_cut(api: Api, five: FakeApiServer) -> None:
     five.faults.add("GET", "/jobs", Mutate(lambda body: body["metadata"].pop("continue") and None))
-    with pytest.raises(Unreadable, match="3 objects remain, and no page follows"):
+    with pytest.raises(Unreadable, match="3 objects remain, but no page follows"):
         _names(api)
 
 
@@ -333,7 +333,7 @@ def test_a_401_reads_the_credentials_again_and_then_says_so(api: Api, server: Fa
     with pytest.raises(Unauthorised) as caught:
         api.listing(api.jobs_path(), Job)
     assert caught.value.status == 401
-    assert "does not know us when we list jobs in namespace crawls (401): Unauthorized" in str(caught.value)
+    assert "rejects our credentials: list jobs in namespace crawls (401): Unauthorized" in str(caught.value)
     assert "were read again and are still refused" in str(caught.value)
     assert "kubeconfig" in str(caught.value)
     assert len(server.requests) == 2  # the same credentials are not shown twice
@@ -377,7 +377,7 @@ def test_a_kubeconfig_that_is_gone_when_it_is_needed_again_is_told(api: Api, ser
     api.listing(api.jobs_path(), Job)
     server.tokens = {"new"}
     (server.folder / "kubeconfig").write_text("{")
-    with pytest.raises(Unauthorised, match=r"reading the credentials again: kubeconfig .* cannot be used"):
+    with pytest.raises(Unauthorised, match=r"the credentials cannot be read again: kubeconfig .* cannot be used"):
         api.listing(api.jobs_path(), Job)
 
 
@@ -430,5 +430,5 @@ def test_calls_are_watched_over_as_soon_as_there_is_a_thread_for_it(
         with pytest.raises(RuntimeError, match="can't start new thread"):
             api.listing(api.jobs_path(), Job)
     server.faults.add("GET", "/jobs", Drip(0.2))
-    with hurried(api), pytest.raises(NoAnswer, match="no whole answer"):
+    with hurried(api), pytest.raises(NoAnswer, match="no complete answer"):
         api.listing(api.jobs_path(), Job)

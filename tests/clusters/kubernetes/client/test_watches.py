@@ -127,9 +127,9 @@ def test_a_watch_that_does_not_begin(
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        (StreamEnds(broken=True), NoAnswer, "broke off"),
-        (StreamEnds(within_event=True), NoAnswer, "within an event"),
-        (StreamEnds(within_event=True, broken=True), NoAnswer, "broke off"),
+        (StreamEnds(broken=True), NoAnswer, "was interrupted"),
+        (StreamEnds(within_event=True), NoAnswer, "inside an event"),
+        (StreamEnds(within_event=True, broken=True), NoAnswer, "was interrupted"),
         (Garbage(b"<html>\n"), Unreadable, "an event of a watch"),
         (Garbage(b'{"type":"ADDED"}\n'), Unreadable, "object"),
         (Garbage(b'{"type":"ADDED","object":{}}\n'), Unreadable, "no resourceVersion"),
@@ -165,7 +165,7 @@ def test_silence_is_noticed(server: FakeApiServer, jobs: Callable[..., Watch]) -
     stream = jobs(silence_s=PATIENT_S)
     assert stream._call._socket is not None
     stream._call._socket.settimeout(0.3)  # as with a shorter limit, but for the head, which may take its time
-    with pytest.raises(NoAnswer, match="fell silent"):
+    with pytest.raises(NoAnswer, match="silent for too long"):
         next(stream)
     assert server.count("GET", "watch=true") == 1
 

@@ -541,7 +541,7 @@ def test_a_former_jobs_secret_is_not_taken_for_that_of_a_new_one(bench: Bench) -
     by = bench.deployer(task_environment=_tokens)
     former = bench.one(by=by)
     bench.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))  # in the background: what it owns goes later
-    with pytest.raises(ClusterUnavailable, match="Secret is there"):
+    with pytest.raises(ClusterUnavailable, match="a Secret of its name exists"):
         bench.one(by=by)
     bench.server.store.remove(SECRETS, ("crawls", "crawl-7-0-1"))
     answer = bench.one(by=by)

@@ -407,7 +407,7 @@ def test_the_folder_a_crawler_starts_in(project: str | None, working_dir: str | 
 
 def test_without_a_runner_nobody_resolves_a_relative_folder() -> None:
     options = PodOptions(runner=False, project="jobs")
-    with pytest.raises(InvalidRequest, match=r"kubernetes\.project: 'jobs' is relative"):
+    with pytest.raises(InvalidRequest, match=r"kubernetes\.project: 'jobs' is a relative path"):
         Case(crawler(kind=CrawlerKind.COMMAND, command=["true"], kubernetes=options), deployment()).job()
 
 
@@ -433,7 +433,9 @@ def test_what_is_too_much_is_refused_with_its_size() -> None:
     with pytest.raises(InvalidRequest, match=r"args: \d+ bytes of arguments and settings .*; at most 65536"):
         Case(big, deployment(args={"x": "y" * 70_000})).job()
     env = {f"E{n}": "y" * (12_000 + n) for n in range(10)}
-    with pytest.raises(InvalidRequest, match=r"the Job has \d+ bytes .*; at most 114688 .* variable is E9 \(120\d\d\)"):
+    with pytest.raises(
+        InvalidRequest, match=r"the Job has \d+ bytes .*; at most 114688 .* variable is E9 \(120\d\d bytes\)"
+    ):
         Case(crawler(env=env), deployment()).job()
     with pytest.raises(InvalidRequest, match="the Job has"):  # the server writes six bytes for each of these
         Case(crawler(env={"E": "<" * 20_000}), deployment()).job()

@@ -313,7 +313,7 @@ def test_a_crawler_that_ended_before_its_node_was_given_up_ended_well_although_i
         finished = pod(done(end, 0, word("finished", 0, told=False)), mark(64, by))
         assert ("although its pod failed" in ending(job(), finished).cause) is failed
     lost = pod({"running": {"startedAt": at(0)}}, mark(64, by), meta=deleted(64, 0), runner=False)
-    assert "nobody can say" in ending(job(runner=False), lost).cause
+    assert "it is unknown whether it still runs" in ending(job(runner=False), lost).cause
 
 
 # --- containers that their node starts again (Kubernetes 1.34 on)
@@ -359,7 +359,7 @@ def test_an_end_in_a_running_pod_is_one_only_where_nothing_starts_it_again(
     beside = pod(done(60, code), phase="Running", spec=spec)
     seen = look(job(), beside)
     assert (seen.phase is Phase.EXECUTING) is again
-    assert (f"Its node starts it again (0 times, last exit {code})" in (seen.reason or "")) is again
+    assert (f"Its node restarts it (0 times, last exit {code})" in (seen.reason or "")) is again
     beside["status"]["phase"] = "Failed" if code else "Succeeded"
     assert look(job(), beside).phase is Phase.ENDED, "a pod that is over starts nothing"
     beside = pod(done(60, code), phase="Running", spec=spec, meta=deleted(55))

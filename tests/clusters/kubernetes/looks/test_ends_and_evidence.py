@@ -165,7 +165,7 @@ def test_what_is_said_of_a_pod_whose_grace_was_shortened_stays_true_on_a_node_th
     assert plain.endswith("at the latest"), plain
     world.cluster.kill(run_ref(RUN), world.ref())
     forced = world.see(stopping=True).reason or ""
-    assert f"if its node had begun its grace of {own} s before" in forced
+    assert f"if its node had already begun its grace of {own} s" in forced
     world.later = timedelta(seconds=own + 20)
     assert world.see(stopping=True).reason == forced, "the same sentence until then"
     world.later = timedelta(seconds=own + 40)

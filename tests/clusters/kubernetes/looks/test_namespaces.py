@@ -91,8 +91,8 @@ def test_in_another_namespace_nothing_is_missing_and_nothing_is_gone(
     with pytest.raises(ClusterUnavailable) as raised:
         world.look(task)
     text, name = str(raised.value), world.api.namespace
-    assert f"put into namespace crawls (uid {uid})" in text
-    assert f"we look into {name} (uid {uid_of(world, name)})" in text
+    assert f"created in namespace crawls (uid {uid})" in text
+    assert f"this process reads {name} (uid {uid_of(world, name)})" in text
     assert "LIFECYCLE_CLUSTER__NAMESPACE" in text
     assert f"kubectl annotate --overwrite namespace {name} crawler-lifecycle/replaces={uid}" in text
 
@@ -115,7 +115,7 @@ def test_another_installations_job_of_the_same_name_does_not_end_ours(world: Wor
     job = world.server.store.find(_jobs(), lambda found: True)[0]
     meta = {**job["metadata"], "uid": "another", "namespace": "elsewhere"}
     world.server.store.create(_jobs(), ("elsewhere", world.name()), {**job, "metadata": meta})
-    with pytest.raises(ClusterUnavailable, match="may live on there"):
+    with pytest.raises(ClusterUnavailable, match="may still execute there"):
         world.look(task)
 
 
@@ -130,7 +130,7 @@ def test_a_call_without_an_answer_is_looked_for_where_it_went(world: World) -> N
     world.deploy()
     task = replace(placed(world), uid=None)
     move(world)
-    with pytest.raises(ClusterUnavailable, match="put into namespace crawls"):
+    with pytest.raises(ClusterUnavailable, match="created in namespace crawls"):
         world.look(task)
 
 
@@ -140,7 +140,7 @@ def test_a_stop_that_finds_nothing_in_another_namespace_is_not_done(world: World
     world.deploy()
     task = placed(world) if answered else replace(placed(world), uid=None)
     move(world)
-    with pytest.raises(ClusterUnavailable, match="may live on there"):
+    with pytest.raises(ClusterUnavailable, match="may still execute there"):
         getattr(world.cluster, method)(run_ref(RUN), task)
     assert world.calls("DELETE") == 0
     move(world, "crawls")
@@ -241,7 +241,7 @@ def test_new_tasks_are_not_put_beside_those_of_another_namespace(world: World) -
     old = world.cluster.place()
     assert old is not None
     move(world)
-    with pytest.raises(ClusterUnavailable, match="put into namespace crawls"):
+    with pytest.raises(ClusterUnavailable, match="created in namespace crawls"):
         world.cluster.place([old])
     assert world.cluster.place() == world.cluster.place([str(world.cluster.place())]) != old
 
