@@ -66,8 +66,8 @@ class GeneratorCrawlManager(CrawlManager):
     def set_parameters_gen(self) -> Iterable[Mapping[str, Any]]:
         """Yield a dictionary for each job. Users must override it. It must yield the same items after a restart.
 
-        The dictionary has the spider's arguments. The keys ``spider``, ``units``, ``tags``, ``job_settings`` and
-        ``project_id`` are parameters of the job instead.
+        The dictionary has the spider's arguments. The keys ``spider``, ``units``, ``tags``, ``job_settings``,
+        ``project_id`` and ``priority`` are parameters of the job instead.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no set_parameters_gen; write one that yields dictionaries"

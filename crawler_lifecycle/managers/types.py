@@ -22,6 +22,7 @@ class JobParams(TypedDict, total=False):
     job_settings: dict[str, str]
     project_id: str
     spider_args: dict[str, str]
+    priority: int
 
 
 class FullJobParams(JobParams, total=False):

@@ -93,13 +93,14 @@ def test_units_are_so_many_times_a_unit() -> None:
 
 
 def test_the_request_of_a_job() -> None:
-    job = Job("shops", {"url": "x"}, {"LOG_LEVEL": "INFO"}, ["JOBSEQ=0000000009.r2"], units=2, project_id="7")
+    job = Job("shops", {"url": "x"}, {"LOG_LEVEL": "INFO"}, ["JOBSEQ=0000000009.r2"], units=2, project_id="7", priority=1)
     more = {"request_id": "manager/3/9.r2", "parent": "manager/m/f", "flow_id": "f", "requested_by": "ann"}
     asked = run_request_of(job, CLOUD.crawler(job.spider, job.project_id, CATALOGUE), CLOUD, **more)
     assert (asked.crawler, asked.request_id, asked.trigger) == ("eu-shops", "manager/3/9.r2", "api")
     assert (asked.args, asked.settings, asked.tags) == (job.spider_args, job.job_settings, job.tags)
     assert (asked.parent, asked.flow_id, asked.requested_by) == ("manager/m/f", "f", "ann")
-    assert asked.resources == Resources(memory="2Gi")
+    assert (asked.resources, asked.priority) == (Resources(memory="2Gi"), 1)
+    assert run_request_of(dataclasses.replace(job, priority=None), CATALOGUE[0], CLOUD).priority == 3
 
 
 def test_states() -> None:

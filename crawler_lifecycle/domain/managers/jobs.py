@@ -22,7 +22,7 @@ from .manager import BUILT_IN, Job, job_text
 from .scrapy_cloud import UNITS
 
 #: Keys of a yield or an override that are not arguments of the spider.
-PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args")
+PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args", "priority")
 #: The most tags that a manager adds to a job itself: flow, parent, number, and the source of a retry.
 _OUR_TAGS = 4
 SPIDER_MAX = 200
@@ -46,6 +46,7 @@ class JobDefaults:
     project_id: str | None = None
     tags: Sequence[str] = ()
     """Tags of all jobs."""
+    priority: int | None = None
 
 
 def params_of_yield(given: object) -> dict[str, Any]:
@@ -80,6 +81,9 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
     project_id = override.get("project_id")
     units = defaults.units if override.get("units") is None else override["units"]
     check_number("units", units, UNITS)
+    priority = defaults.priority if override.get("priority") is None else override["priority"]
+    if priority is not None:
+        check_number("priority", priority)
     job = Job(
         spider=_spider(spider or override.get("spider") or defaults.spider),
         spider_args=_texts("spider_args", spider_args),
@@ -87,6 +91,7 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
         tags=_tags(override.get("tags"), defaults.tags),
         units=units,
         project_id=_project(project_id if project_id is not None else defaults.project_id),
+        priority=priority,
     )
     if (size := len(json.dumps([job.spider_args, job.job_settings]))) > JOB_BYTES:
         raise InvalidRequest(f"spider_args: {size} bytes of JSON with the settings are too much; give {JOB_BYTES}")
@@ -101,13 +106,17 @@ def base_of(plan: str, options: Mapping[str, Any]) -> Job:
     argv = options.get("argv")
     argv = [str(word) for word in argv] if isinstance(argv, list) else []
     given = options_of(argv)
-    units = given.get("--units", "")
+    units, priority = (
+        int(text) if (text := given.get(name, "")).isascii() and text.isdecimal() else None
+        for name in ("--units", "--priority")
+    )
     return Job(
         spider=argv[0] if plan == BUILT_IN and argv else "",
         spider_args=_object(given.get("--spider-args")),
         job_settings=_object(given.get("--job-settings")),
-        units=int(units) if units.isascii() and units.isdecimal() else None,
+        units=units,
         project_id=given.get("--project-id"),
+        priority=priority,
     )
 
 
@@ -120,6 +129,7 @@ def laid_over(base: Job, job: Job) -> Job:
         tags=job.tags,
         units=job.units if job.units is not None else base.units,
         project_id=job.project_id or base.project_id,
+        priority=job.priority or base.priority,
     )
 
 

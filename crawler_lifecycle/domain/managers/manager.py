@@ -118,6 +118,7 @@ class Job:
     tags: list[str] = field(default_factory=list)
     units: int | None = None
     project_id: str | None = None
+    priority: int | None = None
 
     @property
     def identity(self) -> str:

@@ -117,7 +117,7 @@ class NewJob(StrictBody):
     """One job. Its parameters replace those with which the manager was started.
 
     Numbers, booleans, lists and objects become texts. ``null`` removes a name. The built-in manager accepts only
-    arguments, settings and tags.
+    arguments, settings, tags and a priority.
     """
 
     spider: str | None = Field(default=None, min_length=1, max_length=255)
@@ -126,6 +126,7 @@ class NewJob(StrictBody):
     tags: Tags = Field(default_factory=list)
     units: int | None = Field(default=None, ge=1, le=64)
     project_id: str | None = Field(default=None, min_length=1, max_length=63)
+    priority: int | None = Field(default=None, ge=1, le=5)
 
 
 class AddJobs(StrictBody):
@@ -177,7 +178,7 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
     the field."""
     where = f"jobs[{n}]"
     if built_in and not (given.spider is None and given.units is None and given.project_id is None):
-        cure = "give only spider_args, job_settings and tags"
+        cure = "give only spider_args, job_settings, tags and priority"
         raise InvalidRequest(f"{where}: the built-in manager runs only the crawler {base.spider!r}; {cure}")
     if not (given.spider or base.spider):
         raise InvalidRequest(f"{where}.spider: missing; name the spider of this job")
@@ -188,6 +189,7 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
         tags=list(given.tags),
         units=given.units,
         project_id=given.project_id,
+        priority=given.priority,
     )
     rest = replace(
         base,

@@ -18,7 +18,7 @@ from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.managing import Managed
 from tests.gateway.gateway_world import World
 
-OPTIONS = [{"name": name} for name in ("--flow-id", "--spider-args", "--units")]
+OPTIONS = [{"name": name} for name in ("--flow-id", "--spider-args", "--units", "--priority")]
 OPTIONS.append({"name": "-c", "aliases": ["--category"]})
 SHOPS = PlanRow("shops.managers:Shops", "manager", "shops", "Every shop once a night", "f1", OPTIONS)
 MODULE = PlanRow("shops.managers", "module", None, "", "f1")
@@ -353,7 +353,7 @@ def test_a_page_of_jobs_is_added_once_over_what_the_manager_was_started_with(wor
 
 @pytest.mark.usefixtures("registered")
 def test_a_job_of_a_class_names_its_spider_and_has_its_options(world: World, client: TestClient) -> None:
-    argv = ["--spider-args", '{"page": 1, "deep": [1, 2]}', "--units=2", "--flow-id", "f"]
+    argv = ["--spider-args", '{"page": 1, "deep": [1, 2]}', "--units=2", "--priority=4", "--flow-id", "f"]
     one = started(client, plan=SHOPS.plan, argv=argv)
     assert "jobs[0].spider: missing" in client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{}]}).text
     answer = client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{"spider": "books", "spider_args": {"page": 2.5}}]})
@@ -361,6 +361,7 @@ def test_a_job_of_a_class_names_its_spider_and_has_its_options(world: World, cli
     [row] = world.store.managers.list_jobs(one)
     assert row.job is not None
     assert (row.job.spider, row.job.spider_args, row.job.units) == ("books", {"page": "2.5", "deep": "[1, 2]"}, 2)
+    assert row.job.priority == 4
 
 
 def test_jobs_that_cannot_be_are_refused_by_their_place(world: World, client: TestClient) -> None:
@@ -372,6 +373,7 @@ def test_jobs_that_cannot_be_are_refused_by_their_place(world: World, client: Te
         ([{"spider_args": {"page": "x" * 70_000}}], "jobs[0].args: "),
         ([{"tags": ["x" * 201]}], "jobs[0].tags[0]"),
         ([{"units": 0}], "jobs[0].units"),
+        ([{"priority": 6}], "jobs[0].priority"),
         ([{}] * (PAGE_ITEMS + 1), "jobs"),
         ([], "jobs: empty"),
         ([{"spider_args": {"page": "x" * 9_000}}] * 40, "bytes are too many for a page"),
@@ -453,7 +455,7 @@ def test_managers_are_listed_newest_first_page_by_page(world: World, client: Tes
 
 def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClient) -> None:
     one = started(client, **ITEMS)
-    assert "waiting for a worker; crawlctl doctor tells" in client.get(f"/v1/managers/{one}").json()["waiting"]
+    assert "waiting for a worker; crawlctl doctor says" in client.get(f"/v1/managers/{one}").json()["waiting"]
     fence = claim(world, one)
     client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{"spider_args": {"page": n}} for n in range(3)]})
     world.store.managers.commit_decision(
