@@ -229,7 +229,15 @@ class _Reader:
         lines = self._lines()
         first = next(lines, "")
         delimiter = "\t" if _suffix(self.name) == "tsv" else max(",;\t|", key=first[:10_000].count)
-        rows = filter(None, csv.reader(chain([first], lines), delimiter=delimiter))
+        quotes = 0
+
+        def counted() -> Iterator[str]:
+            nonlocal quotes
+            for line in chain([first], lines):
+                quotes += line.count('"')
+                yield line
+
+        rows = filter(None, csv.reader(counted(), delimiter=delimiter))
         try:
             names = _distinct(next(rows, []))
             for row in rows:
@@ -237,6 +245,9 @@ class _Reader:
                 yield {name: value for name, value in zip(chain(names, more), row, strict=False) if value}
         except csv.Error as error:
             self._end(f"the rest cannot be read: {str(error)[:100]}; one cause is a quote without its end")
+        else:
+            if quotes % 2:
+                self._end("a quote without its end; the lines after it were read as one value")
 
 
 class _Window:

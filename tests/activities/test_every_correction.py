@@ -321,8 +321,8 @@ def test_another_object_under_the_name_is_told_and_left_alone(stage: tuple[World
         assert (part.found, part.repaired) == ({"orphan": 1}, {})
         [finding] = part.findings
         assert (finding.task_id, finding.due_at) == (world.tasks()[0].task_id, None)
-        assert "(LOST) is of object" in finding.detail
-        assert (finding.repair or "").startswith("left alone")
+        assert "(LOST) belongs to object" in finding.detail
+        assert (finding.repair or "").startswith("not changed")
     assert [seen.executing for seen in world.cluster.inventory()] == [True]
     assert [row.kind for row in world.store.corrections.list_corrections()] == ["not_ours"]
 
@@ -338,7 +338,7 @@ def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(new_world: Calla
     world.store.deployment.refuse_queued(fence, "a Job of this name exists already and is not ours")
     part = world.audited("audit_cluster")
     assert (part.found, part.repaired, part.findings[0].due_at) == ({"orphan": 1}, {}, None)
-    assert "(FAILED) is of no object" in part.findings[0].detail
+    assert "(FAILED) belongs to no object" in part.findings[0].detail
     assert world.cluster.alive() == [(1, 0, 1)]
     assert world.store.corrections.list_corrections() == []
 

@@ -159,8 +159,8 @@ def test_what_cannot_be_served_is_said_before(tmp_path: Path) -> None:
     loop.symlink_to(loop)
     for path, words in (
         (tmp_path / "missing", "does not exist"),
-        (tmp_path / "file.html", "is no folder"),
-        (empty, "holds no HTML page"),
+        (tmp_path / "file.html", "is not a folder"),
+        (empty, "has no HTML page"),
         (loop, "cannot be read"),
     ):
         with pytest.raises(site.Unusable, match=words) as refused:

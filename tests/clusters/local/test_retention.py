@@ -44,7 +44,7 @@ def test_an_old_run_goes_with_its_state_and_leaves_a_mark(ended: Bench) -> None:
     assert not saved.exists()
     assert list((ended.state / "trash").iterdir()) == []
     assert ended.cluster.remove_old(14 * DAY) == []
-    with pytest.raises(NotInThisState, match=r"run 5 were removed .* \(LIFECYCLE_CLUSTER__KEEP_DAYS\)"):
+    with pytest.raises(NotInThisState, match=r"run 5 were removed .* LIFECYCLE_CLUSTER__KEEP_DAYS days"):
         ended.files.files(run_ref(RUN), [ended.ref()])
     assert ended.files.files(run_ref(RUN), []) == []
     assert ended.cluster.look(run_ref(RUN), [TaskRef(1000, 0, 1, "uid")]).observations[0].phase is Phase.GONE

@@ -235,7 +235,7 @@ def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: Store, wo
         clock.forward(60)
     line = due(store, clock.now)
     assert line.decision is Decision.PAUSED
-    assert "the last 2 failed" in str(line.reason)
+    assert "the last 2 targets failed" in str(line.reason)
     row = s.get_schedule("nightly")
     assert row.paused_at == clock.now
     assert row.pause_reason == line.reason
