@@ -110,7 +110,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         """Schedule one job and return its key (S-31). It starts after the cycle, or waits if no slot is free.
 
         ``job_args_override``: values that override the manager's options: ``spider_args``, ``job_settings``, ``tags``,
-        ``units``, ``project_id``, ``priority``. ``spider``: the spider, by default the manager's. Raises ``InvalidRequest``.
+        ``units``, ``project_id``, ``priority``. ``spider``: the spider, by default the manager's. Raises
+        ``InvalidRequest``.
         """
         override = override_of(job_args_override)
         settings = self.get_job_settings(override.get("job_settings"))

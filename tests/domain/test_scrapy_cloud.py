@@ -93,7 +93,9 @@ def test_units_are_so_many_times_a_unit() -> None:
 
 
 def test_the_request_of_a_job() -> None:
-    job = Job("shops", {"url": "x"}, {"LOG_LEVEL": "INFO"}, ["JOBSEQ=0000000009.r2"], units=2, project_id="7", priority=1)
+    job = Job(
+        "shops", {"url": "x"}, {"LOG_LEVEL": "INFO"}, ["JOBSEQ=0000000009.r2"], units=2, project_id="7", priority=1
+    )
     more = {"request_id": "manager/3/9.r2", "parent": "manager/m/f", "flow_id": "f", "requested_by": "ann"}
     asked = run_request_of(job, CLOUD.crawler(job.spider, job.project_id, CATALOGUE), CLOUD, **more)
     assert (asked.crawler, asked.request_id, asked.trigger) == ("eu-shops", "manager/3/9.r2", "api")
