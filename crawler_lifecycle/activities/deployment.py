@@ -239,7 +239,7 @@ class DeploymentActivities:
         return record_of(row.request, row.request_id, row.multi, owner, sum(tasks.by_status.values()))
 
     def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
-        """Record that the service refuses these tasks for good.
+        """Record that the service refuses these tasks permanently.
 
         An earlier call may have created some of them, so a look searches for them. A missing task may still appear
         until the earlier call expires. After that the task is refused, too.

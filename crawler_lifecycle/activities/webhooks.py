@@ -44,7 +44,7 @@ IDLE_S, IDLE_MAX_S = 0.1, 1.0
 NOTE_S = 0.5
 #: Number of failures in a row after which the rest of a page is left to the next try.
 FAILED_MAX = 3
-#: Number of unwanted events after which the position is recorded. At most so many are read again after a crash.
+#: Number of unwanted events after which the position is recorded. At most this many are read again after a crash.
 UNNOTED_MAX = 1000
 #: While an event is not accepted, other subjects may be at most this many events ahead of it.
 AHEAD_MAX = 1000

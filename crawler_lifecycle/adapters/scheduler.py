@@ -171,7 +171,7 @@ class HttpSchedulerClient:
             cure = "set LIFECYCLE_SCHEDULER__TOKEN of our processes to the token of the service"
             raise SchedulerUnavailable(f"scheduler service at {self._at} refuses our token (401); {cure}")
         # A wrong URL, an old version or a proxy can also cause client errors. Only a problem document proves that the
-        # service itself refuses for good.
+        # service itself refuses permanently.
         is_problem = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
         if status == 413:
             size = len(response.request.content)

@@ -126,7 +126,7 @@ def _violations(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[s
         if share is None or len(known) < RUNS_MIN:
             continue
         known.sort()
-        usual = (known[len(known) // 2] + known[~len(known) // 2]) / 2  # their median
+        usual = (known[len(known) // 2] + known[~len(known) // 2]) / 2  # the median of the known shares
         least = part * usual
         if least - share > 1e-9:  # a tolerance, because shares are rounded
             digits = next((n for n in range(3) if round(100 * share, n) < round(100 * least, n)), 3)

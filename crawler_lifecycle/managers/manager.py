@@ -177,10 +177,10 @@ class WorkFlowManager(BaseLoopScript):
     def items(self, job: JobKey | JobDict, *, partial: bool = False, **which: Unpack[Which]) -> Items:
         """Return the items of a job of this manager.
 
-        ``task``: only items of the task with this index. ``offset``, ``limit``: skip so many items, and return at most
-        so many. ``fields``: return only these fields of each item. ``partial``: also read a job that is live or failed,
-        as far as it has items. Raises ``InvalidRequest``. Raises ``NotYetDelivered`` if the job's files have not
-        arrived after 30 s; a hook that raises this error is called again later.
+        ``task``: only items of the task with this index. ``offset``, ``limit``: skip this many items, and return at
+        most this many. ``fields``: return only these fields of each item. ``partial``: also read a job that is live or
+        failed, as far as it has items. Raises ``InvalidRequest``. Raises ``NotYetDelivered`` if the job's files have
+        not arrived after 30 s; a hook that raises this error is called again later.
 
         >>> from crawler_lifecycle.managers import CrawlManager
         >>> from crawler_lifecycle.managers.testing import simulate

@@ -51,7 +51,7 @@ Alive = Callable[[], None]
 
 #: Most seconds that answers to questions may add to the limit of a call, and the most questions of a call.
 ANSWERS_S, ASKS_MAX = 60.0, 20_000
-#: Questions for each second of a call's limit; a long call may ask so many, even above ``ASKS_MAX``.
+#: Questions for each second of a call's limit; a long call may ask this many, even above ``ASKS_MAX``.
 ASKS_A_SECOND = 10
 #: The setting that gives a call of a manager more time.
 SETTING = "LIFECYCLE_PLANS__HOOK_S (LIFECYCLE_PLANS__PAGE_S for its source)"

@@ -163,7 +163,7 @@ class _Feed:
         with contextlib.suppress(ValueError, RecursionError):
             while self._is_list and (found := _BETWEEN.match(text, place)) and found.end() < len(text):
                 item, end = _JSON.raw_decode(text, found.end())
-                if end == len(text):  # a number may go on
+                if end == len(text):  # a number may continue
                     break
                 place = end
                 if self._is_wanted():

@@ -47,7 +47,7 @@ class ForcedStop:
                 return
 
     def _answer(self) -> bool | None:
-        """Return true when the stop is forced, false when the gateway refuses for good, and ``None`` to ask again."""
+        """Return true for a forced stop, false when the gateway refuses permanently, and ``None`` to ask again."""
         try:
             headers = {"Authorization": f"Bearer {self._token}"}
             request = urllib.request.Request(self._url, headers=headers)  # noqa: S310 - ``contract`` checked the scheme

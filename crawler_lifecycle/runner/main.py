@@ -29,7 +29,7 @@ from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
-#: The service stops a run at its deadline. In case the service is down, we stop it so many seconds later.
+#: The service stops a run at its deadline. In case the service is down, we stop it this many seconds later.
 DEADLINE_GRACE_SECONDS = 60.0
 TIMED_OUT = "timed_out"
 #: Seconds for an upload after an end without a stop. After a stop, the rest of the grace counts.

@@ -393,7 +393,7 @@ class RunState:
         return any(self.counts.by_status.get(status) for status in ("PENDING", "RUNNING"))
 
     def stop_changed(self) -> bool:
-        """Return whether the stop under way has changed: a stronger stop came, or it is time for force."""
+        """Return whether the current stop has changed: a stronger stop came, or it is time for force."""
         return self.inbox.changed or self.escalated(workflow.now()) is not None
 
     def until_force(self, seconds: float | None) -> float | None:

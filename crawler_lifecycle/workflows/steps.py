@@ -72,7 +72,7 @@ def _after(at: datetime, ordered_at: datetime, seconds: float) -> datetime:
 async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False) -> LookAnswer:
     """Do one look and apply its changes. Without changes it needs only two activities.
 
-    Raises ``Interrupted`` when a stop comes, or when the stop under way changes.
+    Raises ``Interrupted`` when a stop comes, or when the current stop changes.
     """
     control, pages = s.stop_wanted(), s.pages_deployed
     wake = s.stop_changed if control else s.stop_wanted

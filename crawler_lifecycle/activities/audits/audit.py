@@ -296,7 +296,7 @@ class AuditActivities:
     def audit_ended(self, page: AuditPage) -> AuditPart:
         """Compare a page of recently ended runs with their deliveries, and compare unproved ends with the cluster.
 
-        Second execution: finds that the delivery is under way. A correction is recorded once.
+        Second execution: finds that the delivery has begun. A correction is recorded once.
         """
         with beating():
             since = self.clock() - timedelta(seconds=self.rules.recent_s)

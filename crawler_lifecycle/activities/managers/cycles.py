@@ -88,7 +88,7 @@ class CycleAnswer:
     unclosed: str | None = None
     """With ``over``: the reason why ``on_close`` was not called, or its error."""
     hook_errors: int = 0
-    """With ``over``: number of hooks that failed for good, including ``on_close``."""
+    """With ``over``: number of hooks that failed permanently, including ``on_close``."""
     on_hook_error: str = "fail"
     """The class's setting for an end with failed hooks (``CHOICES``)."""
     error: str | None = None
@@ -258,7 +258,7 @@ class _Cycle(FileQuestions):
         at = None if self._host is None else self._host.at
         if at is not None and time.monotonic() >= self._slow_at:
             self._slow_at = float("inf")
-            waiting = f"its class has been at work for {SLOW_S:g} s, now in {at}"
+            waiting = f"a cycle of its class has taken {SLOW_S:g} s so far, now in {at}"
             with suppress(LifecycleError):  # the commit will get the same error
                 self._managers.note_error(self._fence, self._row.error, waiting)
 

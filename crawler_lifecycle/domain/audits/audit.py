@@ -16,7 +16,7 @@ from enum import StrEnum
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: A run, manager or graph is given up after so many workflows in a row without progress; after a forced stop, one.
+#: A run, manager or graph is given up after this many workflows in a row without progress; after a forced stop, one.
 TRIES_MAX, TRIES_WHEN_FORCED = 5, 1
 #: A workflow that was open for longer than this counts as progress, whatever its result is.
 LIVED = timedelta(minutes=3)

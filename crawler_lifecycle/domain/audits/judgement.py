@@ -35,9 +35,13 @@ _UNKNOWN = (
     "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
     "Adopt it (crawlctl audit --adopt) or end it (crawlctl audit --end-unknown)"
 )
-_ANOTHER = "not changed: it is not the object that was deployed for this task; end it by hand if nobody owns it"
+_ANOTHER = (
+    "not changed: this object is not the object that was deployed for the task; "
+    "delete this object manually if nobody owns it"
+)
 _FOREIGN = (
-    "not changed: it belongs to another run that had this number; end it by an audit (crawlctl audit --end-unknown)"
+    "not changed: this task or workflow belongs to another run that had this number; "
+    "end it by an audit (crawlctl audit --end-unknown)"
 )
 _PARENT = (
     "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "

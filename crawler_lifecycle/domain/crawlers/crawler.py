@@ -112,7 +112,8 @@ class CrawlerDefinition:
             )
         if self.expect:
             raise InvalidRequest(
-                f"{self.name}: expect: fields are not counted where 'kubernetes.runner' is false; leave one of them out"
+                f"{self.name}: expect: fields are not counted where 'kubernetes.runner' is false; remove expect, "
+                "or set kubernetes.runner to true"
             )
 
     @property

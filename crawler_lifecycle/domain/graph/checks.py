@@ -178,7 +178,7 @@ def link(
     parents = []
     for number, path in enumerate(paths, first):
         if path in numbers:
-            raise InvalidRequest(f"step {shown(path)}: it exists already; names are unique in their level")
+            raise InvalidRequest(f"step {shown(path)}: this name exists already; use each name only once in a level")
         if prefix:
             _check_path(path)
         above, _, _ = path.rpartition("/")

@@ -40,7 +40,7 @@ class Cloud:
     """Number or alias of a project -> prefix of the names of its crawlers."""
 
     def resources(self, units: int | None) -> Resources:
-        """Return the resources for so many units. Raises ``InvalidRequest``.
+        """Return the resources for this many units. Raises ``InvalidRequest``.
 
         ``None``: empty resources, so those of the crawler's entry count.
         """

@@ -21,7 +21,7 @@ URL_MAX = 2000
 VALUES_MAX, VALUE_MAX = 100, 200
 #: The most webhooks that an installation may allow, and the most rows that are read. ``bounds.MOST`` has the default.
 WEBHOOKS_MAX = 1_000
-#: A webhook is paused after its deliveries have failed for so many seconds.
+#: A webhook is paused after its deliveries have failed for this many seconds.
 GIVE_UP_S = 24 * 3600.0
 
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)

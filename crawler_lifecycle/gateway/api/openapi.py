@@ -73,7 +73,7 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     },
     "stopManager": {
         "graceful": ("Stop its runs too", {"reason": "wrong list"}),
-        "leave": ("Let its runs go on", {"leave": True}),
+        "leave": ("Let its runs continue", {"leave": True}),
     },
     "capManager": {"ten": ("At most ten runs at once", {"cap": 10})},
     "putSchedule": {

@@ -131,8 +131,10 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
     async def cancel(
         id: str, body: Annotated[CancelGraph, Depends(_CANCEL)], idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
-        """Cancel steps, the steps inside them and the steps that depend on them. All other steps go on. `count` is the
-        number of cancelled steps that had not ended."""
+        """Cancel steps, the steps inside them and the steps that depend on them. All other steps continue.
+
+        `count` is the number of cancelled steps that had not ended.
+        """
         return await commands.cancel(id, signed(body), same_id(body.request_id, idempotency_key))
 
     @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
@@ -194,7 +196,7 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
     @app.get("/v1/graphs/{id}/status", operation_id="getGraphStatus", **documents(GraphStatus))
     async def get_status(id: str, request: Request, wait: Wait = 0) -> Response:
         """The progress of a graph and of its sub-graphs. With ``wait``, the answer comes when the graph has ended, or
-        after so many seconds."""
+        after this many seconds."""
         async with aclosing(moments(request, feed, graph_subject(id), wait)) as news:
             async for _ in news:
                 row = await run_in_threadpool(found, graphs, id)

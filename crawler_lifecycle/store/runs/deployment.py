@@ -186,9 +186,9 @@ class DeploymentStore(RunPart):
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
         """Insert new QUEUED rows of this attempt for indexes that are FAILED, CANCELLED or LOST. Returns the counts.
 
-        ``include_succeeded``: also for SUCCEEDED ones. QUEUED rows become rows of this attempt, unless a call of a
-        former attempt may still create their tasks. ``offer_tasks`` takes these over after the end of that call. After
-        a stop no rows are inserted. A second call inserts none.
+        With ``include_succeeded``, also insert rows for indexes that are SUCCEEDED. The existing QUEUED rows become
+        rows of this attempt. Exception: a call of a former attempt may still create the tasks of some rows. After the
+        end of that call, ``offer_tasks`` takes over these rows. No row is inserted after a stop, or by a second call.
         """
         with self._unit(fence.run_id, fence) as unit:
             _adopt_queued(unit)

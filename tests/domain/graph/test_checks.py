@@ -55,7 +55,7 @@ for _ in range(100_000):
         ([step("a", "b")], r'step "a": deps: there is no step "b" in its level; add it, or build the graph with check'),
         ([step("a", "g/x"), group("g"), step("g/x")], r'step "a": deps: .g/x. is not allowed'),
         ([group("g"), step("x"), step("g/y", "x")], r'step "g/y": deps: there is no step "x" in its level'),
-        ([step("a"), step("a")], r'step "a": it exists already; names are unique in their level'),
+        ([step("a"), step("a")], r'step "a": this name exists already; use each name only once in a level'),
         ([step("g/x")], r'step "g/x": there is no graph "g" before it'),
         ([step("a"), step("a/b")], r'step "a/b": "a" is no graph'),
         (deep(21), r"graphs may be 20 levels deep"),

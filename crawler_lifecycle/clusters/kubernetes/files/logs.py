@@ -118,7 +118,7 @@ class PodLogs:
         return LogPart(data, end, over and piece.whole and end == begin.position + len(piece.data))
 
     def _piece(self, pod: Pod, begin: _Line, wanted: int) -> _Piece:
-        """Return at least ``wanted`` bytes from the line ``begin`` on, if the log has so many.
+        """Return at least ``wanted`` bytes from the line ``begin`` on, if the log has this many.
 
         The API counts time stamps as bytes. Their total size is unknown before, so this may take several requests.
         """

@@ -50,7 +50,7 @@ LOOK_LINES, LOOK_BYTES = 24, 4096
 MORE_LINES, MORE_BYTES = 240, 32 * 1024
 #: The most lines and bytes for the log tail that we store.
 KEPT_LINES, KEPT_BYTES = 200, 8 * LOG_TAIL_BYTES
-#: Numbers of lines for the next tries, when lines are so long that the limit of bytes cuts off the newest ones.
+#: Numbers of lines for the next tries. Long lines need them: otherwise the limit of bytes cuts off the newest lines.
 FEWER = (16, 4, 1)
 #: Error messages that a node returns with status 200 in place of a log, when it has removed the container or cannot
 #: open the log file (errors of ``ReadLogs`` in the kubelet's package ``cri-client/pkg/logs``). The path contains the
