@@ -288,7 +288,7 @@ class FileReading:
         self._waits_until = self._waits_until or now + WAIT_S
         if now >= self._waits_until:
             self.late = True
-            cure = f"try later, or see its state with crawlctl export {run_id}"
+            cure = f"try later; crawlctl export {run_id} shows the state of the archive"
             raise NotYetDelivered(f"the archive of run {run_id} is not ready yet; {cure}")
         alive()
         time.sleep(CHECK_S)

@@ -79,7 +79,7 @@ def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
 def there(row: T | None, what: str) -> T:
     """Return the row of ``what``, such as ``graph 7``. Raises ``RunNotFound`` if there is none."""
     if row is None:
-        raise RunNotFound(f"{what} does not exist; crawlctl {what.partition(' ')[0]} list shows what there is")
+        raise RunNotFound(f"{what} does not exist; try crawlctl {what.partition(' ')[0]} list")
     return row
 
 

@@ -237,7 +237,7 @@ class _Shift:
         elif since is not None and self._acts.clock() - since >= timedelta(seconds=GIVE_UP_S):
             why = f"event {self._through + 1} was not accepted for a day: {row.error}"
         if why is not None and row.paused_at is None:
-            with suppress(RunNotFound):  # deleted meanwhile
+            with suppress(RunNotFound):  # the webhook was deleted meanwhile
                 self._row = await _block(self._store.pause_webhook, row.name, why)
 
 

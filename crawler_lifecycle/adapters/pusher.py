@@ -157,7 +157,7 @@ class PusherNotifier:
         def run() -> None:
             try:
                 call()
-            except Exception as error:  # the caller raises it
+            except Exception as error:  # the caller raises the error
                 done.set_exception(error)
             else:
                 done.set_result(None)

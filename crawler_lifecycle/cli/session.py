@@ -66,7 +66,7 @@ class Session:
 
     def gateway(self) -> Gateway:
         """Return a connection to the named gateway, or to that of ``crawlctl dev``. Raises ``CommandFailed``."""
-        from .client.gateway import Gateway  # it imports the HTTP client, which `--help` does not need
+        from .client.gateway import Gateway  # imports the HTTP client, which `--help` does not need
 
         timeout_s = min(self.timeout_s or REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S)
         url = self.gateway_url or _setting("url")

@@ -257,8 +257,8 @@ class BaseScript:
     def _direct(self, job: Job) -> Waiting | None:
         """Return a new waiting job; ``None`` if the same job is known.
 
-        ``on_start`` may schedule the same jobs again after a restart, so there a job with known arguments is left out.
-        Anywhere else each call makes a new job.
+        ``on_start`` may schedule the same jobs again after a restart. So a job with known arguments is left out in
+        ``on_start``. Outside of ``on_start`` each call makes a new job.
         """
         window = self._cycle.window
         unique = not self._cycle.begun

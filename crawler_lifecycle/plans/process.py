@@ -236,7 +236,7 @@ class HostProcess:
 
     def _end_what_left_it(self) -> None:
         """Kill processes that have left the process group."""
-        with contextlib.suppress(OSError):  # not on Linux
+        with contextlib.suppress(OSError):  # other systems than Linux have no /proc
             for _ in range(_ROUNDS):
                 if not identity.kill_all(identity.members(None, [self._mark])):
                     return
@@ -318,7 +318,7 @@ class _Call:
                 self._process.at = (for_people(name, TEXT_MAX), item if type(item) is int else None)
                 entered = min(time.monotonic(), self._began + self._answered_s + self._whole_s)
                 self._until = max(self._until, entered + self._limit_s)
-                self._left()  # checked here too: a process that never stops sending never lets us wait
+                self._left()  # also check here: while a process sends without a pause, we never wait
             elif "did" in found:
                 self._process.did = found["did"]
                 self._left()

@@ -27,7 +27,7 @@ FEEDS_MAX, NAMES_MAX, FILES_MAX, DEPTH_MAX = 50, 20_000, 2_000, 3
 READ_MAX, LINE_MAX = 16 * 1024 * 1024, 1024 * 1024
 #: Characters of an item in a list, as in ``domain/items.py``. A longer item ends the list.
 ITEM_MAX = 8 * 1024 * 1024
-csv.field_size_limit(ITEM_MAX)  # of this process
+csv.field_size_limit(ITEM_MAX)  # the limit holds for the whole process
 #: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are all read; after
 #: these only those of every ``EACH``-th item.
 FIELDS_MAX, FIELD_NAME_MAX, ALL_MAX, EACH = 30, 60, 20_000, 16

@@ -54,7 +54,7 @@ class JobState:
             self.counted = _counters(marker)
             return True, WENT_ON, f"Resuming with the state of the clean stop at {marker.get('at', 'an unknown time')}."
         if os.path.isdir(self._aside) and not os.path.islink(self._aside):
-            shutil.rmtree(self._aside, ignore_errors=True)  # only for a folder: on a pipe it would wait without an end
+            shutil.rmtree(self._aside, ignore_errors=True)  # only for a folder: for a pipe this would hang
         else:
             parent.unlink(ASIDE)
         os.replace(self.folder, self._aside)

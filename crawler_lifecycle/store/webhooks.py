@@ -163,7 +163,7 @@ class WebhookStore(StorePart):
             subject = webhook_subject(row["webhook_id"])
             tests = select(_e.seq).where(_e.subject == subject, _e.seq > (seen or 0), _e.type == EVENT_WEBHOOK_TEST)
             if seen is not None and conn.execute(tests.limit(1)).one_or_none() is not None:
-                text = f"Webhook {name!r} was not tested: somebody tested it after you loaded it. Load it again first."
+                text = f"Webhook {name!r} was not tested: somebody tested it after you loaded it. Load it again."
                 raise NotInThisState(text)
             return _append(conn, row, EVENT_WEBHOOK_TEST, self._clock(), {"requested_by": requested_by})
 

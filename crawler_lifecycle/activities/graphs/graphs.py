@@ -294,7 +294,7 @@ def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition]) -> R
     """Return the request with the limits of its crawler. Raises ``InvalidRequest`` if the crawler refuses it."""
     crawler = next((one for one in crawlers if one.name == request.crawler), None)
     if crawler is None:
-        raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
+        raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows all crawlers")
     check_crawl(crawler, request)
     return with_limits(request, crawler.limits)
 

@@ -209,7 +209,7 @@ class _Cycle(FileQuestions):
         except InvalidRequest as why:
             self._keep(host.done)
             raise PlanFailed(f"{self._row.plan}: its decision is not allowed: {why}") from None
-        except BaseException:  # also after a stop or a lost connection
+        except BaseException:  # also record after a stop or a lost connection
             self._keep(host.done)
             raise
         host.settled = not decision.over  # after the last cycle, its process ends with this use
@@ -287,7 +287,7 @@ class _Cycle(FileQuestions):
                         answer = replace(answer, unclosed=unclosed)
             except PlanFailed as failure:  # a class that cannot be used must not prevent the end
                 if failure.missing and self._managers.note_try(self._fence) < TRIES and self._served():
-                    raise  # the next try may reach a worker that has it
+                    raise  # the next try may reach a worker that has the class
                 if not row.over:
                     answer = replace(answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX])
         self._forget()
@@ -303,7 +303,7 @@ class _Cycle(FileQuestions):
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         elsewhere = failed.missing and self._served()
         late = self.reading.late
-        if late or (self._hosts.queue is None and failed.struck):  # this does not count as a try
+        if late or (self._hosts.queue is None and failed.struck):  # such a failure does not count as a try
             text = f"{text}; {'files of its jobs are not there yet' if late else 'its worker shuts down'}"
         elif failed.item_id in self._ended:  # a try of these hooks, not of the whole class
             text = f"{text} ({_tried(self._managers.note_try(self._fence, failed.item_id))})"

@@ -41,7 +41,7 @@ def doctor(
     Each line says ok, warn or bad, and the cure. The exit code is 1 if something is bad. Nothing is changed without
     --fix, except for probes that are removed again (a file in the archive, a control group).
     """
-    keep_files_private()  # with --fix it may make a database
+    keep_files_private()  # with --fix a check may make a database
     from .report import load, run
 
     context, in_force, problem = _prepare(fix, state_dir)

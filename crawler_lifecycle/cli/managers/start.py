@@ -218,7 +218,7 @@ class Sender:
     """Sends items to one manager and counts them. Every method raises ``CommandFailed``."""
 
     def __init__(self, gateway: Gateway, manager_id: int, request_id: str, more: Document | None = None) -> None:
-        """``more`` has the fields of each job beside its arguments."""
+        """``more`` has the fields of each job other than its arguments."""
         self._gateway = gateway
         self._manager_id = manager_id
         self._request_id = request_id

@@ -230,7 +230,7 @@ def _publish(draft: Path, target: Path) -> None:
             os.link(draft, target)
         except FileExistsError:
             raise
-        except OSError:  # a file system without hard links
+        except OSError:  # the file system has no hard links
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             draft.replace(target)
     except FileExistsError:

@@ -100,7 +100,7 @@ class AuditRules:
     """Times of an audit, in seconds: the waits before repairs, and the age up to which ended runs are compared."""
 
     grace_s: float = 120.0
-    """The wait before a repair: from the close of the workflow, or since the finding was first seen."""
+    """The wait before a repair. It begins when the workflow closes, or when an audit first sees the finding."""
     orphan_grace_s: float = 300.0
     """The wait before an executing task with a recorded end is ended, from the time at which it was first seen."""
     start_grace_s: float = 30.0

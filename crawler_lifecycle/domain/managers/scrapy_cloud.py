@@ -66,7 +66,7 @@ class Cloud:
             return found[0]
         where = f" in project {project_id!r:.80}" if project_id is not None else ""
         if not found:
-            cure = f"no crawler{where} has this name or this spider; crawlctl crawler list shows what there is"
+            cure = f"no crawler{where} has this name or this spider; crawlctl crawler list shows all crawlers"
             raise InvalidRequest(f"spider: {spider!r:.120} is unknown; {cure}")
         names = ", ".join(sorted(one.name for one in found)[:_NAMED_MAX])
         raise InvalidRequest(

@@ -291,7 +291,7 @@ class AuthenticationMiddleware:
         return self.logins.find(cookie, self.clock())
 
     def _known(self, headers: Headers, address: str) -> Caller | None:
-        """Return the caller of an operation that needs no token, if the request still has a valid one."""
+        """Return the caller of an operation that needs no token, if the request has a valid token all the same."""
         try:
             return self._caller(headers, _READ, address) if {"authorization", "cookie"} & set(headers) else None
         except Problem:

@@ -62,7 +62,7 @@ class Streamed(StreamingResponse):
             logger.info("%s: the client read nothing for %g s and was disconnected", scope["path"], self._stall_s)
             if transport is not None:
                 transport.abort()
-                await asyncio.sleep(0)  # the server notices it in the next round of the loop
+                await asyncio.sleep(0)  # the server notices the abort in the next round of the loop
         finally:
             self._left()
 

@@ -346,7 +346,7 @@ class Leftovers:
                     self._client.abort_multipart_upload(**where)
                     logger.info("%s: aborted an abandoned upload", self._key)
                 except S3_ERRORS as error:
-                    if code_of(error) != "NoSuchUpload":  # it ended meanwhile
+                    if code_of(error) != "NoSuchUpload":  # this upload ended meanwhile
                         raise
         return young
 
@@ -364,7 +364,7 @@ def abort_below(client: Any, bucket: str, prefix: str) -> None:
             if key.startswith(prefix):  # rclone's server lists others as well
                 client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
         except S3_ERRORS as error:
-            if code_of(error) != "NoSuchUpload":  # it ended meanwhile; continue with the next one
+            if code_of(error) != "NoSuchUpload":  # this upload ended meanwhile; continue with the next one
                 raise
 
 

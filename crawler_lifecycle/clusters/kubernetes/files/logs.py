@@ -154,7 +154,7 @@ class PodLogs:
 def _without_stamps(raw: bytes, position: int, *, whole: bool) -> _Piece:
     """Return the lines without the time and space at their beginning. The last line may be cut, even in its time."""
     parts, lines, second = [], [], b""
-    for line in io.BytesIO(raw):  # it splits at line feeds only, unlike ``splitlines``
+    for line in io.BytesIO(raw):  # ``BytesIO`` splits at line feeds only, unlike ``splitlines``
         stamp, space, text = line.partition(b" ")
         if not space:
             break  # the answer ends inside the time

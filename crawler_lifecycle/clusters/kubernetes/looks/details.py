@@ -145,7 +145,7 @@ class LogTails:
     def _read(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         container = crawler_container(pod)
         if not began(container):
-            return None  # it has printed nothing, and the API would return an error
+            return None  # the container has printed nothing, and the API would return an error
         # A container that waits for its restart has no new log yet, so read the log of its last execution.
         previous = container.state.running is None and container.state.terminated is None
         return self.read(pod.metadata.name, lines, limit, previous=previous)
