@@ -182,7 +182,7 @@ class _Shift:
         return late or self._hopeless or self._row.paused_at is not None or _must_leave()
 
     async def _deliver(self, events: Sequence[Event]) -> None:
-        """Deliver a page, with the events of each subject in order. Record the deliveries meanwhile."""
+        """Deliver a page, with the events of each subject in order. Record deliveries while others continue."""
         lanes: dict[str, list[Event]] = {}
         for event in events:
             lanes.setdefault(event.subject, []).append(event)

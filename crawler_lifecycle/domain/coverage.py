@@ -81,7 +81,8 @@ class Expected:
 def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | None:
     """Return the coverage of all tasks together, weighted by their items.
 
-    Of too many fields it keeps those in ``first``, then the most filled ones. ``None``: no task has a coverage.
+    The result has at most ``FIELDS_MAX`` fields: the fields in ``first``, then the most filled fields. ``None``: no
+    task has a coverage.
     """
     items, wanted = 0, frozenset(first)
     filled: dict[str, float] = {}

@@ -99,8 +99,8 @@ class WorkFlowManager(BaseLoopScript):
         """Return jobs of this manager's flow and name.
 
         ``state`` is required: a list of pending, running, finished. ``project_id``: only jobs of this project.
-        ``spider``: only jobs of this spider. ``lacks_tag``: only jobs with none of these tags. ``count``: at most so
-        many jobs. ``meta`` is accepted and ignored: every job has all metadata.
+        ``spider``: only jobs of this spider. ``lacks_tag``: only jobs with none of these tags. ``count``: at most
+        this many jobs. ``meta`` is accepted and ignored: every job has all metadata.
         """
         if not self.flow_id or not self.name:
             raise ValueError("get_owned_jobs: the script has no flow id or no name; set both")

@@ -95,7 +95,7 @@ def _why(workflow: WorkflowState) -> str:
 
 
 def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
-    """Return the time since which there is no workflow. A person who ended one may soon start another one."""
+    """Return the time since which there is no workflow. A person who ended a workflow may soon start another one."""
     return max(accepted, workflow.closed_at or accepted)
 
 

@@ -92,7 +92,9 @@ class WebhookSpec:
     def __post_init__(self) -> None:
         check_url(self.url)
         if not 1 <= len(self.secrets) <= 2 or len(set(self.secrets)) < len(self.secrets):
-            raise refusal("secrets", len(self.secrets), "give one reference, or two different ones while they change")
+            raise refusal(
+                "secrets", len(self.secrets), "give one reference, or two different references while the secret changes"
+            )
         for secret in self.secrets:
             if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
                 # The message does not show the text, because it may be the secret itself.

@@ -181,7 +181,7 @@ class Run(BaseModel):
     items: int | None
     errors: int | None
     pages_per_minute: float | None
-    """The average since the start; null if it is not known. A resumed run has none, but its tasks have their own."""
+    """The average since the start; null if it is not known. It is null for a resumed run; see its tasks instead."""
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None

@@ -29,7 +29,7 @@ class Stalled(Exception):
 class Streamed(StreamingResponse):
     """A ``StreamingResponse`` that disconnects a client which stops reading. It always closes its generator.
 
-    It calls ``entered`` at the begin of the answer, ``left`` at its end, and ``dropped`` if it disconnects the client.
+    It calls ``entered`` when the answer begins, ``left`` when it ends, and ``dropped`` if it disconnects the client.
     """
 
     def __init__(

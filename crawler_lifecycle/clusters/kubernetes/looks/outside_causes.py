@@ -25,7 +25,7 @@ from .predicates import (
 )
 from .termination_message import clean
 
-#: A pod that still runs for this time after its disruption mark was spared. The cluster ignores such marks later.
+#: A disruption mark is ignored if its pod still ran for this time after the mark. The cluster does the same.
 STALE_AFTER = timedelta(minutes=2)
 #: A deletion within this time after the end may be the node's own removal of the pod, which follows after it unmounts
 #: the volumes. The time includes the difference of the clocks.
@@ -155,7 +155,7 @@ def who_deleted(job: Job | None) -> str:
 
 
 def disruption_mark(pod: Pod) -> Condition | None:
-    """Return the disruption mark; ``None`` without one, or when the pod was spared and deleted much later."""
+    """Return the disruption mark; ``None`` without a mark, or when the pod was deleted much later."""
     mark = pod.condition("DisruptionTarget")
     asked = deletion_asked(pod) if deletion_is_dated(pod) else None
     if mark is None or asked is None or mark.last_transition_time is None:

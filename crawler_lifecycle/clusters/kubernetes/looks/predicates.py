@@ -173,7 +173,7 @@ def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
 
 
 def deadline_of(job: Job | None) -> Condition | None:
-    """Return the condition that the Job's own deadline passed. Of two, the earlier one comes before its pods end."""
+    """Return the first condition that the Job's own deadline passed. ``FailureTarget`` comes before its pods end."""
     found = [job.condition(kind) for kind in ("FailureTarget", "Failed")] if job is not None else []
     return next((one for one in found if one is not None and one.reason == "DeadlineExceeded"), None)
 
