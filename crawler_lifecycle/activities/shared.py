@@ -164,7 +164,7 @@ def reporting(report: Callable[[Fence, str], None], fence: Fence) -> Iterator[No
     ours.
 
     ``report`` records the text for the run. The activity is retried until somebody repairs the cause. If the run's own
-    row is damaged, nothing is recorded. Of a bug only the type is reported, because its text may contain secrets.
+    row is damaged, nothing is recorded. For a bug only its type is reported, because its text may contain secrets.
     """
     try:
         yield

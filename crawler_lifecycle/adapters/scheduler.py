@@ -105,8 +105,8 @@ class HttpSchedulerClient:
     def deploy(self, deployment: Deployment) -> list[Deployed]:
         """Deploy the tasks. Return one answer for each task.
 
-        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. Of these, ``CallTooLarge``
-        means that a call with fewer tasks may succeed.
+        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. The last one may be
+        ``CallTooLarge``: then a call with fewer tasks may succeed.
         """
         kind = "scheduled" if deployment.scheduled else "onetime"
         try:

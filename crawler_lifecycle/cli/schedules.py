@@ -135,12 +135,14 @@ def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> int:
 
 
 def resume(name: Name, /) -> int:
-    """Resume a paused schedule. To start what was due during the pause, use backfill."""
+    """Resume a paused schedule. Use backfill for due times during the pause."""
     return KIND.post(name, "resume")
 
 
 def trigger(name: Name, /, *, by: By = None) -> int:
-    """Start now what the schedule starts, also while it is paused. It waits if the previous one still runs."""
+    """Start the target of a schedule now, even while the schedule is paused. The target waits if the previous target
+    still executes.
+    """
     path = f"{KIND.path(name)}/trigger"
     with current().gateway() as gateway:
         _asked(gateway.post(path, {"requested_by": by or user()}, key=uuid.uuid4().hex))
@@ -166,7 +168,7 @@ def backfill(
 
 
 def delete(name: Name, /) -> int:
-    """Delete a schedule. Its recorded due times stay, and what they started continues."""
+    """Delete a schedule. Its recorded due times stay, and started targets continue."""
     return KIND.delete(name)
 
 

@@ -1,9 +1,9 @@
 """Wake-ups of runs after noticed changes: a run has at most one open wake-up.
 
 A wake-up is a signal to the run's workflow, which then looks. The wake-up is open until a look is recorded that
-observed the change or a later time, at most ``PATIENCE_S``. Of further changes only the newest time is remembered. It
-leads to one more wake-up, or to none if that look saw it. Therefore a run gets no more signals than looks, even with a
-thousand changes a second. The workflow itself decides how close together its looks are.
+observed the change or a later time, at most ``PATIENCE_S``. Only the newest time of further changes is remembered. It
+leads to one more wake-up, or to none if that look observed it. Therefore a run gets no more signals than looks, even
+with a thousand changes a second. The workflow itself decides how close together its looks are.
 
 A change is known by a time ``at`` at which it had already happened (with time zone, in UTC). ``now`` is a clock in
 seconds that only goes forward. The class is not thread-safe.

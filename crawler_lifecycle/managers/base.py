@@ -1,6 +1,6 @@
 """Scripts: their options, name, flow id and tags, and the jobs that they schedule.
 
-The names are those of shub-workflow; docs/managers.md lists the differences. There are two ways to create an object. A
+The names come from shub-workflow; docs/managers.md lists the differences. There are two ways to create an object. A
 ``Driver`` creates it with a platform, which also provides the options. A user's script creates it without a platform:
 then it reads its options from the command line and starts the manager through the gateway (``run``).
 """

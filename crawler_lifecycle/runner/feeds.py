@@ -28,8 +28,8 @@ READ_MAX, LINE_MAX = 16 * 1024 * 1024, 1024 * 1024
 #: Characters of an item in a list, as in ``domain/items.py``. A longer item ends the list.
 ITEM_MAX = 8 * 1024 * 1024
 csv.field_size_limit(ITEM_MAX)  # the limit holds for the whole process
-#: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are all read; after
-#: these only those of every ``EACH``-th item.
+#: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are all read. After
+#: these items, only the fields of every ``EACH``-th item are read.
 FIELDS_MAX, FIELD_NAME_MAX, ALL_MAX, EACH = 30, 60, 20_000, 16
 _CHUNK = 256 * 1024
 #: The rules of ``domain/items.py``: which files are feeds, and which format counts when a feed exists in two.

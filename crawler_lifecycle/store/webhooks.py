@@ -339,7 +339,7 @@ def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[i
 
 
 def _note(conn: Connection, sink: str, tried: Sequence[Tried], now: datetime) -> None:
-    """Record tries to deliver events. Of several tries of one event only the last is recorded. Removed events are left
+    """Record tries to deliver events. Only the last of several tries of one event is recorded. Removed events are left
     out.
     """
     if not tried:

@@ -109,7 +109,7 @@ async def _failing(client: Client, found: WorkflowExecutionDescription, schedule
 def _since_last_success(latest_first: Sequence[HistoryEvent]) -> list[HistoryEvent]:
     """Return the failed steps of the workflow since the last success, the latest first.
 
-    If none failed, return those that timed out.
+    If none failed, return the steps that timed out.
     """
     bad = (EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT)
     found = []

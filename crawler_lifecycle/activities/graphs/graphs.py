@@ -233,9 +233,9 @@ class GraphActivities:
 
     @activity.defn(name="stop_graph_runs", no_thread_cancel_exception=True)
     def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
-        """Stop each live run and manager of cancelled steps. After a stop of the graph, stop those of all steps.
+        """Stop each live run and manager of cancelled steps. After a stop of the graph, do this for all steps.
 
-        Second execution: notifies again the ones that have not acted on the stop. A run recognizes the stop by its id.
+        Second execution: notifies workflows that have not acted on the stop again. A run knows the stop by its id.
         """
         graph_id, stop = order.number, order.intent
         intent = stop or StopIntent(self.clock(), requested_by=f"graph {graph_id}", reason="its step was cancelled")

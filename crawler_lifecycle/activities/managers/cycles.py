@@ -296,7 +296,7 @@ class _Cycle(FileQuestions):
     def failed(self, failed: PlanFailed) -> CycleAnswer:
         """Return the answer after the class failed in its cycle: try again later, or end the manager.
 
-        The process has ended. Of this cycle only the effects of the ended hooks are recorded.
+        The process has ended. Only the effects of the ended hooks of this cycle are recorded.
         """
         row, tries, text = self._row, 0, str(failed)
         log.warning("manager %d: %s", row.manager_id, text)

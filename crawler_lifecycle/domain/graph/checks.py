@@ -288,7 +288,7 @@ def check_job(where: str, kind: StepKind, job: Mapping[str, Any]) -> None:
             raise refusal(f"{where}: style", job["style"], f"give one of {', '.join(STYLES)}")
         _check_fields(where, job, ("call", "style", "args", "item", "label", "meta", "record"))
         if not isinstance(job.get("record", True), bool):
-            raise refusal(f"{where}: record", job["record"], "give true or false: whether what it returns is kept")
+            raise refusal(f"{where}: record", job["record"], "give true or false: whether its return value is kept")
         _check_objects(where, job, ("args", "meta"))
         _value(where, job, "item")
     elif kind is StepKind.CRAWL:

@@ -312,7 +312,7 @@ class Graph:
         self._capacity = None
         self._spread.settle()
 
-    # --- what it is ---
+    # --- queries -----
 
     @property
     def state(self) -> GraphState:

@@ -260,7 +260,7 @@ class GraphCommands:
     # --- commands about steps ---------------------------------------------------------------------------------------
 
     async def cancel(self, key: str, body: CancelGraph, request_id: str | None) -> ChangedSteps:
-        """Cancel steps and the steps that depend on them. The count is of those that had not ended."""
+        """Cancel steps and the steps that depend on them. The count has only steps that had not ended."""
         order = CancelSteps(requested_by=body.requested_by, names=body.names, reason=body.reason)
         return await self._command(key, "cancel", request_id, order.apply)
 

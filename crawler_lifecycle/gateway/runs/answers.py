@@ -164,7 +164,7 @@ class Run(BaseModel):
     parent: str | None
     stop: Stop | None
     waiting: str | None
-    """A sentence that says for what the run waits now; null if it waits only for its next look."""
+    """A sentence that says why the run waits now; null if it waits only for its next look."""
     waiting_for: str | None
     waiting_since: datetime | None
     look_error: str | None

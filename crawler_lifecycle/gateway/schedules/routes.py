@@ -129,12 +129,12 @@ class Due(BaseModel):
     lateness_ms: int
     asked_by: str | None
     kind: TargetKind | None
-    """The kind of what it started; null if it started nothing yet."""
+    """The kind of the started target; null if no target was started yet."""
     target_id: int | None
     """The id of the started run, manager or graph."""
     begun_at: datetime | None
     status: str | None
-    """The present status of what it started."""
+    """The present status of the started target."""
     request_id: str
     """The request id of its run."""
 

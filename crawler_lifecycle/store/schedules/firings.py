@@ -207,7 +207,7 @@ def take(conn: Connection, firing: Mapping[Any, Any], request_key: str) -> None:
 
 
 def previous(conn: Connection, schedule_id: int) -> Row | None:
-    """Return the firing that was decided last, of those that start a target; ``None``: there is none."""
+    """Return the last decided firing that starts a target; ``None``: there is none."""
     found: list[Row] = []
     for decision in BEGINS:  # one query for each decision, so that each reads an index
         mine = select(schedule_due).where(_d.schedule_id == schedule_id, _d.decision == decision)

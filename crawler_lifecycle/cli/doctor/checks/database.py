@@ -95,7 +95,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
         return ""
     kinds = {Path(row[1].encode().decode("unicode_escape")): row[2] for row in rows if len(row) > 2}
     real = folder.resolve()
-    # Of several mounts on one mount point, the last one counts.
+    # If one mount point has several mounts, the last one counts.
     return next((kinds[point] for point in (real, *real.parents) if point in kinds), "")
 
 

@@ -177,7 +177,7 @@ class LogTails:
 
 
 def in_turn(all_of_them: Sequence[A], begin: int, most: int) -> list[A]:
-    """Return ``most`` items from this position on, and after the last one those from the beginning."""
+    """Return ``most`` items from this position on. After the last item, continue at the first one."""
     return [*all_of_them[begin:], *all_of_them[:begin]][:most]
 
 

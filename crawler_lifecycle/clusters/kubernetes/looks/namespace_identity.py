@@ -115,7 +115,7 @@ class CurrentNamespace:
             return None
 
     def gone_for_good(self, recorded: Collection[str | None]) -> set[str]:
-        """Return those of the recorded namespaces that are certainly gone. All others are the one that we read.
+        """Return the recorded namespaces that are certainly gone. All others are the namespace that we read.
 
         ``None`` is a task without a recorded namespace, and is ignored. Raises ``ClusterUnavailable`` when a task may
         execute in another namespace, and ``ApiError``.
