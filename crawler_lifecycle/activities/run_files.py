@@ -248,7 +248,7 @@ class FileReading:
                     break
                 self._wait(run_id)
         if listed.left_out:
-            raise InvalidRequest(f"run {run_id}: it has more files than can be read here; download its archive")
+            raise InvalidRequest(f"run {run_id}: the list of its files is cut, it has too many; download its archive")
         return listed.files
 
     def read(self, run_id: int, name: str, offset: int) -> bytes:

@@ -154,7 +154,7 @@ class _Feed:
             self._read_fields(_value(text))
 
     def _values(self, chunk: bytes) -> None:
-        """Take the items of a list that are whole. What is no JSON, or too long, ends it."""
+        """Take the complete items of a list. An item that is not JSON or is too long ends the list."""
         if self._text is None:
             return
         text, place = self._text + self._decode(chunk), 0

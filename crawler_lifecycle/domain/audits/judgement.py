@@ -35,10 +35,7 @@ _UNKNOWN = (
     "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
     "Adopt it (crawlctl audit --adopt) or end it (crawlctl audit --end-unknown)"
 )
-_ANOTHER = (
-    "not changed: this object is not the object that was deployed for the task; "
-    "delete this object manually if nobody owns it"
-)
+_ANOTHER = "not changed: this object was not deployed for the task; delete it manually if nobody owns it"
 _FOREIGN = (
     "not changed: this task or workflow belongs to another run that had this number; "
     "end it by an audit (crawlctl audit --end-unknown)"

@@ -231,7 +231,9 @@ def check_cycle(deps: Sequence[Sequence[int]], path: Callable[[int], str]) -> No
     names = [shown(path(n)) for n in (*cycle[first:], *cycle[: first + 1])]
     if len(names) > _SHOWN:
         names[_SHOWN // 2 : -_SHOWN // 2] = [f"({len(names) - _SHOWN} more)"]
-    raise InvalidRequest(f"deps: {' waits for '.join(names)}: none of them could ever start; take one dependency out")
+    raise InvalidRequest(
+        f"deps: {' waits for '.join(names)}: none of these steps could ever start; remove one dependency"
+    )
 
 
 def amounts(one: Mapping[str, str]) -> dict[str, Fraction]:

@@ -179,7 +179,7 @@ class AddJobs:
 
     def __post_init__(self) -> None:
         if not self.jobs and not self.seal:
-            raise InvalidRequest("jobs: none are given; give some, or seal: true to say that no more will come")
+            raise InvalidRequest("jobs: no jobs are given; give jobs, or seal: true if no more jobs will come")
         check_request_id(self.request_id)
         size = len(json.dumps([asdict(job) for job in self.jobs]))
         if len(self.jobs) > PAGE_ITEMS or size > PAGE_BYTES:

@@ -50,7 +50,7 @@ class Cloud:
         try:
             return Resources(cpu=_times(self.unit.cpu, units), memory=_times(self.unit.memory, units))
         except InvalidRequest as error:
-            raise InvalidRequest(f"units: {units} of them are too many: {error}") from None
+            raise InvalidRequest(f"units: {units} units are too many: {error}") from None
 
     def crawler(self, spider: str, project_id: str | None, catalogue: Iterable[CrawlerDefinition]) -> CrawlerDefinition:
         """Return the crawler with this name, or else the only crawler with this spider.

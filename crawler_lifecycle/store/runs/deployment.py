@@ -145,7 +145,7 @@ class DeploymentStore(RunPart):
             return unit.counts()
 
     def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
-        """Take back an offer whose call created nothing. Its tasks count as offered by the call before, or by none."""
+        """Take back an offer whose call created nothing. An earlier offer of its tasks becomes valid again."""
         with self._unit(fence.run_id, fence) as unit:
             t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
             for chunk in chunks(list(earlier)):

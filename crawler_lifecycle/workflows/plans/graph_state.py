@@ -81,7 +81,7 @@ class GraphWork(OwnedState):
     ending: int = 0
     """The number of crawls and managers that were cancelled and may still run."""
     stopping: str | None = None
-    """A text about the last pass that stopped them."""
+    """A text about the last pass that stopped crawls and managers."""
     stop_at: datetime | None = None
     """The time at which a stop was recorded."""
     unrecorded: bool = False

@@ -62,7 +62,7 @@ for _ in range(100_000):
         ([step("/".join(["d" * 200] * 5) + "/x")], r"at most 1000 characters"),
         (
             [step("a", "c"), step("b", "a"), step("c", "b"), step("d", "c")],
-            r'deps: "a" waits for "c" waits for "b" waits for "a": none of them could ever start',
+            r'deps: "a" waits for "c" waits for "b" waits for "a": none of these steps could ever start',
         ),
         ([group("g", "b"), step("g/x"), step("b", "g")], r'"g" waits for "b" waits for "g"'),
         ([step("a", priority=10)], r'step "a": priority: 10 is not allowed'),
