@@ -68,7 +68,7 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench)
     assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NOT_CLEAN)
     assert (bench.state / "job.aside").is_dir()
     assert bench.crawl("pages", {"n": "4"}, CRAWL_ATTEMPT="4") == 0
-    assert b"It did not resume" in bench.output
+    assert b"The task did not resume" in bench.output
     assert bench.summary()["pages"] == 4
     assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NOT_ASKED)
     assert bench.crawl("pages", {"n": "4"}) == 0
