@@ -453,7 +453,7 @@ def test_managers_are_listed_newest_first_page_by_page(world: World, client: Tes
 
 def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClient) -> None:
     one = started(client, **ITEMS)
-    assert "waiting for a worker; crawlctl doctor tells" in client.get(f"/v1/managers/{one}").json()["waiting"]
+    assert "waiting for a worker; crawlctl doctor says" in client.get(f"/v1/managers/{one}").json()["waiting"]
     fence = claim(world, one)
     client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{"spider_args": {"page": n}} for n in range(3)]})
     world.store.managers.commit_decision(
