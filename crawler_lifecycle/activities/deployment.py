@@ -140,7 +140,7 @@ class DeploymentActivities:
 
     @activity.defn(name="deploy_queued_tasks", no_thread_cancel_exception=True)
     def deploy_queued_tasks(self, order: Deploy) -> DeployReport:
-        """Deploy further QUEUED tasks, as many as fit beside the active ones.
+        """Deploy further QUEUED tasks, as many as the limit of active tasks allows.
 
         Second execution: as for the first tasks.
         """
@@ -239,7 +239,7 @@ class DeploymentActivities:
         return record_of(row.request, row.request_id, row.multi, owner, sum(tasks.by_status.values()))
 
     def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
-        """Record that the service refuses these tasks for good.
+        """Record that the service refuses these tasks permanently.
 
         An earlier call may have created some of them, so a look searches for them. A missing task may still appear
         until the earlier call expires. After that the task is refused, too.
@@ -324,7 +324,7 @@ class DeploymentActivities:
         try:
             state, look = LookStep(self.looks, self.cluster, fence).look()
         except ClusterUnavailable:
-            return None  # the caller continues without it; the next look is due within a minute
+            return None  # the caller continues without this look; the next one is due within a minute
         self._note(fence, state, look)
         return look.again_s
 

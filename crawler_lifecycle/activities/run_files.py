@@ -248,7 +248,7 @@ class FileReading:
                     break
                 self._wait(run_id)
         if listed.left_out:
-            raise InvalidRequest(f"run {run_id}: it has more files than can be read here; download its archive")
+            raise InvalidRequest(f"run {run_id}: the list of its files is cut, it has too many; download its archive")
         return listed.files
 
     def read(self, run_id: int, name: str, offset: int) -> bytes:
@@ -288,7 +288,7 @@ class FileReading:
         self._waits_until = self._waits_until or now + WAIT_S
         if now >= self._waits_until:
             self.late = True
-            cure = f"try later, or see its state with crawlctl export {run_id}"
+            cure = f"try later; crawlctl export {run_id} shows the state of the archive"
             raise NotYetDelivered(f"the archive of run {run_id} is not ready yet; {cure}")
         alive()
         time.sleep(CHECK_S)

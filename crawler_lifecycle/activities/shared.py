@@ -79,7 +79,7 @@ def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
 def there(row: T | None, what: str) -> T:
     """Return the row of ``what``, such as ``graph 7``. Raises ``RunNotFound`` if there is none."""
     if row is None:
-        raise RunNotFound(f"{what} does not exist; crawlctl {what.partition(' ')[0]} list shows what there is")
+        raise RunNotFound(f"{what} does not exist; try crawlctl {what.partition(' ')[0]} list")
     return row
 
 
@@ -164,7 +164,7 @@ def reporting(report: Callable[[Fence, str], None], fence: Fence) -> Iterator[No
     ours.
 
     ``report`` records the text for the run. The activity is retried until somebody repairs the cause. If the run's own
-    row is damaged, nothing is recorded. Of a bug only the type is reported, because its text may contain secrets.
+    row is damaged, nothing is recorded. For a bug only its type is reported, because its text may contain secrets.
     """
     try:
         yield

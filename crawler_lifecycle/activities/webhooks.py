@@ -44,7 +44,7 @@ IDLE_S, IDLE_MAX_S = 0.1, 1.0
 NOTE_S = 0.5
 #: Number of failures in a row after which the rest of a page is left to the next try.
 FAILED_MAX = 3
-#: Number of unwanted events after which the position is recorded. At most so many are read again after a crash.
+#: Number of unwanted events after which the position is recorded. At most this many are read again after a crash.
 UNNOTED_MAX = 1000
 #: While an event is not accepted, other subjects may be at most this many events ahead of it.
 AHEAD_MAX = 1000
@@ -182,7 +182,7 @@ class _Shift:
         return late or self._hopeless or self._row.paused_at is not None or _must_leave()
 
     async def _deliver(self, events: Sequence[Event]) -> None:
-        """Deliver a page, with the events of each subject in order. Record the deliveries meanwhile."""
+        """Deliver a page, with the events of each subject in order. Record deliveries while others continue."""
         lanes: dict[str, list[Event]] = {}
         for event in events:
             lanes.setdefault(event.subject, []).append(event)
@@ -237,7 +237,7 @@ class _Shift:
         elif since is not None and self._acts.clock() - since >= timedelta(seconds=GIVE_UP_S):
             why = f"event {self._through + 1} was not accepted for a day: {row.error}"
         if why is not None and row.paused_at is None:
-            with suppress(RunNotFound):  # deleted meanwhile
+            with suppress(RunNotFound):  # the webhook was deleted meanwhile
                 self._row = await _block(self._store.pause_webhook, row.name, why)
 
 

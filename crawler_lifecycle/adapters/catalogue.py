@@ -61,7 +61,7 @@ class YamlCatalogue:
 
     The constructor raises ``CatalogueError`` if the file cannot be used. If the file becomes invalid later, its last
     valid content stays in use. Then ``problem`` describes the error, until the file is corrected. ``more`` is a second
-    file for names that the first one does not declare. ``owned``: what no entry may mount or name.
+    file for names that the first one does not declare. ``owned``: names that no entry may use.
     """
 
     def __init__(self, path: Path | str, more: Path | str | None = None, owned: Owned = _NOTHING) -> None:
@@ -108,7 +108,7 @@ class YamlCatalogue:
 
 
 def load(path: Path, owned: Owned = _NOTHING) -> list[CrawlerDefinition]:
-    """Read a catalogue once. ``owned``: what no entry may mount or name.
+    """Read a catalogue once. ``owned``: names that no entry may use.
 
     Raises ``CatalogueError`` with file, line, key, error and cure.
     """

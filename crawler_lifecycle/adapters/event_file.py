@@ -74,7 +74,7 @@ class JsonLinesSink:
                     yield fd
                     return
             finally:
-                os.close(fd)  # releases the lock
+                os.close(fd)  # the close releases the lock
 
     def _is_named(self, fd: int) -> bool:
         """Return whether the open file still has its name. It may have been moved during the wait for the lock."""

@@ -31,7 +31,7 @@ _LOGIN = re.compile(r"//[^/@\s]+@")
 _NO_RIGHT = "allow events:PutEvents on this bus to the account that the worker uses"
 _NO_SIGHT = "this account may not read it; allow events:DescribeEventBus"
 _BAD_CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of the pod"
-_BUSY = "nothing is wrong with the event; if this goes on, raise the account's quota of PutEvents"
+_BUSY = "nothing is wrong with the event; if this continues, raise the account's quota of PutEvents"
 #: Error codes of AWS -> what to do about them.
 CURES = {
     code: cure

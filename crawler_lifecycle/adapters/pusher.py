@@ -44,7 +44,7 @@ CURES = {
     403: "the app is disabled or over its quota of messages",
     404: f"check {SETTING}APP_ID and {SETTING}CLUSTER or {SETTING}HOST",
     413: "the server takes less than 10 kB or the quota is used up",
-    429: "too many messages; raise the plan's limit if this goes on",
+    429: "too many messages; raise the plan's limit if this continues",
 }
 
 
@@ -157,7 +157,7 @@ class PusherNotifier:
         def run() -> None:
             try:
                 call()
-            except Exception as error:  # the caller raises it
+            except Exception as error:  # the caller raises the error
                 done.set_exception(error)
             else:
                 done.set_result(None)

@@ -105,8 +105,8 @@ class HttpSchedulerClient:
     def deploy(self, deployment: Deployment) -> list[Deployed]:
         """Deploy the tasks. Return one answer for each task.
 
-        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. Of these, ``CallTooLarge``
-        means that a call with fewer tasks may succeed.
+        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. The last one may be
+        ``CallTooLarge``: then a call with fewer tasks may succeed.
         """
         kind = "scheduled" if deployment.scheduled else "onetime"
         try:
@@ -171,7 +171,7 @@ class HttpSchedulerClient:
             cure = "set LIFECYCLE_SCHEDULER__TOKEN of our processes to the token of the service"
             raise SchedulerUnavailable(f"scheduler service at {self._at} refuses our token (401); {cure}")
         # A wrong URL, an old version or a proxy can also cause client errors. Only a problem document proves that the
-        # service itself refuses for good.
+        # service itself refuses permanently.
         is_problem = response.headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM
         if status == 413:
             size = len(response.request.content)

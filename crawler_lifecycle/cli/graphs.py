@@ -283,7 +283,7 @@ def retry(
     *,
     step: Steps = None,
     cascade: Annotated[
-        bool, Parameter(negative="--no-cascade", help="also retry the steps that were cancelled because of them")
+        bool, Parameter(negative="--no-cascade", help="also retry steps that were cancelled because these steps failed")
     ] = True,
     fresh: Annotated[bool, Parameter(negative=(), help="start new runs instead of resuming the old ones")] = False,
     by: By = None,

@@ -83,7 +83,7 @@ SCHEDULE = {
     "update": ("schedules:update", "Change the due times of a schedule, and its rules for overlaps."),
     "pause": ("schedules:pause", "Pause a schedule: due times start nothing until it is resumed."),
     "resume": ("schedules:resume", "Resume a paused schedule."),
-    "trigger": ("schedules:trigger", "Start now what a schedule starts."),
+    "trigger": ("schedules:trigger", "Start the target of a schedule now."),
     "backfill": ("schedules:backfill", "Start past due times that started nothing."),
     "due": ("schedules:due", "List due times with their results."),
     "delete": ("schedules:delete", "Delete a schedule; its recorded due times stay."),

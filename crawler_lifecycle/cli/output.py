@@ -220,7 +220,7 @@ def show_rows(rows: Sequence[Document], columns: Sequence[Column], *, empty: str
     # Rich pads the last column too. Spaces at the end of a line are a nuisance when people copy it.
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
     for row in rows:
-        if row.get("unreadable"):  # it does not continue until a person repairs the row
+        if row.get("unreadable"):  # this entry does not continue until a person repairs its row
             say(clean(row["unreadable"]))
 
 

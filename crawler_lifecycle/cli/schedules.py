@@ -31,7 +31,7 @@ class TimeOptions:
     every: Annotated[int | None, Parameter(name="--every-s", help="seconds between due times")] = None
     offset: Annotated[int | None, Parameter(name="--offset-s", help="seconds to add to each of these times")] = None
     time_zone: Annotated[str | None, Parameter(help="zone of the IANA database; default: UTC")] = None
-    jitter: Annotated[int | None, Parameter(name="--jitter-s", help="random delay, up to so many seconds")] = None
+    jitter: Annotated[int | None, Parameter(name="--jitter-s", help="random delay, up to this many seconds")] = None
     start_at: Annotated[str | None, Parameter(help="no due times before, such as 2026-12-01T00:00Z")] = None
     end_at: Annotated[str | None, Parameter(help="no due times after this time")] = None
     exclude: Annotated[list[str] | None, Parameter(help="a date without due times; may be repeated")] = None
@@ -42,7 +42,7 @@ class TimeOptions:
     catch_up: Annotated[
         int | None, Parameter(name="--catch-up-s", help="seconds a start may be late; default: 600")
     ] = None
-    pause_after_failures: Annotated[int | None, Parameter(help="pause after so many failures in a row")] = None
+    pause_after_failures: Annotated[int | None, Parameter(help="pause after this many failures in a row")] = None
 
     def given(self) -> dict[str, Any]:
         """Return the given options as fields of a definition. Cron and interval replace each other."""
@@ -135,12 +135,14 @@ def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> int:
 
 
 def resume(name: Name, /) -> int:
-    """Resume a paused schedule. To start what was due during the pause, use backfill."""
+    """Resume a paused schedule. Use backfill for due times during the pause."""
     return KIND.post(name, "resume")
 
 
 def trigger(name: Name, /, *, by: By = None) -> int:
-    """Start now what the schedule starts, also while it is paused. It waits if the previous one still runs."""
+    """Start the target of a schedule now, even while the schedule is paused. The target waits if the previous target
+    still executes.
+    """
     path = f"{KIND.path(name)}/trigger"
     with current().gateway() as gateway:
         _asked(gateway.post(path, {"requested_by": by or user()}, key=uuid.uuid4().hex))
@@ -155,7 +157,7 @@ def backfill(
     until: Annotated[str | None, Parameter(help="due times up to this; default: now")] = None,
     by: By = None,
 ) -> int:
-    """Start past due times that started nothing, one after the other."""
+    """Fire past due times that have not started a target, one after the other."""
     present = now()
     body = {"after": time_of("--after", after, present), "requested_by": by or user()}
     if until:
@@ -166,7 +168,7 @@ def backfill(
 
 
 def delete(name: Name, /) -> int:
-    """Delete a schedule. Its recorded due times stay, and what they started continues."""
+    """Delete a schedule. Its recorded due times stay, and started targets continue."""
     return KIND.delete(name)
 
 

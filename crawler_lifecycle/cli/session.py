@@ -66,7 +66,7 @@ class Session:
 
     def gateway(self) -> Gateway:
         """Return a connection to the named gateway, or to that of ``crawlctl dev``. Raises ``CommandFailed``."""
-        from .client.gateway import Gateway  # it imports the HTTP client, which `--help` does not need
+        from .client.gateway import Gateway  # imports the HTTP client, which `--help` does not need
 
         timeout_s = min(self.timeout_s or REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S)
         url = self.gateway_url or _setting("url")
@@ -233,7 +233,10 @@ def seconds(text: str) -> float:
 
 
 def long_ago(text: str, now: datetime, rule: Retention) -> tuple[float, datetime]:
-    """Return the seconds of ``--older-than``, and the time so many seconds before ``now``. Raises ``CommandFailed``."""
+    """Return the seconds of ``--older-than``, and the time that is this much before ``now``.
+
+    Raises ``CommandFailed``.
+    """
     age_s = seconds(text)
     if age_s < rule.least_s:
         least = f"{rule.least_s / 86400:g}d" if rule.least_s >= 86400 else f"{rule.least_s / 3600:g}h"

@@ -200,7 +200,7 @@ def statistics(value: object) -> dict[str, int | float]:
 
 
 def words(value: object, most: int = TEXT_MAX) -> str | None:
-    """Return the text, cut to ``most`` characters and without those that a database or Temporal refuses.
+    """Return the text, cut to ``most`` characters, without characters that a database or Temporal refuses.
 
     ``None``: the text is empty, or the value is no text.
     """

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-#: Seconds by which a machine's clock may differ from another clock (of the API server, of the database). Beyond that a
-#: person has to correct it.
+#: Seconds by which a machine's clock may differ from another clock (of the API server, of the database). A person has
+#: to correct a clock with a larger difference.
 CLOCK_OFF_MAX_S = 3.0
 #: Seconds that a proof waits beyond a time of another machine. Two clocks may be wrong in opposite directions. Each may
 #: be wrong by up to 2 s more than is measured, because the API server sends whole seconds.
@@ -20,10 +20,10 @@ CLOCK_MARGIN = timedelta(seconds=CLOCK_MARGIN_S)
 
 
 def surely_before(one: datetime, other: datetime) -> bool:
-    """Return whether ``one`` certainly came before ``other``, which another machine dated."""
+    """Return whether ``one`` certainly came before ``other``. Two machines dated the two."""
     return other - one > CLOCK_MARGIN
 
 
 def may_be_before(one: datetime, other: datetime) -> bool:
-    """Return whether ``one`` may have come before ``other`` or at the same time; another machine dated ``one``."""
+    """Return whether ``one`` may have come before ``other`` or at the same time. Two machines dated the two."""
     return not surely_before(other, one)

@@ -81,7 +81,8 @@ class Expected:
 def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | None:
     """Return the coverage of all tasks together, weighted by their items.
 
-    Of too many fields it keeps those in ``first``, then the most filled ones. ``None``: no task has a coverage.
+    The result has at most ``FIELDS_MAX`` fields: the fields in ``first``, then the most filled fields. ``None``: no
+    task has a coverage.
     """
     items, wanted = 0, frozenset(first)
     filled: dict[str, float] = {}
@@ -126,7 +127,7 @@ def _violations(coverage: Coverage, before: Sequence[Coverage], parts: Mapping[s
         if share is None or len(known) < RUNS_MIN:
             continue
         known.sort()
-        usual = (known[len(known) // 2] + known[~len(known) // 2]) / 2  # their median
+        usual = (known[len(known) // 2] + known[~len(known) // 2]) / 2  # the median of the known shares
         least = part * usual
         if least - share > 1e-9:  # a tolerance, because shares are rounded
             digits = next((n for n in range(3) if round(100 * share, n) < round(100 * least, n)), 3)

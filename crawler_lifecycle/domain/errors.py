@@ -77,7 +77,7 @@ class TooManyOpen(NotInThisState):
 
 
 class DeploymentRefused(LifecycleError):
-    """The scheduler service refused the deployment for good (unknown crawler, bad arguments)."""
+    """The scheduler service refused the deployment permanently (unknown crawler, bad arguments)."""
 
 
 class DeploymentExpired(LifecycleError):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from .item_table import VALUE
 from .items import as_text, matching, plain
 
-#: The fields of the first items become the columns of a CSV file: of at most so many items or characters.
+#: The fields of the first items become the columns of a CSV file: of at most this many items or characters.
 HEAD_ITEMS, HEAD_CHARS = 1_000, 2 * 1024 * 1024
 #: The most columns, and the name of one more column: it has the fields without a column, as JSON.
 COLUMNS_MAX, LEFT_OUT = 1_000, "(left out)"

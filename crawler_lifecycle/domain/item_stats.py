@@ -11,7 +11,7 @@ from typing import Any
 from .item_table import NAME_MAX, VALUE, visible
 from .items import as_text
 
-#: Fields that are followed, and hashes that are kept of each: up to so many distinct values the number is exact.
+#: Fields that are followed, and hashes that are kept of each: up to this many distinct values the number is exact.
 FIELDS_MAX, HASHES = 200, 256
 #: Names of further fields that are counted. Items that are counted together, and bytes that end a batch.
 LEFT_OUT_MAX, BATCH, BATCH_BYTES = 100_000, 1_000, 8 * 1024 * 1024

@@ -13,7 +13,7 @@ LADDER_MINUTES: tuple[float, ...] = (1, 2, 3, 5, 8, 15)
 STOP_LADDER_SECONDS: tuple[float, ...] = (1, 2, 3, 5, 8, 15, 30, 60)
 #: No two looks of one run are closer together than this.
 MIN_GAP_SECONDS = 1.0
-#: A change that is found within so many seconds after its due look is lag. Found later, it is a correction.
+#: A change that is found within this many seconds after its due look is lag. Found later, it is a correction.
 LATE_TOLERANCE_SECONDS = 5.0
 
 

@@ -26,7 +26,7 @@ AUDIT_WORKFLOW = "CrawlAuditWorkflow"
 AUDIT_SCHEDULE = "crawl-audit"
 #: Starts the runs of a manager, one after the other (``domain/managers/manager.py``).
 MANAGER_WORKFLOW = "CrawlManagerWorkflow"
-#: Executes a graph (``domain/graph``), and carries out one call of its functions in a workflow of its own.
+#: Executes a graph (``domain/graph``). Executes one call of its functions, in a separate workflow.
 GRAPH_WORKFLOW, GRAPH_BATCH_WORKFLOW = "GraphWorkflow", "GraphBatchWorkflow"
 
 #: Decides about one due time of a schedule, and begins its target (``domain/schedules``).

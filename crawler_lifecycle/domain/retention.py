@@ -160,8 +160,8 @@ def finding_stays(run: Stays | None, status: object, moments: Iterable[object], 
 def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) -> Stays | None:
     """Return the reason why a firing stays; ``None``: it may be removed.
 
-    The row of its target is never removed, and its id contains the due time. So the target does not begin twice, even
-    after the firing is removed.
+    The row of the target is never removed, and the id of the target contains the due time. So the target does not begin
+    twice, even after the firing is removed.
     """
     if begins and live:
         return Stays.LIVE

@@ -89,11 +89,11 @@ class Limits:
     start_check_s: float = 6.0
     """The first interval between checks whether the main task has started."""
     start_timeout_s: float | None = None
-    """The run is stopped as ``start_timeout`` if no task has started after so many seconds."""
+    """The run is stopped as ``start_timeout`` if no task has started after this many seconds."""
     run_timeout_s: float | None = None
-    """The run is stopped as ``timed_out`` after so many seconds of processing."""
+    """The run is stopped as ``timed_out`` after this many seconds of processing."""
     stall_timeout_s: float | None = 3600.0
-    """The run is stopped as ``cancelled (stalled)`` after so many seconds without a sign of life."""
+    """The run is stopped as ``cancelled (stalled)`` after this many seconds without a sign of life."""
     stop_grace_s: float = 30.0
     """The time from a crawler's stop signal to its end by force."""
     force_stop_after_s: float | None = 300.0

@@ -142,7 +142,7 @@ def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:
     """Open the file of this name for reading. Raises ``InvalidRequest`` if no run or several runs have it."""
     found = [file for run_id in runs for file in source.run_files(run_id) if file.name == name]
     if len(found) != 1:
-        cure = "files() lists the files" if not found else "several runs have it; name the step of one of them"
+        cure = "files() lists the files" if not found else "several runs have this file; name the step of one run"
         raise refusal("name", name, cure)
     return cast(BinaryIO, io.BufferedReader(FarFile(partial(source.read_file, found[0]), found[0].bytes), PIECE))
 

@@ -48,7 +48,7 @@ _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})", re.ASCII)
 RUN_ID_MAX = 2**63 - 1
 
 
-#: A text for people: why two runs have the same number, and what they can do.
+#: A text for people: the reason why two runs have the same number, and the cure.
 FOREIGN_CURE = (
     "the database was restored or created again, and used the number twice; the object is not changed; an audit lists "
     "it (crawlctl audit); to adopt executing tasks without a row, use crawlctl audit --adopt; end all others by hand"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-#: A look that comes at most so many seconds after its planned time confirms all the time since the previous look.
+#: A look that comes at most this many seconds after its planned time confirms all the time since the previous look.
 PUNCTUAL_SECONDS = 5.0
 
 

@@ -63,7 +63,7 @@ class Phase(StrEnum):
     """The state of a task that a look found on the cluster."""
 
     ABSENT = "absent"
-    """The task is not on the cluster, but its deployment may still be under way. This is no end."""
+    """The task is not on the cluster, but its deployment may still continue. This is no end."""
     WAITING = "waiting"
     """The task exists, and waits for capacity, an image or a slot."""
     EXECUTING = "executing"

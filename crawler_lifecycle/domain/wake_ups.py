@@ -1,9 +1,9 @@
-"""Wake-ups of runs after noticed changes: a run has at most one wake-up under way.
+"""Wake-ups of runs after noticed changes: a run has at most one open wake-up.
 
-A wake-up is a signal to the run's workflow, which then looks. The wake-up is under way until a look is recorded that
-observed the change or a later time, at most ``PATIENCE_S``. Of further changes only the newest time is remembered. It
-leads to one more wake-up, or to none if that look saw it. Therefore a run gets no more signals than looks, even with a
-thousand changes a second. The workflow itself decides how close together its looks are.
+A wake-up is a signal to the run's workflow, which then looks. The wake-up is open until a look is recorded that
+observed the change or a later time, at most ``PATIENCE_S``. Only the newest time of further changes is remembered. It
+leads to one more wake-up, or to none if that look observed it. Therefore a run gets no more signals than looks, even
+with a thousand changes a second. The workflow itself decides how close together its looks are.
 
 A change is known by a time ``at`` at which it had already happened (with time zone, in UTC). ``now`` is a clock in
 seconds that only goes forward. The class is not thread-safe.
@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-#: Seconds between two checks for the look of a wake-up under way, while a later change waits for its own wake-up.
+#: A later change waits for its own wake-up until the look of the sent wake-up is recorded. Seconds between two checks
+#: for that look.
 POLL_S = 0.1
 #: Seconds to wait for the look after a wake-up.
 PATIENCE_S = 30.0
@@ -49,7 +50,7 @@ class _Run:
     changed: datetime | None = None
     """The time of the newest change without a wake-up."""
     covers: datetime | None = None
-    """The time of the change for which the wake-up under way was sent."""
+    """The time of the change for which the open wake-up was sent."""
     sent_at: float = -math.inf
     check_at: float = math.inf
     failures: int = 0
@@ -65,7 +66,7 @@ class Wakes:
         return len(self._runs)
 
     def changed(self, run_id: int, at: datetime, now: float, delay: float = 0.0) -> bool:
-        """Remember a change. Return true if the run had no wake-up waiting or under way.
+        """Remember a change. Return true if the run had no waiting and no open wake-up.
 
         ``delay``: seconds in which another observer of the same change may wake the run first.
         """

@@ -62,7 +62,7 @@ class Gateway:
     sweep_s: float | None = 15.0
     """Seconds between two rounds of the outbox retry; ``None``: no rounds."""
     blocked_s: float = 5.0
-    """Seconds between two searches for runs that cannot go on."""
+    """Seconds between two searches for runs that cannot continue."""
     catalogue_s: float | None = None
     """Seconds between two readings of the catalogue in the background; ``None``: no such readings."""
     webhook_rules: WebhookRules = WebhookRules()  # noqa: RUF009 - it never changes

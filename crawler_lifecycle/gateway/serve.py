@@ -105,8 +105,8 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
     if settings.open:
         if not is_loopback(settings.host):
             raise Unservable(
-                f"LIFECYCLE_GATEWAY__HOST: {settings.host!r} can be reached from elsewhere, and {_OPEN} lets everybody "
-                f"in; set the host to 127.0.0.1, or replace {_OPEN} by {_FILE} ({_HOW})"
+                f"LIFECYCLE_GATEWAY__HOST: {settings.host!r} can be reached from elsewhere, and {_OPEN} accepts "
+                f"every caller; set the host to 127.0.0.1, or replace {_OPEN} by {_FILE} ({_HOW})"
             )
         return Entrance(task_key=key, check=own_page_only)
     if settings.tokens_file is None:

@@ -257,7 +257,7 @@ class Workflow:
     def spec(self, there: Collection[str] = ()) -> GraphSpec:
         """Return the graph to send, without the steps named in ``there``, which the gateway already has.
 
-        After a step has failed for good, no other step starts. Raises ``InvalidRequest``.
+        After a step has failed permanently, no other step starts. Raises ``InvalidRequest``.
         """
         found = AnyOrder(self.name, id=self.id, fail_fast=True, check_deps=not there)
         for step in (one for one in self.steps.values() if one.step_id not in there):

@@ -115,7 +115,7 @@ class Job:
 
         ``step``: the name of the crawl, on this step's level or a level above; by default this step. The name of a
         sub-graph means all crawls in it, in their order. ``task``: only items of the task with this index. ``offset``,
-        ``limit``: skip so many items, and return at most so many. ``fields``: return only these fields of each item.
+        ``limit``: skip this many items, and return at most this many. ``fields``: return only these fields of an item.
         ``partial``: also read a crawl that has not completed, as far as it has items. Raises ``InvalidRequest``.
 
         >>> from crawler_lifecycle.graphs import Workflow, crawl, current_job

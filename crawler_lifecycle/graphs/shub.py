@@ -160,7 +160,7 @@ class GraphManager:
     def workflow(self) -> Workflow:
         """Return the graph. Raises ``SystemExit`` for an unknown task, and ``InvalidRequest`` for an invalid graph."""
         if not self.name:
-            raise InvalidRequest("name: a GraphManager needs one; set the attribute name of the class")
+            raise InvalidRequest("name: a GraphManager needs a name; set the attribute name of the class")
         chosen, before = self._reached()
         tags = [*self.args.children_tag, f"FLOW_ID={self.flow_id}", f"PARENT_NAME={self.name}"]
         found = AnyOrder(self.name, id=f"{self.name}.{self.flow_id}", max_parallel=self.args.max_running_jobs)

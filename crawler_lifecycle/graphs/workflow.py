@@ -396,7 +396,7 @@ class Workflow:
         """
         return _status(self.id, current().wait(self.id, timeout))
 
-    # --- acting ----------------------------------------------------------------------------------------------------
+    # --- commands --------------------------------------------------------------------------------------------------
 
     @asked
     def cancel_jobs(self, *, names: Names = None, reason: str | None = None) -> int:

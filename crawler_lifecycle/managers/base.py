@@ -1,6 +1,6 @@
 """Scripts: their options, name, flow id and tags, and the jobs that they schedule.
 
-The names are those of shub-workflow; docs/managers.md lists the differences. There are two ways to create an object. A
+The names come from shub-workflow; docs/managers.md lists the differences. There are two ways to create an object. A
 ``Driver`` creates it with a platform, which also provides the options. A user's script creates it without a platform:
 then it reads its options from the command line and starts the manager through the gateway (``run``).
 """
@@ -257,8 +257,8 @@ class BaseScript:
     def _direct(self, job: Job) -> Waiting | None:
         """Return a new waiting job; ``None`` if the same job is known.
 
-        ``on_start`` may schedule the same jobs again after a restart, so there a job with known arguments is left out.
-        Anywhere else each call makes a new job.
+        ``on_start`` may schedule the same jobs again after a restart. So a job with known arguments is left out in
+        ``on_start``. Outside of ``on_start`` each call makes a new job.
         """
         window = self._cycle.window
         unique = not self._cycle.begun

@@ -190,7 +190,7 @@ class Driver:
             answer = call(*args)
             if inspect.iscoroutine(answer):
                 if self._loop is None:
-                    from asyncio import Runner  # it takes a quarter of an idle process's memory; few classes need it
+                    from asyncio import Runner  # asyncio takes a quarter of an idle process's memory
 
                     self._loop = Runner()
                 answer = self._loop.run(answer, context=copy_context())

@@ -99,8 +99,8 @@ class WorkFlowManager(BaseLoopScript):
         """Return jobs of this manager's flow and name.
 
         ``state`` is required: a list of pending, running, finished. ``project_id``: only jobs of this project.
-        ``spider``: only jobs of this spider. ``lacks_tag``: only jobs with none of these tags. ``count``: at most so
-        many jobs. ``meta`` is accepted and ignored: every job has all metadata.
+        ``spider``: only jobs of this spider. ``lacks_tag``: only jobs with none of these tags. ``count``: at most
+        this many jobs. ``meta`` is accepted and ignored: every job has all metadata.
         """
         if not self.flow_id or not self.name:
             raise ValueError("get_owned_jobs: the script has no flow id or no name; set both")
@@ -177,10 +177,10 @@ class WorkFlowManager(BaseLoopScript):
     def items(self, job: JobKey | JobDict, *, partial: bool = False, **which: Unpack[Which]) -> Items:
         """Return the items of a job of this manager.
 
-        ``task``: only items of the task with this index. ``offset``, ``limit``: skip so many items, and return at most
-        so many. ``fields``: return only these fields of each item. ``partial``: also read a job that is live or failed,
-        as far as it has items. Raises ``InvalidRequest``. Raises ``NotYetDelivered`` if the job's files have not
-        arrived after 30 s; a hook that raises this error is called again later.
+        ``task``: only items of the task with this index. ``offset``, ``limit``: skip this many items, and return at
+        most this many. ``fields``: return only these fields of each item. ``partial``: also read a job that is live or
+        failed, as far as it has items. Raises ``InvalidRequest``. Raises ``NotYetDelivered`` if the job's files have
+        not arrived after 30 s; a hook that raises this error is called again later.
 
         >>> from crawler_lifecycle.managers import CrawlManager
         >>> from crawler_lifecycle.managers.testing import simulate

@@ -156,7 +156,7 @@ class Simulation(HeldFiles):
     # --- methods for tests -------------------------------------------------------------------------------------------
 
     def run(self, cycles: int = 10_000, until: Callable[[Record], bool] = lambda record: False) -> Record:
-        """Execute cycles until the end, until ``until`` is true, or at most so many. Return the record."""
+        """Execute cycles until the end, until ``until`` is true, or at most this many. Return the record."""
         for _ in range(cycles):
             if self.record.over or until(self.record):
                 break

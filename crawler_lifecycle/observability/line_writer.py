@@ -53,7 +53,7 @@ class LineWriter:
         self._size += len(line)
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all lines are written, at most so many seconds, and return whether they are."""
+        """Wait until all lines are written, at most this many seconds, and return whether they are."""
         with self._change:
             done = self._change.wait_for(lambda: not self._waiting and not self._writing, seconds)
             if done and self._dropped:

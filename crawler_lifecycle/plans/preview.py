@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
     jobs: list[dict[str, Any]] = []
     try:
         simulation = Simulation(loading.load(plan), argv)
-        simulation.buffer, simulation.read_clock = limit, time.monotonic  # limits a slow source
+        simulation.buffer, simulation.read_clock = limit, time.monotonic  # with a clock, a slow source is limited
         record = simulation.run(until=lambda record: len(record.scheduled) >= limit)
         jobs, end = list(_jobs(simulation, limit)), _end(record, limit)
     except (Exception, SystemExit) as error:

@@ -51,7 +51,7 @@ Alive = Callable[[], None]
 
 #: Most seconds that answers to questions may add to the limit of a call, and the most questions of a call.
 ANSWERS_S, ASKS_MAX = 60.0, 20_000
-#: Questions for each second of a call's limit; a long call may ask so many, even above ``ASKS_MAX``.
+#: Questions for each second of a call's limit; a long call may ask this many, even above ``ASKS_MAX``.
 ASKS_A_SECOND = 10
 #: The setting that gives a call of a manager more time.
 SETTING = "LIFECYCLE_PLANS__HOOK_S (LIFECYCLE_PLANS__PAGE_S for its source)"
@@ -236,7 +236,7 @@ class HostProcess:
 
     def _end_what_left_it(self) -> None:
         """Kill processes that have left the process group."""
-        with contextlib.suppress(OSError):  # not on Linux
+        with contextlib.suppress(OSError):  # other systems than Linux have no /proc
             for _ in range(_ROUNDS):
                 if not identity.kill_all(identity.members(None, [self._mark])):
                     return
@@ -318,7 +318,7 @@ class _Call:
                 self._process.at = (for_people(name, TEXT_MAX), item if type(item) is int else None)
                 entered = min(time.monotonic(), self._began + self._answered_s + self._whole_s)
                 self._until = max(self._until, entered + self._limit_s)
-                self._left()  # checked here too: a process that never stops sending never lets us wait
+                self._left()  # also check here: while a process sends without a pause, we never wait
             elif "did" in found:
                 self._process.did = found["did"]
                 self._left()

@@ -141,8 +141,8 @@ class Committed:
     live: int
     """The number of jobs that hold a slot."""
     dropped: int = 0
-    """The number of picked jobs that were not taken. A job with a known identity is dropped for good. After a stop, a
-    pause, a lower cap or a resumed run that came before the commit, the job waits again.
+    """The number of picked jobs that were not taken. A job with a known identity is dropped permanently. After a stop,
+    a pause, a lower cap or a resumed run that came before the commit, the job waits again.
     """
     stopped: bool = False
     """True when a stop is recorded."""

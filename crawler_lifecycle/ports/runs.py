@@ -111,8 +111,10 @@ class RunRow:
     fields: Coverage | None = None
     """The fields that the items of the run fill; known after the verdict."""
     pages_per_minute: float | None = None
-    """The average from its start to its end; before its end, to ``last_progress_at``. ``None`` when it is unknown, and
-    for a resumed run, whose counters belong to several attempts. The rows of its tasks have their own averages."""
+    """The average from the start of the run to its end. Before the end, the average until ``last_progress_at``.
+    ``None`` when the average is unknown, and for a resumed run, whose counters belong to several attempts. Each row of
+    a task has its own average.
+    """
 
     @property
     def ref(self) -> RunRef:

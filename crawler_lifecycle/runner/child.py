@@ -78,8 +78,8 @@ class Child:
     def start(self, argv: list[str], env: Mapping[str, str], output: int | None = None) -> None:
         """Start the crawler with default signal handlers and no blocked signal.
 
-        It prints to the descriptor ``output``, or to our own output without one. Inheritable descriptors stay open in
-        it. Raises ``OSError`` when the crawler cannot be executed.
+        The crawler prints to the descriptor ``output``. Without ``output`` it prints to our own output. It inherits all
+        inheritable descriptors. Raises ``OSError`` when the crawler cannot be executed.
         """
         defaults = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, 32, 33}
         printed = [] if output is None else [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]

@@ -27,9 +27,9 @@ FEEDS_MAX, NAMES_MAX, FILES_MAX, DEPTH_MAX = 50, 20_000, 2_000, 3
 READ_MAX, LINE_MAX = 16 * 1024 * 1024, 1024 * 1024
 #: Characters of an item in a list, as in ``domain/items.py``. A longer item ends the list.
 ITEM_MAX = 8 * 1024 * 1024
-csv.field_size_limit(ITEM_MAX)  # of this process
-#: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are all read; after
-#: these only those of every ``EACH``-th item.
+csv.field_size_limit(ITEM_MAX)  # the limit holds for the whole process
+#: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are all read. After
+#: these items, only the fields of every ``EACH``-th item are read.
 FIELDS_MAX, FIELD_NAME_MAX, ALL_MAX, EACH = 30, 60, 20_000, 16
 _CHUNK = 256 * 1024
 #: The rules of ``domain/items.py``: which files are feeds, and which format counts when a feed exists in two.
@@ -154,7 +154,7 @@ class _Feed:
             self._read_fields(_value(text))
 
     def _values(self, chunk: bytes) -> None:
-        """Take the items of a list that are whole. What is no JSON, or too long, ends it."""
+        """Take the complete items of a list. An item that is not JSON or is too long ends the list."""
         if self._text is None:
             return
         text, place = self._text + self._decode(chunk), 0
@@ -163,7 +163,7 @@ class _Feed:
         with contextlib.suppress(ValueError, RecursionError):
             while self._is_list and (found := _BETWEEN.match(text, place)) and found.end() < len(text):
                 item, end = _JSON.raw_decode(text, found.end())
-                if end == len(text):  # a number may go on
+                if end == len(text):  # a number may continue
                     break
                 place = end
                 if self._is_wanted():

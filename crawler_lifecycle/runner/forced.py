@@ -1,7 +1,7 @@
 """The question to the gateway whether a stop has become a forced stop.
 
-A kubelet that has begun to end a pod keeps to the first grace period; a shorter one that comes later has no effect. So
-the runner itself asks the gateway. It asks rarely, and only when a stop takes long.
+After a kubelet has begun to end a pod, a shorter grace period has no effect. So the runner itself asks the gateway. It
+asks rarely, and only when a stop takes long.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ForcedStop:
                 return
 
     def _answer(self) -> bool | None:
-        """Return true when the stop is forced, false when the gateway refuses for good, and ``None`` to ask again."""
+        """Return true for a forced stop, false when the gateway refuses permanently, and ``None`` to ask again."""
         try:
             headers = {"Authorization": f"Bearer {self._token}"}
             request = urllib.request.Request(self._url, headers=headers)  # noqa: S310 - ``contract`` checked the scheme

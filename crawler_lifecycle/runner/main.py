@@ -29,7 +29,7 @@ from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
-#: The service stops a run at its deadline. In case the service is down, we stop it so many seconds later.
+#: The service stops a run at its deadline. In case the service is down, we stop it this many seconds later.
 DEADLINE_GRACE_SECONDS = 60.0
 TIMED_OUT = "timed_out"
 #: Seconds for an upload after an end without a stop. After a stop, the rest of the grace counts.
@@ -165,7 +165,7 @@ class Runner:
 
     def _keep_deadline(self, child: Child) -> None:
         now = time.monotonic()
-        # The sender of the stop may kill us together with the crawler. Then we must end the crawler's grace before.
+        # The sender of the stop may kill us together with the crawler. So we must kill the crawler earlier.
         over = self._grace_over(child)
         if over is not None:
             self._kill_at = over if self._kill_at is None else min(self._kill_at, over)
@@ -256,7 +256,7 @@ class Runner:
                 signs = {"wrote_at": self._wrote_at} if self._wrote_at else {}
                 contract.write(self._terms.stats_file, json.dumps({**data, **self._resumption, **signs}))
             except OSError as error:
-                if not self._warned:  # once, not every second
+                if not self._warned:  # say this once, not every second
                     say(f"The stats file {self._terms.stats_file} cannot be written: {error}")
                 self._warned = True
 
@@ -299,7 +299,7 @@ class Runner:
             **finish,
             "told_to_stop": evidence.stop_asked,  # before the crawler's end: a stop during the upload does not count
             "exit_code": ended.exit_code,
-            "own_exit": None if self._scrapy else ended.exit_code,  # its own code counts; Scrapy's does not
+            "own_exit": None if self._scrapy else ended.exit_code,  # not Scrapy's own code
             "signal": ended.signal,
             **{name: self._stats[name] for name in contract.COUNTERS if name in self._stats},
             **self._resumption,

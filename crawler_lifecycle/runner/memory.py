@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-#: A limit of at least so many bytes means "no limit" in version 1.
+#: A limit of at least this many bytes means "no limit" in version 1.
 _NO_LIMIT = 2**60
 
 

@@ -51,7 +51,7 @@ def below(pid: int, most: int | None = None) -> list[int]:
                     children = [int(child) for child in file.read().split()]
                 found += children
                 todo += children
-        except OSError:  # it ended meanwhile, or this kernel does not list children
+        except OSError:  # the process ended meanwhile, or this kernel does not list children
             continue
     return found[:most]
 

@@ -16,12 +16,14 @@ from .held import Held
 
 JOB, ASIDE, MARKER = "job", "job.aside", "clean-stop.json"
 #: Notes for people about a task of a later attempt (``resume_note``).
-WENT_ON = "It continued where the earlier attempt was stopped"
-NOT_CLEAN = "The saved state is not from a clean stop, so it was set aside and the crawl began anew"
-NO_STATE = "There was no saved state, so the crawl began at the beginning"
-NOT_ASKED = "It did not resume (a rerun, or a crawler that is not resumable), so the crawl began anew"
-UNKNOWN = "It was asked to resume; the crawler does not report whether it did"
-ANEW = "The crawler reports that it began anew"
+WENT_ON = "The crawl continued where the earlier attempt was stopped"
+NOT_CLEAN = "The saved state is not from a clean stop, so it was moved aside and the crawl started from the beginning"
+NO_STATE = "There was no saved state, so the crawl started from the beginning"
+NOT_ASKED = (
+    "The task did not resume (a rerun, or a crawler that is not resumable), so the crawl started from the beginning"
+)
+UNKNOWN = "The crawler was asked to resume. It does not report whether it resumed"
+ANEW = "The crawler reports that it started from the beginning"
 
 
 class JobState:
@@ -52,7 +54,7 @@ class JobState:
             self.counted = _counters(marker)
             return True, WENT_ON, f"Resuming with the state of the clean stop at {marker.get('at', 'an unknown time')}."
         if os.path.isdir(self._aside) and not os.path.islink(self._aside):
-            shutil.rmtree(self._aside, ignore_errors=True)  # only for a folder: on a pipe it would wait without an end
+            shutil.rmtree(self._aside, ignore_errors=True)  # only for a folder: for a pipe this would hang
         else:
             parent.unlink(ASIDE)
         os.replace(self.folder, self._aside)

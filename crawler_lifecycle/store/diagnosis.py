@@ -48,7 +48,7 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def diagnose(url: str) -> Diagnosis:
-    """Return facts about the database at ``url``. It changes nothing, and creates no SQLite file.
+    """Return facts about the database at ``url``, without a change. A missing SQLite file is not created.
 
     Raises ``InvalidRequest`` for an invalid URL, and ``StoreUnavailable``.
     """

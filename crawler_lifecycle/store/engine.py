@@ -188,7 +188,7 @@ def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
     if itself and isinstance(error, OperationalError | InternalError | InterfaceError):
         return StoreUnavailable(f"The database cannot be used now: {text}")
     kind = KeyTaken if isinstance(error, IntegrityError) and not text.startswith("CHECK") else StoreRefused
-    return kind(f"The database refused a statement ({_head(error.statement)}): {text}; nothing of it was written")
+    return kind(f"The database refused a statement ({_head(error.statement)}): {text}; nothing was written")
 
 
 def _safe_text(error: StatementError) -> tuple[str, bool]:

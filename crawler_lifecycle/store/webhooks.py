@@ -163,7 +163,7 @@ class WebhookStore(StorePart):
             subject = webhook_subject(row["webhook_id"])
             tests = select(_e.seq).where(_e.subject == subject, _e.seq > (seen or 0), _e.type == EVENT_WEBHOOK_TEST)
             if seen is not None and conn.execute(tests.limit(1)).one_or_none() is not None:
-                text = f"Webhook {name!r} was not tested: somebody tested it after you loaded it. Load it again first."
+                text = f"Webhook {name!r} was not tested: somebody tested it after you loaded it. Load it again."
                 raise NotInThisState(text)
             return _append(conn, row, EVENT_WEBHOOK_TEST, self._clock(), {"requested_by": requested_by})
 
@@ -339,7 +339,7 @@ def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[i
 
 
 def _note(conn: Connection, sink: str, tried: Sequence[Tried], now: datetime) -> None:
-    """Record tries to deliver events. Of several tries of one event only the last is recorded. Removed events are left
+    """Record tries to deliver events. Only the last of several tries of one event is recorded. Removed events are left
     out.
     """
     if not tried:

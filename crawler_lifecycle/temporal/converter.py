@@ -1,7 +1,7 @@
 """Tolerant payload converter: turns an unreadable payload into a value with the reason, and fails no workflow.
 
 The SDK decodes payloads before our code runs. An exception there fails the workflow task on every retry. A single
-signal in an unknown encoding would block a run for ever. Unknown heartbeat details would fail an activity for good.
+signal in an unknown encoding would block a run for ever. Unknown heartbeat details would fail an activity permanently.
 Therefore an unreadable payload becomes ``Undecoded`` where no type is expected: input, signals, updates, heartbeats and
 details of failures. The code that reads it decides. Where a type is expected, decoding raises.
 """

@@ -26,8 +26,8 @@ WAKING = (
     *(names.SIGNAL_LOOK_NOW, names.SIGNAL_WAKE, names.SIGNAL_MOVED),
     *(names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED, names.SIGNAL_GRAPH_ENDED),
 )
-#: Other signals that are kept. Of stops: the first of each kind (``_ASKS``) and ``_NEWEST`` of the newest, one more
-#: than a run records. Of ended batches: ``_OLDEST`` of the oldest, one more than a graph remembers.
+#: Other signals that are kept. Stops: the first of each kind (``_ASKS``), and the ``_NEWEST`` newest ones, one more
+#: than a run records. Ended batches: the ``_OLDEST`` oldest ones, one more than a graph remembers.
 _STOPS = frozenset({names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP})
 _NEWEST, _OLDEST = HEARD_MAX + 1, ANSWERED_MAX + 1
 #: Fields of a stop that make it stronger.

@@ -189,7 +189,7 @@ def _redact(payloads: Payloads) -> None:
 def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
     """Return the plugin: converters, runner, log fields and metrics.
 
-    It does not use the SDK's sandbox. The sandbox imports modules anew for each workflow and is entered again for each
+    It does not use the SDK's sandbox. The sandbox imports modules again for each workflow and is entered again for each
     payload. This took a third of a worker's time for a run. Instead, a test (tests/workflows/test_sources.py) refuses
     the same in the sources of workflows: clock, random numbers, input and output, threads and imports.
 

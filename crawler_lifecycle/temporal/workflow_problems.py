@@ -81,7 +81,7 @@ async def why_closed(client: Client, found: WorkflowExecutionDescription) -> str
     if found.status not in (WorkflowExecutionStatus.FAILED, WorkflowExecutionStatus.TERMINATED):
         return None
     handle = client.get_workflow_handle(found.id, run_id=found.run_id)
-    with allowing(RPCStatusCode.NOT_FOUND):  # its retention has ended meanwhile
+    with allowing(RPCStatusCode.NOT_FOUND):  # the retention of the workflow has ended meanwhile
         async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
             failed = event.workflow_execution_failed_event_attributes.failure.message
             return (failed or event.workflow_execution_terminated_event_attributes.reason)[:WHY_MAX] or None
@@ -109,7 +109,7 @@ async def _failing(client: Client, found: WorkflowExecutionDescription, schedule
 def _since_last_success(latest_first: Sequence[HistoryEvent]) -> list[HistoryEvent]:
     """Return the failed steps of the workflow since the last success, the latest first.
 
-    If none failed, return those that timed out.
+    If none failed, return the steps that timed out.
     """
     bad = (EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT)
     found = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 
 from .problems import Problem
 
-#: A caller may use so many seconds of its rate at once.
+#: A caller may use this many seconds of its rate at once.
 BURST_S = 5.0
 #: The limits for wrong tokens from one address: how many at once, and how many a second after that.
 WRONG_MAX, WRONG_PER_S = 10.0, 1 / 6

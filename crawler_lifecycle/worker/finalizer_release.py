@@ -138,7 +138,7 @@ class Releaser:
             run_id, index, attempt = ends[0].key
             log.warning(
                 "the cluster keeps %s ended tasks that have no row in the database (one is task %s of run %s, attempt "
-                "%s); crawlctl audit shows them, crawlctl cluster release releases them",
+                "%s); crawlctl audit lists these tasks, crawlctl cluster release releases their pods",
                 *(len(ends), index, run_id, attempt),
             )
         self._unknown = len(ends)

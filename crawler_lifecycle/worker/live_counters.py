@@ -80,7 +80,7 @@ class Counting:
         for run, counted in news.items():
             try:
                 self._write(run, counted, now)
-            except Exception as refused:  # raised below
+            except Exception as refused:  # the error is raised below
                 error = refused
         self._written = {key: kept for key, kept in self._written.items() if now - kept[1] < FORGET_S}
         if error is not None:

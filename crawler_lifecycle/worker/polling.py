@@ -69,8 +69,8 @@ def worker(
 ) -> Worker:
     """Return the SDK worker that polls the queue of one role, or ``queue`` for the same activities.
 
-    ``most`` limits the activities at once. With ``functions`` it takes only calls of users' functions, at most so many
-    at once.
+    ``most`` limits the activities at once. With ``functions`` it takes only calls of users' functions, at most this
+    many at once.
     """
     return Worker(
         client,
@@ -155,7 +155,7 @@ REMEMBERED, TAKEN_UP = 32, 3
 
 
 def tuner(activities: int) -> WorkerTuner:
-    """Return the slots of a worker: so many activities at once, and workflow tasks by ``WorkflowSlots``."""
+    """Return the slots of a worker: this many activities at once, and workflow tasks by ``WorkflowSlots``."""
     return WorkerTuner.create_composite(
         workflow_supplier=WorkflowSlots(),
         activity_supplier=FixedSizeSlotSupplier(activities),

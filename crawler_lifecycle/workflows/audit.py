@@ -131,7 +131,7 @@ class CrawlAuditWorkflow(WithoutSignals):
         return report
 
     async def _compare(self, order: AuditOrder, report: AuditReport) -> AuditReport:
-        """Compare one page of the current source. After an error, go on to the next source."""
+        """Compare one page of the current source. After an error, continue to the next source."""
         s = self._s
         name, method, what, kinds = _SOURCES[s.source]
         page, text = AuditPage(order.repair, s.after, order.unknown, what), f"{name}, page {s.pages + 1}"

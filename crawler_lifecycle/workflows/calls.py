@@ -31,12 +31,12 @@ R = TypeVar("R")
 
 
 #: The number of events after which a workflow continues as new at its next step. A worker without it in its cache
-#: replays all events, at 0.1 to 0.2 ms each. The step under way may add some hundred events. The server suggests
+#: replays all events, at 0.1 to 0.2 ms each. The current step may add some hundred events. The server suggests
 #: continue-as-new at 4,096 events by default.
 HISTORY_MAX = 400
-#: The numbers of events and bytes after which a workflow continues as new at once. The next execution repeats the work
-#: under way. After 10,000 signals the server accepts no more signals, not even a stop. It ends an execution with a
-#: history of 50 MiB.
+#: The numbers of events and bytes after which a workflow continues as new at once. The next execution repeats the
+#: interrupted step. After 10,000 signals the server accepts no more signals, not even a stop. It ends an execution with
+#: a history of 50 MiB.
 HISTORY_MOST, HISTORY_BYTES_MOST = 7_200, 16 * 2**20
 
 
@@ -45,7 +45,7 @@ class Interrupted(Exception):
 
 
 class MustLeave(Exception):
-    """The history is close to a limit of the server. The next execution repeats the work under way."""
+    """The history is close to a limit of the server. The next execution repeats the interrupted step."""
 
 
 def history_full(most: int | None = None) -> bool:
@@ -63,7 +63,7 @@ def must_leave() -> bool:
 
 
 def may_leave(most: int | None = None) -> bool:
-    """Return whether to continue as new now: the history is full, and no update is under way.
+    """Return whether to continue as new now: the history is full, and no update is unanswered.
 
     While an update hangs, looks, deployments and stops continue in this execution.
     """

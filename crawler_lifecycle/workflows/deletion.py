@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from .calls import MustLeave, WithoutSignals, call, never, pause
 from .requests import read_input
 
-#: Seconds after which an export under way notices that its workflow is gone. It sends a heartbeat every half minute.
+#: Seconds after which an export notices that its workflow is gone. An export sends a heartbeat every half minute.
 STRAY_S = 60.0
 
 

@@ -21,7 +21,7 @@ Wave = Callable[[DeploymentActivities, Deploy], DeployReport]
 class Deploying:
     """The waves of a run, one at a time. A wave sends page after page of tasks while more tasks may be deployed.
 
-    In an outage of the scheduler service, the one call under way is retried, so the history does not grow. Tasks that
+    In an outage of the scheduler service, the one unanswered call is retried, so the history does not grow. Tasks that
     the cluster did not accept are sent again after the next look.
     """
 
@@ -39,7 +39,7 @@ class Deploying:
         return self._task is not None and self._task.done()
 
     def begin(self) -> None:
-        """Begin a wave if more tasks may be deployed. A wave must not be under way, and needs a look since the last."""
+        """Begin a wave if more tasks may be deployed. The previous wave must have ended, before a later look."""
         s = self._s
         if self._task is None and self._may_begin and s.room:
             self._may_begin = False
@@ -58,7 +58,7 @@ class Deploying:
             task.result()
 
     async def leave(self) -> None:
-        """Cancel a wave under way. A later wave makes its call again.
+        """Cancel the present wave. A later wave makes its call again.
 
         The scheduler service creates no task after the time in the cancelled call.
         """

@@ -95,8 +95,8 @@ BATCH = Policy(QUEUE_FUNCTIONS, 180, _retry(1, 30), heartbeat_s=DEAD_S, beaten=T
 GRAPH = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 STOP_GRAPH = Policy(QUEUE_CONTROL, 60, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
 
-#: Longer than one shift (``activities.webhooks.SHIFT_S``) and the delivery under way at its end. A receiver that is
-#: down is tried once a minute.
+#: Longer than one shift (``activities.webhooks.SHIFT_S``) and its last delivery. A receiver that is down is tried once
+#: a minute.
 FOLLOW = Policy(QUEUE_WEBHOOKS, 960, _retry(1, 60), heartbeat_s=DEAD_S)
 
 #: The activities of each policy.

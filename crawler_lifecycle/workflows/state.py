@@ -133,7 +133,7 @@ class Inbox:
         return StopIntent(now, force, by, reason), told
 
     def unheard(self, name: str, args: Sequence[RawValue], converter: PayloadConverter, *known: str) -> None:
-        """Count an unknown signal. A note names the first one. ``known``: the known signals besides stops."""
+        """Count an unknown signal. A note names the first one. ``known``: the known signals other than stops."""
         if name == names.SIGNAL_MORE:
             self.unknown += converter.from_payload(args[0].payload)
             return
@@ -243,7 +243,7 @@ class RunState:
 
     @property
     def room(self) -> bool:
-        """Return whether queued tasks may be deployed beside the active ones."""
+        """Return whether queued tasks may be deployed in addition to the active tasks."""
         if not self.counted:
             return True
         return self.counts.queued > 0 and (self.max_parallel is None or self.counts.active < self.max_parallel)
@@ -393,7 +393,7 @@ class RunState:
         return any(self.counts.by_status.get(status) for status in ("PENDING", "RUNNING"))
 
     def stop_changed(self) -> bool:
-        """Return whether the stop under way has changed: a stronger stop came, or it is time for force."""
+        """Return whether the current stop has changed: a stronger stop came, or it is time for force."""
         return self.inbox.changed or self.escalated(workflow.now()) is not None
 
     def until_force(self, seconds: float | None) -> float | None:

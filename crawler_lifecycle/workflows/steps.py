@@ -72,7 +72,7 @@ def _after(at: datetime, ordered_at: datetime, seconds: float) -> datetime:
 async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False) -> LookAnswer:
     """Do one look and apply its changes. Without changes it needs only two activities.
 
-    Raises ``Interrupted`` when a stop comes, or when the stop under way changes.
+    Raises ``Interrupted`` when a stop comes, or when the current stop changes.
     """
     control, pages = s.stop_wanted(), s.pages_deployed
     wake = s.stop_changed if control else s.stop_wanted
@@ -110,7 +110,8 @@ async def ask_to_end(s: RunState) -> None:
     forced = s.inbox.stop is not None and s.inbox.stop.force
     method = CancellationActivities.k8_stop_pod if forced else CancellationActivities.k8_stop_task
     while s.counts.active and (forced or s.unasked or s.asked_at is None):
-        # The waiting tasks are asked after now. An earlier time from a wrong worker clock would bring force too soon.
+        # The tasks get the request after this moment. A worker with a wrong clock may report an earlier time. With that
+        # time the stop would be forced too soon.
         soonest = s.asked_at or (workflow.now() if s.unasked else None)
         try:
             report = await call(method, s.fence, control=True, wake=s.stop_changed, seconds=ASK_WINDOW_S)

@@ -259,5 +259,5 @@ def test_what_is_more_than_can_be_read_is_refused_and_not_left_out(
     with pytest.raises(NotDelivered, match="takes too long to read"):
         bench.reading.read(bench.run.run_id, "task-0/items.jsonl", 0)
     monkeypatch.setattr(run_files, "ALL_FILES", 2)
-    with pytest.raises(InvalidRequest, match="more files than can be read here; download its archive"):
+    with pytest.raises(InvalidRequest, match="the list of its files is cut, it has too many; download its archive"):
         bench.source.run_files(bench.run.run_id)

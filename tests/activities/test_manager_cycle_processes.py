@@ -132,7 +132,7 @@ def test_people_are_told_what_a_class_is_at_that_works_for_long(
     monkeypatch.setattr(bench.activities.managers, "note_error", note_error)
     monkeypatch.setattr(cycles, "SLOW_S", 0.0)
     assert bench.cycle().error is None
-    assert noted == ["None, its class has been at work for 0 s, now in __init__"]
+    assert noted == ["None, a cycle of its class has taken 0 s so far, now in __init__"]
     assert "at work" not in (bench.row.waiting_for or "")
 
 

@@ -94,7 +94,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(tmp_path: Path, section: st
     [
         ("    nodes: {}", 4, "kubernetes.nodes: unknown key; known are node_selector, tolerations"),
         ("    runner: maybe", 4, "kubernetes.runner: 'maybe' is not allowed"),
-        ("    user: 0", 4, "kubernetes.user: 0 is not allowed; give a user id above 0"),
+        ("    user: 0", 4, "kubernetes.user: 0 is not allowed; 0 is root; give a user id from 1"),
         ('    user: "1000"', 4, "kubernetes.user: '1000' is not allowed"),
         ("    queue: Crawls", 4, "kubernetes.queue: 'Crawls' is no name of a Kubernetes object"),
         (f"    queue: {'q' * 64}", 4, "is too long for a label"),

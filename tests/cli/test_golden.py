@@ -50,8 +50,12 @@ SUMMARY = {
     "text": "wrong for at most 1.8 s this week: 1 correction (killed 1)",
 }
 RESUMPTION = [
-    {"resumed": False, "note": "The saved state is not from a clean stop, so the crawl began anew", "tasks": 2},
-    {"resumed": True, "note": "It continued where the earlier attempt was stopped", "tasks": 1},
+    {
+        "resumed": False,
+        "note": "The saved state is not from a clean stop, so the crawl started from the beginning",
+        "tasks": 2,
+    },
+    {"resumed": True, "note": "The crawl continued where the earlier attempt was stopped", "tasks": 1},
 ]
 EXPORTED = COMPLETED | {"exports": [EXPORT], "deliveries": [DELIVERY]}
 

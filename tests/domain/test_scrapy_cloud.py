@@ -88,7 +88,7 @@ def test_units_are_so_many_times_a_unit() -> None:
     for wrong in (0, -1, 1001, True, 1.5, "2"):
         with pytest.raises(InvalidRequest, match=r"^units: .* is not allowed; give a whole number from 1 to 1000"):
             CLOUD.resources(wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match=r"^units: 1000 of them are too many: resources.memory"):
+    with pytest.raises(InvalidRequest, match=r"^units: 1000 units are too many: resources.memory"):
         Cloud(Resources(memory="9000000T")).resources(1000)
 
 

@@ -85,7 +85,7 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
     begun = time.monotonic()
     text = until(lambda: blocked_by(ours, run_id, words), "the run shown as blocked", SHOWN_S)
     shown = time.monotonic() - begun
-    assert "its crawl goes on, but a stop has to wait" in text
+    assert "its crawl continues, but a stop has to wait" in text
     assert ours.tasks(run_id) == {"RUNNING": 1}
     until(lambda: gauge(ours) >= 1, "the figure", SHOWN_S)
     counted = time.monotonic() - begun

@@ -63,12 +63,12 @@ def test_one_stop_then_resumption_then_an_unclean_end(scrapy_bench: ScrapyBench)
     assert not set(bench.paths[: first["pages"]]) & set(bench.paths[first["pages"] :])
     bench.paths.clear()
     assert bench.crawl("pages", {"n": "4"}, CRAWL_RESUME="1", CRAWL_ATTEMPT="3") == 0
-    assert b"not from a clean stop, so it was set aside and the crawl began anew." in bench.output
+    assert b"not from a clean stop, so it was moved aside and the crawl started from the beginning." in bench.output
     assert bench.summary()["pages"] == 4
     assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NOT_CLEAN)
     assert (bench.state / "job.aside").is_dir()
     assert bench.crawl("pages", {"n": "4"}, CRAWL_ATTEMPT="4") == 0
-    assert b"It did not resume" in bench.output
+    assert b"The task did not resume" in bench.output
     assert bench.summary()["pages"] == 4
     assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NOT_ASKED)
     assert bench.crawl("pages", {"n": "4"}) == 0

@@ -296,7 +296,7 @@ class AuditActivities:
     def audit_ended(self, page: AuditPage) -> AuditPart:
         """Compare a page of recently ended runs with their deliveries, and compare unproved ends with the cluster.
 
-        Second execution: finds that the delivery is under way. A correction is recorded once.
+        Second execution: finds that the delivery has begun. A correction is recorded once.
         """
         with beating():
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
@@ -393,7 +393,7 @@ class AuditActivities:
     def _correct(self, run_id: int, correction: Correction) -> None:
         try:
             written = self.store.corrections.record_corrections(run_id, [correction], "sweep")
-        except (RunNotFound, InvalidRequest, RowUnreadable) as error:  # its row may have been removed or damaged
+        except (RunNotFound, InvalidRequest, RowUnreadable) as error:  # the run's row may have been removed or damaged
             log.warning("audit: a correction of run %d could not be written: %s", run_id, error)
             return
         meters.corrected(written)

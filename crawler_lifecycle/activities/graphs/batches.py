@@ -193,7 +193,7 @@ class _Batch:
                 if failed.missing and self._served(work):
                     raise _NotHere(str(failed)) from None
                 return watch.ended() or self._failed(work, failed, watch)
-            except (InvalidRequest, NoValue, RowUnreadable) as error:  # its input cannot be read
+            except (InvalidRequest, NoValue, RowUnreadable) as error:  # the input of the step cannot be read
                 return self._failed(work, PlanFailed(str(error), lives=True), watch)
             except _Killed:
                 return watch.ended() or self._failed(work, PlanFailed("it was killed"), watch)
@@ -216,10 +216,10 @@ class _Batch:
         if work.attempt > 1:
             rows = self._graphs.list_steps(self._row.graph_id, paths=[work.path])
             job["errors"] = [error for row in rows for error in row.errors]
-        # The contexts of a graft step may include that of the graph that it grafted before. Other steps must not get
-        # it.
+        # The contexts of a graft step may include the context of the graph that it grafted before. Other steps must
+        # not get that context.
         around = Around() if work.graft else self._around
-        given = given_frames(self._graphs, self._row.graph_id, work, around)  # read only when the function asks
+        given = given_frames(self._graphs, self._row.graph_id, work, around)  # not read before the function asks
         return FunctionCall(
             function=_called(work),
             graph=self._row.key,

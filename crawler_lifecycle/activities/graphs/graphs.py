@@ -233,9 +233,9 @@ class GraphActivities:
 
     @activity.defn(name="stop_graph_runs", no_thread_cancel_exception=True)
     def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
-        """Stop each live run and manager of cancelled steps. After a stop of the graph, stop those of all steps.
+        """Stop each live run and manager of cancelled steps. After a stop of the graph, do this for all steps.
 
-        Second execution: notifies again the ones that have not acted on the stop. A run recognizes the stop by its id.
+        Second execution: notifies workflows that have not acted on the stop again. A run knows the stop by its id.
         """
         graph_id, stop = order.number, order.intent
         intent = stop or StopIntent(self.clock(), requested_by=f"graph {graph_id}", reason="its step was cancelled")
@@ -294,7 +294,7 @@ def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition]) -> R
     """Return the request with the limits of its crawler. Raises ``InvalidRequest`` if the crawler refuses it."""
     crawler = next((one for one in crawlers if one.name == request.crawler), None)
     if crawler is None:
-        raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
+        raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows all crawlers")
     check_crawl(crawler, request)
     return with_limits(request, crawler.limits)
 

@@ -60,10 +60,10 @@ class Around:
 
 
 def given_frames(graphs: GraphStore, graph_id: int, work: StepWork, around: Around) -> Iterator[Frame]:
-    """Yield the input of a function: the contexts, then the results of its direct dependencies, named within its level.
+    """Yield the input of a function: the contexts, then the results of its direct dependencies.
 
-    An item of a fan-out gets the results of the fan-out's dependencies. All rows that were read are added to
-    ``around``.
+    The name of a result is the path of its step within the level. An item of a fan-out gets the results of the
+    fan-out's dependencies. All rows that were read are added to ``around``.
     """
     above, level, deps = work.path.rpartition("/")[0], work.path.count("/"), work.deps
     item = bool(above) and work.job.get("style") == "item"

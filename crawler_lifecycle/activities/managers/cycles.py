@@ -88,7 +88,7 @@ class CycleAnswer:
     unclosed: str | None = None
     """With ``over``: the reason why ``on_close`` was not called, or its error."""
     hook_errors: int = 0
-    """With ``over``: number of hooks that failed for good, including ``on_close``."""
+    """With ``over``: number of hooks that failed permanently, including ``on_close``."""
     on_hook_error: str = "fail"
     """The class's setting for an end with failed hooks (``CHOICES``)."""
     error: str | None = None
@@ -209,7 +209,7 @@ class _Cycle(FileQuestions):
         except InvalidRequest as why:
             self._keep(host.done)
             raise PlanFailed(f"{self._row.plan}: its decision is not allowed: {why}") from None
-        except BaseException:  # also after a stop or a lost connection
+        except BaseException:  # also record after a stop or a lost connection
             self._keep(host.done)
             raise
         host.settled = not decision.over  # after the last cycle, its process ends with this use
@@ -258,7 +258,7 @@ class _Cycle(FileQuestions):
         at = None if self._host is None else self._host.at
         if at is not None and time.monotonic() >= self._slow_at:
             self._slow_at = float("inf")
-            waiting = f"its class has been at work for {SLOW_S:g} s, now in {at}"
+            waiting = f"a cycle of its class has taken {SLOW_S:g} s so far, now in {at}"
             with suppress(LifecycleError):  # the commit will get the same error
                 self._managers.note_error(self._fence, self._row.error, waiting)
 
@@ -287,7 +287,7 @@ class _Cycle(FileQuestions):
                         answer = replace(answer, unclosed=unclosed)
             except PlanFailed as failure:  # a class that cannot be used must not prevent the end
                 if failure.missing and self._managers.note_try(self._fence) < TRIES and self._served():
-                    raise  # the next try may reach a worker that has it
+                    raise  # the next try may reach a worker that has the class
                 if not row.over:
                     answer = replace(answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX])
         self._forget()
@@ -296,14 +296,14 @@ class _Cycle(FileQuestions):
     def failed(self, failed: PlanFailed) -> CycleAnswer:
         """Return the answer after the class failed in its cycle: try again later, or end the manager.
 
-        The process has ended. Of this cycle only the effects of the ended hooks are recorded.
+        The process has ended. Only the effects of the ended hooks of this cycle are recorded.
         """
         row, tries, text = self._row, 0, str(failed)
         log.warning("manager %d: %s", row.manager_id, text)
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         elsewhere = failed.missing and self._served()
         late = self.reading.late
-        if late or (self._hosts.queue is None and failed.struck):  # this does not count as a try
+        if late or (self._hosts.queue is None and failed.struck):  # such a failure does not count as a try
             text = f"{text}; {'files of its jobs are not there yet' if late else 'its worker shuts down'}"
         elif failed.item_id in self._ended:  # a try of these hooks, not of the whole class
             text = f"{text} ({_tried(self._managers.note_try(self._fence, failed.item_id))})"

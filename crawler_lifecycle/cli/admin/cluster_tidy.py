@@ -49,9 +49,11 @@ RUNS = (
 
 def tidy(
     *,
-    older_than: Annotated[str, Parameter(help="age of the runs' end and export; at least 12h")] = DEFAULT_AGE,
+    older_than: Annotated[
+        str, Parameter(help="only runs that ended and were exported longer ago than this; at least 12h")
+    ] = DEFAULT_AGE,
     incomplete: Annotated[
-        bool, Parameter(negative=(), help="also runs with an incomplete archive; crawlctl export RUN shows them")
+        bool, Parameter(negative=(), help="also runs with an incomplete archive; crawlctl export RUN shows the archive")
     ] = False,
     yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the runs are only listed")] = False,
 ) -> int:
@@ -130,7 +132,7 @@ class _Row:
 
 
 class _Tidying:
-    """One call of the command."""
+    """One call of ``crawlctl cluster tidy``."""
 
     def __init__(self, store: FileRetentionStore, before: datetime, incomplete: bool) -> None:
         self._store = store

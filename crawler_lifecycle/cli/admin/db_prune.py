@@ -88,7 +88,7 @@ class _Table:
 
 
 class _Pruning:
-    """One call of the command."""
+    """One call of ``crawlctl db prune``."""
 
     def __init__(self, pruner: Pruner, before: datetime, *, yes: bool) -> None:
         self._pruner = pruner

@@ -20,7 +20,7 @@ Document = dict[str, Any]
 PAGE_SIZE = 200
 #: The longest pause in the download of an archive, in seconds. The gateway reads it from a disk or a bucket.
 ARCHIVE_SILENCE_S = 120.0
-#: A download that broke ends with an error after so many tries without a new byte.
+#: A download that broke ends with an error after this many tries without a new byte.
 TRIES_MAX = 3
 #: HTTP status of an answer -> exit code. Any other status is an error of the gateway.
 _EXITS = {

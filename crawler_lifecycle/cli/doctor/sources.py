@@ -95,7 +95,7 @@ def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.S
     return found
 
 
-# --- what is in force ----------------------------------------------------------------------------------------------
+# --- the present values --------------------------------------------------------------------------------------------
 
 
 def in_force(settings: Settings, sources: Sources, redactor: redaction.Redactor) -> list[dict[str, str]]:

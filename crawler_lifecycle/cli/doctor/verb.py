@@ -41,7 +41,7 @@ def doctor(
     Each line says ok, warn or bad, and the cure. The exit code is 1 if something is bad. Nothing is changed without
     --fix, except for probes that are removed again (a file in the archive, a control group).
     """
-    keep_files_private()  # with --fix it may make a database
+    keep_files_private()  # with --fix a check may make a database
     from .report import load, run
 
     context, in_force, problem = _prepare(fix, state_dir)
@@ -132,9 +132,9 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
     if context.settings is not None and (asked := kind_of(context.settings.cluster).component) is not None:
         mine = resolve_name(asked)()
     if context.sources.alone:
-        wanted, who = component.NAMED, "only the address of a gateway is set: only what the gateway reports is checked"
+        wanted, who = component.NAMED, "only the address of a gateway is set: only the report of the gateway is checked"
     elif mine is not None:
-        wanted, who = component.OWN | component.USES[mine], f"this is {mine}: only what it uses is checked"
+        wanted, who = component.OWN | component.USES[mine], f"this is {mine}: only the parts that it uses are checked"
     else:
         return checks, ()
     text = f"{who}; not checked: {', '.join(c.name for c in checks if c.name not in wanted)}"

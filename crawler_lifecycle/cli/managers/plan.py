@@ -42,7 +42,7 @@ def plan(
     name: Annotated[str | None, Parameter(help="class to try, module:Class; default: list all classes")] = None,
     /,
     *argv: Annotated[str, Parameter(help="after --: options of the class")],
-    limit: Annotated[int, Parameter(help="stop after so many scheduled jobs")] = 50,
+    limit: Annotated[int, Parameter(help="stop after this many scheduled jobs")] = 50,
 ) -> int:
     """Show the jobs that a class would schedule, in order, and why an item waits or is left out. Nothing is started.
 

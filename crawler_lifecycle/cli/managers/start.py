@@ -45,9 +45,9 @@ def start(
     form: FormatOption = None,
     arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of every run, name=value")] = None,
     setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
-    max_running: Annotated[int | None, Parameter(help="at most so many runs at once")] = None,
+    max_running: Annotated[int | None, Parameter(help="at most this many runs at once")] = None,
     max_per_key: Annotated[str | None, Parameter(help="at most 2 with the same domain at once: domain=2")] = None,
-    retries: Annotated[int | None, Parameter(help="retry a failed job at most so many times")] = None,
+    retries: Annotated[int | None, Parameter(help="retry a failed job at most this many times")] = None,
     retry_delay: Annotated[float | None, Parameter(help="seconds before each retry")] = None,
     keep_open: Annotated[bool, Parameter(negative=(), help="more items come later (crawlctl manager add)")] = False,
     name: Annotated[str | None, Parameter(help="name of the manager; default: name of the class or crawler")] = None,
@@ -218,7 +218,7 @@ class Sender:
     """Sends items to one manager and counts them. Every method raises ``CommandFailed``."""
 
     def __init__(self, gateway: Gateway, manager_id: int, request_id: str, more: Document | None = None) -> None:
-        """``more`` has the fields of each job beside its arguments."""
+        """``more`` has the fields of each job other than its arguments."""
         self._gateway = gateway
         self._manager_id = manager_id
         self._request_id = request_id

@@ -212,7 +212,7 @@ def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) 
             size += len(piece)
         if sha256 is not None and digest.hexdigest() != sha256.lower():
             why = f"SHA-256 of the {size:,} received bytes is {digest.hexdigest()}, the recorded one is {sha256}"
-            cure = "try again; if that does not help, make a new archive: crawlctl export RUN --resend --only files"
+            cure = "try again; if the error stays, make a new archive: crawlctl export RUN --resend --only files"
             raise CommandFailed(Exit.ERROR, f"{name} differs from the exported archive", why, cure)
         file.flush()
         os.fsync(file.fileno())
@@ -230,7 +230,7 @@ def _publish(draft: Path, target: Path) -> None:
             os.link(draft, target)
         except FileExistsError:
             raise
-        except OSError:  # a file system without hard links
+        except OSError:  # the file system has no hard links
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             draft.replace(target)
     except FileExistsError:

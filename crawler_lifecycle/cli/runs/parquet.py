@@ -11,7 +11,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, fields_of, read_head, utf8
 from crawler_lifecycle.domain.items import as_text, plain
 
-#: The most rows of a group. It also ends when its texts have so many characters.
+#: The most rows of a group. It also ends when its texts have this many characters.
 ROWS, CHARS = 20_000, 8 * 1024 * 1024
 #: Type of a column -> a check that a value fits into it. A column with other values has the type string.
 _FITS: dict[str, Callable[[Any], bool]] = {

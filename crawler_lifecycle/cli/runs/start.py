@@ -30,14 +30,14 @@ Seconds = float | Literal["none"] | None
 class RunOptions:
     """Options of ``start``: limits of the run in seconds (``none`` is no limit), and resources of each task."""
 
-    run_timeout: Annotated[Seconds, Parameter(help="stop the run after so many seconds; none: never")] = None
-    stall_timeout: Annotated[Seconds, Parameter(help="stop it after so many seconds without progress; none: never")] = (
+    run_timeout: Annotated[Seconds, Parameter(help="stop the run after this many seconds; none: never")] = None
+    stall_timeout: Annotated[Seconds, Parameter(help="stop after this many seconds without progress; none: never")] = (
         None
     )
-    start_timeout: Annotated[Seconds, Parameter(help="fail the run if it has not started after so many seconds")] = None
+    start_timeout: Annotated[Seconds, Parameter(help="fail the run if it does not start in this many seconds")] = None
     start_check: Annotated[float | None, Parameter(help="seconds until the first check that it has started")] = None
     stop_grace: Annotated[float | None, Parameter(help="seconds from the stop signal until tasks are killed")] = None
-    force_stop_after: Annotated[Seconds, Parameter(help="force a stop that takes more than so many seconds")] = None
+    force_stop_after: Annotated[Seconds, Parameter(help="force a stop that takes more than this many seconds")] = None
 
     cpu: Annotated[str | None, Parameter(help="processors of each task, such as 500m or 2")] = None
     memory: Annotated[str | None, Parameter(help="memory of each task, such as 512Mi")] = None
@@ -63,7 +63,7 @@ def start(
     setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
     tasks: Annotated[int | None, Parameter(help="number of tasks; each gets its index")] = None,
     task_file: Annotated[Path | None, Parameter(help="file with a JSON object of arguments for each task")] = None,
-    max_parallel: Annotated[int | None, Parameter(help="at most so many tasks at once")] = None,
+    max_parallel: Annotated[int | None, Parameter(help="at most this many tasks at once")] = None,
     trigger: Annotated[Literal["manual", "api", "scheduled"], Parameter(help="trigger for the record")] = "manual",
     due_at: Annotated[str | None, Parameter(help="due time of a scheduled run, such as 2026-03-01T12:00:00Z")] = None,
     flow: Annotated[str | None, Parameter(help="flow that the run belongs to (crawlctl list --flow)")] = None,

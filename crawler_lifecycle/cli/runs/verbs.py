@@ -37,7 +37,7 @@ def list_runs(
     crawler: Annotated[str | None, Parameter(help="only runs of this crawler")] = None,
     trigger: Annotated[str | None, Parameter(help="scheduled, manual or api")] = None,
     outcome: Annotated[str | None, Parameter(help="finished, cancelled, failed …")] = None,
-    tag: Annotated[list[str] | None, Parameter(help="only runs with this tag; repeated: with all of them")] = None,
+    tag: Annotated[list[str] | None, Parameter(help="only runs with this tag; repeat it for several tags")] = None,
     flow: Annotated[str | None, Parameter(help="only runs of this flow")] = None,
     parent: Annotated[str | None, Parameter(help="only runs that this workflow started")] = None,
     since: Annotated[str | None, Parameter(help="only runs created since a time, or in the last 24h, 7d …")] = None,

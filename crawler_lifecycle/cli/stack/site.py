@@ -41,7 +41,7 @@ HEALTH = "/.healthz"
 PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
 #: The most pages that our start page lists.
 NAMED_MAX = 10_000
-#: A page must declare its encoding within so many bytes, by the HTML standard.
+#: A page must declare its encoding within this many bytes, by the HTML standard.
 _DECLARED_WITHIN = 1024
 
 

@@ -138,7 +138,7 @@ class Stack:
 
     def _take_lock(self) -> None:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.layout.archive is None:  # without its folder it is away, and deletions wait
+        if self.layout.archive is None:  # without its folder the archive cannot be used, and deletions wait
             (self.state_dir / "archive").mkdir(exist_ok=True)
         self._keep_others_out()
         lock = (self.state_dir / "dev.lock").open("a+")

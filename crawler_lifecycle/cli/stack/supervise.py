@@ -31,7 +31,7 @@ PROVED_S = 30.0
 ASK_S, SILENT_S = 5.0, 60.0
 #: The most seconds until a part answers for the first time, even on a slow machine.
 READY_S = 180.0
-#: A start fails if the part ends so many times before it is healthy.
+#: A start fails if the part ends this many times before it is healthy.
 FAILED_STARTS = 3
 
 
@@ -73,7 +73,7 @@ class _Kept:
 class Supervisor:
     """Keeps parts running. ``say`` gets one line for each event; ``changed`` is called after each change of a pid.
 
-    With ``silent_s``, a part that has answered, and then does not answer for so many seconds, is restarted.
+    With ``silent_s``, a part that has answered, and then does not answer for this many seconds, is restarted.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ looks at least 30 s apart must find this; one look is enough when we stopped the
 its Job may be left, whatever labels the pod has. Until then the task is absent, which changes no status.
 
 These proofs are only about the namespace that we read. When the task was created in another namespace, the look is an
-error. When that namespace is gone for good, the task is gone at once (``namespace_identity``).
+error. When that namespace is gone permanently, the task is gone at once (``namespace_identity``).
 """
 
 from __future__ import annotations

@@ -61,10 +61,12 @@ class KubernetesKind(ClusterKind):
     def files_elsewhere(self) -> str:
         c = self.settings
         if c.files_url is not None:
-            return f"they are in the pods of its tasks, which upload them to {c.files_url} when they end"
+            return f"the files are in the pods of the tasks; a pod uploads them to {c.files_url} at its end"
         if c.volume_claim is not None:
-            return f"they are on the volume of the claim {c.volume_claim}, which this gateway does not mount"
-        return "its tasks keep none: neither LIFECYCLE_CLUSTER__FILES_URL nor LIFECYCLE_CLUSTER__VOLUME_CLAIM is set"
+            return f"the files are on the volume of claim {c.volume_claim}, which this gateway does not mount"
+        return (
+            "its tasks keep no files: neither LIFECYCLE_CLUSTER__FILES_URL nor LIFECYCLE_CLUSTER__VOLUME_CLAIM is set"
+        )
 
     def keeper(self) -> EvidenceKeeper:
         from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers

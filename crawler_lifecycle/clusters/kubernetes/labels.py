@@ -34,7 +34,7 @@ RUNNER = f"{DOMAIN}/runner"
 #: Annotation of the Job: the main fields of the run's row, in case the database loses it (``domain.adoption``).
 RECORD = f"{DOMAIN}/record"
 
-#: Annotation that a person sets on the namespace: uids of former namespaces that are gone for good, with all tasks.
+#: Annotation that a person sets on the namespace: uids of former namespaces that are gone permanently, with all tasks.
 REPLACES = f"{DOMAIN}/replaces"
 
 #: Finalizer of the pod: it keeps the final status readable until the end was committed. Without it, the exit code and

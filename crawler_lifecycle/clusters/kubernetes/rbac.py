@@ -83,7 +83,7 @@ COMPONENTS: Mapping[str, str] = {
 #: Components that never call the cluster: they have no token.
 RIGHTLESS = ("worker-workflows", "worker-export", "worker-plans", "worker-webhooks")
 
-#: Rights that are not required -> the disadvantage without the right.
+#: For each right that is not required: the disadvantage without this right.
 DISPENSABLE: Mapping[Right, str] = {
     Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
     CLUSTER: "a person must decide whether a namespace was deleted and created again, or is in another cluster",

@@ -299,7 +299,7 @@ class LocalCluster:
                 return
             # Kill the crawlers first: a supervisor that gets the stop signal forwards it to a living crawler.
             kill_all(crawlers)
-            for one in supervisors:  # the stop signal lets it start nothing more, and write the end
+            for one in supervisors:  # after the stop signal it starts nothing more, and writes the end
                 one.send(signal.SIGKILL if late else STOP_SIGNAL)
 
     def inventory(
@@ -415,7 +415,7 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
     elif folder.has(files.SUPERVISOR):
         end |= {"reason": "Cancelled", "message": "It was stopped while it waited and never executed"}
     else:
-        return  # it never started, and the stop file prevents a later start
+        return  # the task never started, and the stop file prevents a later start
     folder.create(files.END, end)
     mark = (folder.read(files.SPEC) or {}).get("live_mark")
     if isinstance(mark, str):

@@ -118,7 +118,7 @@ class Launcher:
         """Create folder and spec. Return ``created``, ``existing`` or ``deferred``, and the reason of a deferral."""
         with exclusive(self.state):
             live = os.listdir(self.state / liveness_marks.LIVE)
-            # What is less urgent leaves places free, so that what is urgent can wait for the next slot.
+            # Less urgent tasks leave places free, so that urgent tasks can wait for the next slot.
             most = max(1, self.max_waiting * (6 - deployment.priority) // 3)
             if len(live) >= most and sum(map(self._waits, live)) >= most:
                 return "deferred", f"{most} tasks already wait for a slot"

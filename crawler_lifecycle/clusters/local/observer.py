@@ -210,7 +210,7 @@ class _Watch:
             self._notify(run_id)
             liveness_marks.end(mark)
         elif seen == NEW and now - task.since >= STALE_S:
-            del self.tasks[name]  # it never began; a later deployment marks it again
+            del self.tasks[name]  # the task never began; a later deployment marks it again
             self._notify(run_id)
             liveness_marks.drop(mark)
         elif seen == NEW:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: A run, manager or graph is given up after so many workflows in a row without progress; after a forced stop, one.
+#: A run, manager or graph is given up after this many workflows in a row without progress; after a forced stop, one.
 TRIES_MAX, TRIES_WHEN_FORCED = 5, 1
 #: A workflow that was open for longer than this counts as progress, whatever its result is.
 LIVED = timedelta(minutes=3)
@@ -100,7 +100,7 @@ class AuditRules:
     """Times of an audit, in seconds: the waits before repairs, and the age up to which ended runs are compared."""
 
     grace_s: float = 120.0
-    """The wait before a repair: from the close of the workflow, or since the finding was first seen."""
+    """The wait before a repair. It begins when the workflow closes, or when an audit first sees the finding."""
     orphan_grace_s: float = 300.0
     """The wait before an executing task with a recorded end is ended, from the time at which it was first seen."""
     start_grace_s: float = 30.0

@@ -31,13 +31,13 @@ class CorrectionKind(StrEnum):
 
 
 MEANINGS: dict[CorrectionKind, str] = {
-    CorrectionKind.KILLED: "It was ended from outside: neither we nor the crawler asked for it.",
-    CorrectionKind.VANISHED: "It is proved that it is gone from the cluster; it left no trace of its end.",
+    CorrectionKind.KILLED: "The task was ended from outside: neither we nor the crawler requested the end.",
+    CorrectionKind.VANISHED: "The task is certainly gone from the cluster, and left no trace of its end.",
     CorrectionKind.NOT_OURS: "Another object had the name of our object.",
-    CorrectionKind.STILL_ALIVE: "It was recorded as ended, but it still executed.",
-    CorrectionKind.NEVER_EXISTED: "It was recorded as deployed, but it never existed on the cluster.",
-    CorrectionKind.LATE: "Its end was found later than the due look should have found it.",
-    CorrectionKind.LATE_EVIDENCE: "New evidence showed that it had ended differently than was recorded.",
+    CorrectionKind.STILL_ALIVE: "The task was recorded as ended, but it still executed.",
+    CorrectionKind.NEVER_EXISTED: "The task was recorded as deployed, but it never existed on the cluster.",
+    CorrectionKind.LATE: "The end was found later than the due look should have found it.",
+    CorrectionKind.LATE_EVIDENCE: "New evidence showed that the recorded end was wrong.",
     CorrectionKind.REPAIR: "A resume or an audit corrected a status that no look had checked.",
 }
 

@@ -35,9 +35,10 @@ _UNKNOWN = (
     "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
     "Adopt it (crawlctl audit --adopt) or end it (crawlctl audit --end-unknown)"
 )
-_ANOTHER = "not changed: it is not the object that was deployed for this task; end it by hand if nobody owns it"
+_ANOTHER = "not changed: this object was not deployed for the task; delete it manually if nobody owns it"
 _FOREIGN = (
-    "not changed: it belongs to another run that had this number; end it by an audit (crawlctl audit --end-unknown)"
+    "not changed: this task or workflow belongs to another run that had this number; "
+    "end it by an audit (crawlctl audit --end-unknown)"
 )
 _PARENT = (
     "not changed: the database does not know it. The database was restored, created again, or is the wrong one. "
@@ -91,7 +92,7 @@ def _why(workflow: WorkflowState) -> str:
 
 
 def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
-    """Return the time since which there is no workflow. A person who ended one may soon start another one."""
+    """Return the time since which there is no workflow. A person who ended a workflow may soon start another one."""
     return max(accepted, workflow.closed_at or accepted)
 
 

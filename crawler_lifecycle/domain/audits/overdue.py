@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-#: A look is overdue so many seconds after its due time, because it may be under way for some seconds. All parts use
-#: this limit.
+#: A look is overdue this many seconds after its due time, because it may take some seconds. All parts use this limit.
 OVERDUE_S = 30.0
 #: Seconds between two searches for overdue looks. Together with ``OVERDUE_S``: a look comes at most 60 s after its due
 #: time.

@@ -15,8 +15,8 @@ from .arguments import Argument, ArgumentType, check_declared, check_value
 from .pod import PodOptions, check_secret
 from .settings import check_allowed, check_settings
 
-#: Prefixes of variables that a catalogue entry may not set: those of the process contract, and those that change which
-#: code a process executes.
+#: Prefixes of variables that a catalogue entry may not set: variables of the process contract, and variables that
+#: change which code a process executes.
 RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
 #: Arguments that every crawler accepts without a declaration. Managers send the number of a retry in ``retry_num``. A
 #: spider without such an argument does not receive it (``runner/inject``).
@@ -112,7 +112,8 @@ class CrawlerDefinition:
             )
         if self.expect:
             raise InvalidRequest(
-                f"{self.name}: expect: fields are not counted where 'kubernetes.runner' is false; leave one of them out"
+                f"{self.name}: expect: fields are not counted where 'kubernetes.runner' is false; remove expect, "
+                "or set kubernetes.runner to true"
             )
 
     @property

@@ -253,7 +253,7 @@ class PodOptions:
             _check_foreign("kubernetes.pull_secrets", name)
         _check_one_of("kubernetes.pull_policy", self.pull_policy, _PULL_POLICIES)
         _check_size("kubernetes.scratch", self.scratch)
-        above = "is not allowed; give a user id above 0, which is root"
+        above = "is not allowed; 0 is root; give a user id from 1 to 2147483647"
         _refuse(not 1 <= self.user < 2**31, "kubernetes.user", self.user, above)
         for key in ("name", "mount_path"):
             seen = [getattr(volume, key) for volume in self.volumes]

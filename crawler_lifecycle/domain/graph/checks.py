@@ -178,7 +178,7 @@ def link(
     parents = []
     for number, path in enumerate(paths, first):
         if path in numbers:
-            raise InvalidRequest(f"step {shown(path)}: it exists already; names are unique in their level")
+            raise InvalidRequest(f"step {shown(path)}: this name exists already; use each name only once in a level")
         if prefix:
             _check_path(path)
         above, _, _ = path.rpartition("/")
@@ -231,7 +231,9 @@ def check_cycle(deps: Sequence[Sequence[int]], path: Callable[[int], str]) -> No
     names = [shown(path(n)) for n in (*cycle[first:], *cycle[: first + 1])]
     if len(names) > _SHOWN:
         names[_SHOWN // 2 : -_SHOWN // 2] = [f"({len(names) - _SHOWN} more)"]
-    raise InvalidRequest(f"deps: {' waits for '.join(names)}: none of them could ever start; take one dependency out")
+    raise InvalidRequest(
+        f"deps: {' waits for '.join(names)}: none of these steps could ever start; remove one dependency"
+    )
 
 
 def amounts(one: Mapping[str, str]) -> dict[str, Fraction]:
@@ -288,7 +290,7 @@ def check_job(where: str, kind: StepKind, job: Mapping[str, Any]) -> None:
             raise refusal(f"{where}: style", job["style"], f"give one of {', '.join(STYLES)}")
         _check_fields(where, job, ("call", "style", "args", "item", "label", "meta", "record"))
         if not isinstance(job.get("record", True), bool):
-            raise refusal(f"{where}: record", job["record"], "give true or false: whether what it returns is kept")
+            raise refusal(f"{where}: record", job["record"], "give true or false: whether its return value is kept")
         _check_objects(where, job, ("args", "meta"))
         _value(where, job, "item")
     elif kind is StepKind.CRAWL:

@@ -312,7 +312,7 @@ class Graph:
         self._capacity = None
         self._spread.settle()
 
-    # --- what it is ---
+    # --- queries -----
 
     @property
     def state(self) -> GraphState:
@@ -334,10 +334,10 @@ class Graph:
         return waiting(self._spread, self._capacity, number)
 
     def waits(self, *, called: bool) -> str | None:
-        """Return a sentence that says what the graph waits for; ``None``: a step is under way.
+        """Return a sentence that says what the graph waits for; ``None``: a step executes.
 
         An unreadable row comes first, because a person has to repair it. Otherwise the sentence is about the first step
-        that could be next. ``called``: a step that belongs to a call counts as under way.
+        that could be next. ``called``: a step that belongs to a call counts as executing.
         """
         unreadable = next((step for step in self.steps if step.unreadable), None)
         if unreadable is not None:

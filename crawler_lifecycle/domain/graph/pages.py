@@ -121,7 +121,7 @@ def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
             context = page.get("context", {})
         steps += map(step_from_json, page["steps"])
         if len(steps) > STEPS_MAX:
-            break  # ``checks.check`` refuses so many steps
+            break  # ``checks.check`` refuses a graph with this many steps
     return GraphSpec(steps, options, context)
 
 

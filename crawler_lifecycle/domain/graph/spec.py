@@ -54,7 +54,7 @@ class StepState(StrEnum):
     COMPLETED = "completed"
     CANCELLED = "cancelled"
     DISCARDED = "discarded"
-    """Failed for good."""
+    """Failed permanently."""
 
     @property
     def final(self) -> bool:

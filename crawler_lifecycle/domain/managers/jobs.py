@@ -71,9 +71,9 @@ def override_of(given: object) -> dict[str, Any]:
 def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefaults) -> Job:
     """Return the effective job of an override (S-31).
 
-    Arguments: those of the manager's options, overridden by the other keys of the override, overridden by its
-    ``spider_args``. Settings: those of the options, overridden by those of the override. Units: those of the override,
-    else those of the options.
+    Arguments come from the manager's options, from the other keys of the override, and from its ``spider_args``; later
+    sources override earlier ones. Settings of the override replace settings of the options. Units of the options count
+    only if the override has none.
     """
     beside = {name: override[name] for name in override if name not in PARAMS and name != "spider"}
     spider_args = {**defaults.spider_args, **beside, **_mapping("spider_args", override.get("spider_args"))}

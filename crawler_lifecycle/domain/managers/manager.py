@@ -49,11 +49,11 @@ CYCLE_ENDS = 100
 CYCLE_S = 30.0
 #: The most jobs that one cycle picks.
 CYCLE_PICKS = 500
-#: The most jobs of a source that may be delayed at once. With so many, the source is read no further.
+#: The most jobs of a source that may be delayed at once. With this many, the source is read no further.
 DELAYED_MAX = 1000
 #: The most waiting jobs of each kind that one cycle checks.
 SCAN_MAX = 2000
-#: The output of a manager's class is kept up to so many bytes, the newest ones.
+#: The output of a manager's class is kept up to this many bytes, the newest ones.
 OUTPUT_BYTES = 16 * 1024
 #: The most bytes of JSON of a manager's durable ``state``.
 STATE_BYTES = 64 * 1024
@@ -180,7 +180,7 @@ class AddJobs:
 
     def __post_init__(self) -> None:
         if not self.jobs and not self.seal:
-            raise InvalidRequest("jobs: none are given; give some, or seal: true to say that no more will come")
+            raise InvalidRequest("jobs: no jobs are given; give jobs, or seal: true if no more jobs will come")
         check_request_id(self.request_id)
         size = len(json.dumps([asdict(job) for job in self.jobs]))
         if len(self.jobs) > PAGE_ITEMS or size > PAGE_BYTES:
@@ -205,7 +205,7 @@ class SourceItem:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The next yields of a source, in their order."""
+    """The next values that a source yielded, in their order."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -215,7 +215,7 @@ class Page:
     exhausted: bool = False
     """True when the source has no more yields."""
     error: str | None = None
-    """The reason why the source stopped for good: it raised an error, or a yield is no job and ``on_item_error`` is
+    """The reason why the source stopped permanently: it raised an error, or a yield is no job and ``on_item_error`` is
     ``stop``. No further job is picked. The manager fails with this text after its live jobs have ended."""
 
 
@@ -321,7 +321,7 @@ class Facts:
     sealed: bool = False
     """True when users add no more jobs (``ManagerStore.add_jobs``). Only the built-in manager reads this."""
     source_error: str | None = None
-    """The reason why the source stopped for good (``Page.error``)."""
+    """The reason why the source stopped permanently (``Page.error``)."""
     last_pick: float | None = None
     """The time of the last cycle that picked a job, in seconds since 1970."""
     cap: int | None = None

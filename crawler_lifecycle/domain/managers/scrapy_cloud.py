@@ -40,7 +40,7 @@ class Cloud:
     """Number or alias of a project -> prefix of the names of its crawlers."""
 
     def resources(self, units: int | None) -> Resources:
-        """Return the resources for so many units. Raises ``InvalidRequest``.
+        """Return the resources for this many units. Raises ``InvalidRequest``.
 
         ``None``: empty resources, so those of the crawler's entry count.
         """
@@ -50,7 +50,7 @@ class Cloud:
         try:
             return Resources(cpu=_times(self.unit.cpu, units), memory=_times(self.unit.memory, units))
         except InvalidRequest as error:
-            raise InvalidRequest(f"units: {units} of them are too many: {error}") from None
+            raise InvalidRequest(f"units: {units} units are too many: {error}") from None
 
     def crawler(self, spider: str, project_id: str | None, catalogue: Iterable[CrawlerDefinition]) -> CrawlerDefinition:
         """Return the crawler with this name, or else the only crawler with this spider.
@@ -66,7 +66,7 @@ class Cloud:
             return found[0]
         where = f" in project {project_id!r:.80}" if project_id is not None else ""
         if not found:
-            cure = f"no crawler{where} has this name or this spider; crawlctl crawler list shows what there is"
+            cure = f"no crawler{where} has this name or this spider; crawlctl crawler list shows all crawlers"
             raise InvalidRequest(f"spider: {spider!r:.120} is unknown; {cure}")
         names = ", ".join(sorted(one.name for one in found)[:_NAMED_MAX])
         raise InvalidRequest(

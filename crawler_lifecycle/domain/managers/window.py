@@ -297,7 +297,7 @@ class Window:
         if live >= most:
             return f"all {most:g} slots are taken" if most else "its cap is 0: no job may start"
         if len(self._now.picked) >= CYCLE_PICKS:
-            return f"{CYCLE_PICKS} jobs were picked at once; the next cycle goes on"
+            return f"{CYCLE_PICKS} jobs were picked at once; the next cycle continues"
         if self.refused:
             reasons = [
                 f"{count} {'job waits' if count == 1 else 'jobs wait'}: {why}"

@@ -1,4 +1,4 @@
-"""The allowed addresses of webhooks: those of the public internet, and those in the settings."""
+"""The allowed addresses of webhooks: addresses of the public internet, and addresses in the settings."""
 
 from __future__ import annotations
 

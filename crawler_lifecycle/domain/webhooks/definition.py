@@ -21,7 +21,7 @@ URL_MAX = 2000
 VALUES_MAX, VALUE_MAX = 100, 200
 #: The most webhooks that an installation may allow, and the most rows that are read. ``bounds.MOST`` has the default.
 WEBHOOKS_MAX = 1_000
-#: A webhook is paused after its deliveries have failed for so many seconds.
+#: A webhook is paused after its deliveries have failed for this many seconds.
 GIVE_UP_S = 24 * 3600.0
 
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
@@ -92,7 +92,9 @@ class WebhookSpec:
     def __post_init__(self) -> None:
         check_url(self.url)
         if not 1 <= len(self.secrets) <= 2 or len(set(self.secrets)) < len(self.secrets):
-            raise refusal("secrets", len(self.secrets), "give one reference, or two different ones while they change")
+            raise refusal(
+                "secrets", len(self.secrets), "give one reference, or two different references while the secret changes"
+            )
         for secret in self.secrets:
             if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
                 # The message does not show the text, because it may be the secret itself.

@@ -26,7 +26,7 @@ from .tokens import Caller, TokenFile, digest
 COOKIE = "crawl_login"
 #: The longest time of a login.
 LASTS = timedelta(hours=12)
-#: The number of ended logins above which those that have also expired are removed from memory.
+#: The number of ended logins above which the expired ones are removed from memory.
 ENDED_MAX = 10_000
 _COOKIE_MAX = 1024
 _PURPOSE = b"crawler-lifecycle login 1\n"

@@ -291,7 +291,7 @@ class AuthenticationMiddleware:
         return self.logins.find(cookie, self.clock())
 
     def _known(self, headers: Headers, address: str) -> Caller | None:
-        """Return the caller of an operation that needs no token, if the request still has a valid one."""
+        """Return the caller of an operation that needs no token, if the request has a valid token all the same."""
         try:
             return self._caller(headers, _READ, address) if {"authorization", "cookie"} & set(headers) else None
         except Problem:
@@ -376,7 +376,7 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
         own = {"run_id": str(run_id), "index": str(index), "attempt": str(attempt)}
         if access.own_task and parameters == own:
             return
-        detail = f"the token of task {index} of run {run_id} uploads that task's files and does nothing else"
+        detail = f"the token of task {index} of run {run_id} may only upload files of that task"
     else:
         # The text does not show whether the other run exists.
         if access.own_run and parameters.get("run_id") == str(run_id):

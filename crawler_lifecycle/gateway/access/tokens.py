@@ -222,7 +222,7 @@ class _Reader:
         try:
             expires = expires.astimezone(UTC) if expires is not None else None
         except OverflowError:
-            raise self._wrong(n, "expires", f"expires: {expires} is beyond the calendar; give a nearer time") from None
+            raise self._wrong(n, "expires", f"expires: {expires} is not in the years 1 to 9999 in UTC") from None
         return Entry(Caller(table["name"], role), table["sha256"].lower(), expires)
 
     def _wrong(self, n: int | None, key: str, text: str) -> TokenFileError:

@@ -73,7 +73,7 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     },
     "stopManager": {
         "graceful": ("Stop its runs too", {"reason": "wrong list"}),
-        "leave": ("Let its runs go on", {"leave": True}),
+        "leave": ("Let its runs continue", {"leave": True}),
     },
     "capManager": {"ten": ("At most ten runs at once", {"cap": 10})},
     "putSchedule": {
@@ -141,7 +141,10 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         "anew": ("One step, with a new run", {"names": ["prices"], "fresh": True}),
     },
     "stopGraph": {"graceful": ("Stop its runs too", {"reason": "wrong list"}), "force": ("At once", {"force": True})},
-    "audit": {"tell": ("Only report", {}), "repair": ("Report, and repair what is due", {"repair": True})},
+    "audit": {
+        "tell": ("Only report", {}),
+        "repair": ("Report, and repair the findings that are due", {"repair": True}),
+    },
     "resendExport": {"event": ("Only the event", {"event": True, "files": False})},
 }
 

@@ -160,13 +160,13 @@ class ItemsChoice(Choice):
 
 
 class ItemPage(ItemsChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/items``: the same, and the most items of a page."""
+    """Parameters of ``GET /v1/runs/{run_id}/items``: a choice of items, and the most items of a page."""
 
     limit: int = Field(default=200, ge=1, le=1_000)
 
 
 class FeedChoice(ItemsChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/items/feed``: the same, the format, and fields separated by commas."""
+    """Parameters of ``GET /v1/runs/{run_id}/items/feed``: a choice of items, the format, and field names."""
 
     format: Literal["jsonl", "csv"] = "jsonl"
     limit: int | None = Field(default=None, ge=1, le=ID_MAX)

@@ -119,7 +119,7 @@ class ChangedSteps(BaseModel):
 def check_key(key: str) -> None:
     """Raise ``InvalidRequest`` unless this may be the id of a graph. The id is a part of web addresses."""
     check_name(key, "id")
-    if key != key.strip():  # some databases ignore spaces at the end, so two ids would be equal
+    if key != key.strip():  # some databases ignore spaces at the end of an id
         raise refusal("id", key, "remove the white space at its beginning and end")
     if not travels(graph_workflow_id(key)):
         raise refusal("id", key, "give a shorter id: the workflow's id has graph/ before it")
@@ -241,7 +241,7 @@ class GraphCommands:
         found = next((row for row in known if row.plan == name), None)
         if found is None:
             check_read(rows, name.partition(":")[0])
-        # Also a worker that has only our built-in manager is alive. Without one in the step's pool, nothing is known.
+        # A worker that has only our built-in manager is alive, too. Nothing is known if the step's pool has no worker.
         if found is None and any(row.heard(self.clock()) for row in known or (rows if step.queue is None else ())):
             listed = ", ".join(sorted({row.plan for row in known}))[:2000] or "none"
             why = f"{field}: no plans worker has registered {name!r}; known are {listed}; {NAME_MODULE}"
@@ -260,7 +260,7 @@ class GraphCommands:
     # --- commands about steps ---------------------------------------------------------------------------------------
 
     async def cancel(self, key: str, body: CancelGraph, request_id: str | None) -> ChangedSteps:
-        """Cancel steps and the steps that depend on them. The count is of those that had not ended."""
+        """Cancel steps and the steps that depend on them. The count has only steps that had not ended."""
         order = CancelSteps(requested_by=body.requested_by, names=body.names, reason=body.reason)
         return await self._command(key, "cancel", request_id, order.apply)
 

@@ -131,8 +131,10 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
     async def cancel(
         id: str, body: Annotated[CancelGraph, Depends(_CANCEL)], idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
-        """Cancel steps, the steps inside them and the steps that depend on them. All other steps go on. `count` is the
-        number of cancelled steps that had not ended."""
+        """Cancel steps, the steps inside them and the steps that depend on them. All other steps continue.
+
+        `count` is the number of cancelled steps that had not ended.
+        """
         return await commands.cancel(id, signed(body), same_id(body.request_id, idempotency_key))
 
     @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
@@ -180,8 +182,9 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
     async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:
         """One graph: its state, the number of jobs in each state, the reason why it waits, and the cause of its end.
 
-        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after so
-        many seconds (then 304). Without that header, it comes after the next change, or at once if the graph has ended.
+        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after
+        ``wait`` seconds with status 304. Without that header, the answer comes after the next change, or at once if the
+        graph has ended.
         """
 
         async def read() -> Graph:
@@ -194,7 +197,7 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
     @app.get("/v1/graphs/{id}/status", operation_id="getGraphStatus", **documents(GraphStatus))
     async def get_status(id: str, request: Request, wait: Wait = 0) -> Response:
         """The progress of a graph and of its sub-graphs. With ``wait``, the answer comes when the graph has ended, or
-        after so many seconds."""
+        after ``wait`` seconds."""
         async with aclosing(moments(request, feed, graph_subject(id), wait)) as news:
             async for _ in news:
                 row = await run_in_threadpool(found, graphs, id)

@@ -209,7 +209,7 @@ class ManagerCommands:
         return Commanded(row, fresh, await self._notified(row))
 
     async def pause(self, manager_id: int) -> Commanded[ManagerRow]:
-        """Start no more jobs. Runs that execute go on."""
+        """Start no more jobs. Runs that execute continue."""
         row = await self._live(manager_id)
         if row.paused:
             return Commanded(row, fresh=False)

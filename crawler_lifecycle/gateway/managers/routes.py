@@ -93,7 +93,7 @@ class Manager(BaseModel):
     cause: str | None
     attempt: int
     live: int
-    """The number of jobs that hold a slot. After its end: the number of its runs that still go on."""
+    """The number of jobs that hold a slot. After its end: the number of its runs that still continue."""
     cap: int | None
     """The most live jobs, if a person set it; null: the number that the class sets."""
     paused: bool
@@ -103,7 +103,7 @@ class Manager(BaseModel):
     """The error of its class, with the position and the cure."""
     stop: Stop | None
     leave: bool
-    """True when its runs go on after a stop."""
+    """True when its runs continue after a stop."""
     jobs: Jobs
     position: int
     exhausted: bool
@@ -154,11 +154,12 @@ def waiting(row: ManagerRow) -> str | None:
     live = row.counts.live
     runs = f"{live} {'run' if live == 1 else 'runs'}"
     if row.status is RunStatus.STOPPING:
-        return f"it is being stopped{'; its runs go on' if row.leave else f': {runs} must end first' if live else ''}"
+        rest = "; its runs continue" if row.leave else f": {runs} must end first" if live else ""
+        return f"it is being stopped{rest}"
     if row.owner_run_id is None:
         return f"waiting for a worker{ASK_DOCTOR}"
     if row.paused:
-        return f"it is paused; {runs} go on" if live else "it is paused"
+        return f"it is paused; {runs} continue" if live else "it is paused"
     return row.waiting_for
 
 
@@ -247,7 +248,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
     async def stop_manager(
         manager_id: ManagerId, body: Annotated[StopManager, Depends(_STOP)], response: Response
     ) -> AcceptedManager:
-        """Stop a manager and its runs, gracefully or by force. With `leave`, its runs go on.
+        """Stop a manager and its runs, gracefully or by force. With `leave`, its runs continue.
 
         The answer comes after the stop is recorded. From then on, no job is started and none is retried.
         """
@@ -255,7 +256,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
 
     @app.post("/v1/managers/{manager_id}/pause", operation_id="pauseManager", status_code=202, responses=same)
     async def pause_manager(manager_id: ManagerId, response: Response) -> AcceptedManager:
-        """Pause a manager: it starts no more jobs until it is resumed. Runs that execute go on."""
+        """Pause a manager: it starts no more jobs until it is resumed. Runs that execute continue."""
         return answer(await commands.pause(manager_id), response)
 
     @app.post("/v1/managers/{manager_id}/resume", operation_id="resumeManager", status_code=202, responses=same)

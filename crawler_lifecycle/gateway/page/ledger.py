@@ -42,8 +42,8 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
 
     @app.get("/corrections", operation_id="showCorrections", include_in_schema=False)
     def show_corrections(request: Request) -> Response:
-        """List the corrections of all runs since a time (default: the last week), newest first, with their number of
-        each kind."""
+        """List the corrections of all runs since a time (default: the last week), newest first, and the number of
+        corrections of each kind."""
         filters = read(CorrectionFilters, request.query_params.multi_items())
         now = views.clock()
         since = filters.since or now - WEEK

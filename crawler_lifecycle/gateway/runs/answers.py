@@ -164,7 +164,7 @@ class Run(BaseModel):
     parent: str | None
     stop: Stop | None
     waiting: str | None
-    """A sentence that says for what the run waits now; null if it waits only for its next look."""
+    """A sentence that says why the run waits now; null if it waits only for its next look."""
     waiting_for: str | None
     waiting_since: datetime | None
     look_error: str | None
@@ -181,7 +181,7 @@ class Run(BaseModel):
     items: int | None
     errors: int | None
     pages_per_minute: float | None
-    """The average since the start; null if it is not known. A resumed run has none, but its tasks have their own."""
+    """The average since the start; null if it is not known. It is null for a resumed run; see its tasks instead."""
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None

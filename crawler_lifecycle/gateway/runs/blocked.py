@@ -58,7 +58,7 @@ class _Kept:
 
 @dataclass(eq=False)
 class Blocked:
-    """The reasons of runs that cannot go on. ``listed`` reads memory only; ``of`` asks Temporal about one run."""
+    """The reasons of runs that cannot continue. ``listed`` reads memory only; ``of`` asks Temporal about one run."""
 
     store: Store
     workflows: Workflows
@@ -73,7 +73,7 @@ class Blocked:
         self._late: set[str] = set()
         self._kept: dict[str, _Kept] = {}
         self._silent_until = 0.0
-        self._loop = Loop("the search for runs that cannot go on", self.every_s)
+        self._loop = Loop("the search for runs that cannot continue", self.every_s)
 
     async def run(self) -> None:
         """Update the list until this is cancelled. Raises nothing."""
@@ -102,7 +102,7 @@ class Blocked:
             await self._report(name, late.get(name))
 
     async def _report(self, name: str, run_id: int | None) -> None:
-        """Record once that this workflow cannot go on."""
+        """Record once that this workflow cannot continue."""
         kept = self._kept.get(name)
         if kept is None or kept.text is None or kept.since is None or self._noted.get(name) == kept.since:
             return
@@ -115,11 +115,11 @@ class Blocked:
         self._noted[name] = kept.since
 
     def listed(self, row: RunRow) -> str | None:
-        """Return the reason why this run does not go on, if the last query found one."""
+        """Return the reason why this run does not continue, if the last query found one."""
         return self.listed_workflow(*_names(row))
 
     async def of_workflow(self, name: str, *, is_open: bool) -> str | None:
-        """Return the reason why the workflow of a manager or graph does not go on, if there is one."""
+        """Return the reason why the workflow of a manager or graph does not continue, if there is one."""
         return (await self._explain(name) if is_open else None) or self.listed_workflow(name)
 
     def webhook(self, row: WebhookRow) -> WebhookRow:
@@ -139,7 +139,7 @@ class Blocked:
         return replace(row, trouble=next(lost, row.trouble))
 
     def listed_workflow(self, *names: str) -> str | None:
-        """Return the reason of the first of these workflows that does not go on."""
+        """Return the reason of the first of these workflows that does not continue."""
         for name in names:
             if name in self._lost:
                 return self._lost[name]
@@ -151,7 +151,7 @@ class Blocked:
         return None
 
     async def of(self, row: RunRow) -> str | None:
-        """Return the reason why this run does not go on, even if the server does not list it yet. Waits at most a
+        """Return the reason why this run does not continue, even if the server does not list it yet. Waits at most a
         second for the server's answer."""
         main = _names(row)[0]
         if row.status.terminal and main not in self._known:
@@ -188,18 +188,18 @@ def in_words(problem: WorkflowProblem) -> str:
     what = " ".join(problem.what.split())[:WORDS_MAX]
     if problem.misfit:
         return (
-            f"its workflow cannot go on {since}: this build cannot continue the work of an earlier build ({what}); "
-            "deploy the earlier build again, or one that replays histories; its crawl goes on, but a stop has to wait"
+            f"its workflow cannot continue {since}: this build cannot continue the work of an earlier build ({what}); "
+            "deploy the earlier build again, or one that replays histories; its crawl continues, but a stop has to wait"
         )
     if _TOO_LONG in what:
         return (
-            f"its workflow cannot go on {since}: its next step takes longer than the allowed two seconds; its worker "
-            "has too much to do, or it gets very many signals (temporal workflow show lists them); give the role "
-            "workflows more processors, and end the signals; its crawl goes on, but a stop has to wait"
+            f"its workflow cannot continue {since}: its next step takes longer than the allowed two seconds; its "
+            "worker has too much to do, or it gets very many signals (temporal workflow show lists them); give the "
+            "role workflows more processors, and end the signals; its crawl continues, but a stop has to wait"
         )
     return (
-        f"its workflow cannot go on {since}: {what}; deploy a build that corrects this, and it goes on by itself; "
-        "its crawl goes on, but a stop has to wait"
+        f"its workflow cannot continue {since}: {what}; deploy a build that corrects this, and it continues by itself; "
+        "its crawl continues, but a stop has to wait"
     )
 
 
@@ -213,7 +213,7 @@ def lost_words(found: Sequence[FindingRow]) -> dict[str, str]:
 
 
 def _unexplained(cause: str) -> str:
-    return f"its workflow cannot go on ({cause or 'its next step fails'}); deploy a build that corrects this"
+    return f"its workflow cannot continue ({cause or 'its next step fails'}); deploy a build that corrects this"
 
 
 def _names(row: RunRow) -> tuple[str, str]:

@@ -124,7 +124,7 @@ def undeleted(runs: RunReader, run_id: int) -> RunRow:
 def check_kept(row: RunRow) -> RunRow:
     """Return the same run. Raises ``RunDeleted`` if its data is deleted."""
     if row.deleted_at is not None:
-        when, cure = row.deleted_at.isoformat(), f"GET /v1/runs/{row.run_id} says what is left"
+        when, cure = row.deleted_at.isoformat(), f"GET /v1/runs/{row.run_id} shows the remaining data"
         raise RunDeleted(f"run {row.run_id} was deleted at {when}; {cure}")
     return row
 

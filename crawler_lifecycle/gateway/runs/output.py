@@ -83,7 +83,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
                     task = find_task(tasks, run.ref, choice.task).ref
                     opened = files.of_task(run.ref, task, choice.path, first)
                     what = f"path: {choice.path!r} of task {task.task_id}"
-                if opened is not None:  # what cannot be read is told while an answer can tell it
+                if opened is not None:  # read now: after the headers are sent, an error cannot be reported
                     opened.rest = opened.rest or next(opened.pieces, b"")
             if opened is None:
                 raise missing(run_id, what)

@@ -116,8 +116,8 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         run_id: RunId, requested_by: Annotated[str | None, Query(min_length=1, max_length=255)] = None
     ) -> Accepted:
         """Delete the data of an ended run: files, archives, logs, arguments, texts of events, and Temporal's histories.
-        A short row stays. Its `deleted` says what is deleted, and what is left and why. A repeat answers with the
-        progress."""
+        A short row stays. Its `deleted` lists the deleted data, and the remaining data with reasons. A repeat answers
+        with the progress."""
         return answer(await commands.delete(run_id, requested_by or caller_name()))
 
     @app.post("/v1/runs/{run_id}/look", operation_id="lookAtRun", status_code=202)
@@ -310,8 +310,9 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     ) -> Response:
         """One run: its status, the time of its last verification, its tasks by status, stops, exports and deliveries.
 
-        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after so
-        many seconds (then 304). Without that header, it comes after the next change, or at once if the run has ended.
+        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after
+        ``wait`` seconds with status 304. Without that header, the answer comes after the next change, or at once if the
+        run has ended.
         """
 
         async def read() -> RunDetail:

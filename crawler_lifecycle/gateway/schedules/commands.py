@@ -176,7 +176,7 @@ class ScheduleCommands:
         return await self.graphs.check_steps(body.graph.spec().steps) if body.graph is not None else None
 
     async def delete(self, name: str) -> Commanded[ScheduleRow]:
-        """Delete a schedule: it has no more firings. Its past firings stay recorded, and what they started goes on."""
+        """Delete a schedule: it has no more firings. Its past firings stay recorded, and their runs continue."""
         row = await self.find(name)
         fresh = await run_in_threadpool(self.schedules.delete_schedule, name)
         return await self._kept(row, fresh)

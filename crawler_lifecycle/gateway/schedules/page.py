@@ -144,7 +144,7 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
     if kind is TargetKind.MANAGER:
         own |= {"plan": more.get("plan"), "argv": fields.as_words(more.get("argv"))}
     for name, text in own.items():
-        if text:  # the JSON keeps what no field can contain
+        if text:  # the JSON keeps parts that no field can contain
             more.pop("name" if name == "target_name" else name)
     given |= own | {"request": pretty(more) if more else None}
     if row.paused_at is not None:
@@ -190,7 +190,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
     @app.get("/schedules/{name}", operation_id="showSchedule", include_in_schema=False)
     async def show_schedule(name: ScheduleName, request: Request) -> Response:
-        """Show one schedule: its next due times, its last firings with what they started, and its definition."""
+        """Show one schedule: its next due times, its last firings with their targets, and its definition."""
         filters = read(DueFilters, request.query_params.multi_items())
         return await run_in_threadpool(shown, request, await commands.find(name), filters)
 

@@ -129,12 +129,12 @@ class Due(BaseModel):
     lateness_ms: int
     asked_by: str | None
     kind: TargetKind | None
-    """The kind of what it started; null if it started nothing yet."""
+    """The kind of the started target; null if no target was started yet."""
     target_id: int | None
     """The id of the started run, manager or graph."""
     begun_at: datetime | None
     status: str | None
-    """The present status of what it started."""
+    """The present status of the started target."""
     request_id: str
     """The request id of its run."""
 
@@ -214,7 +214,9 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
     @app.delete("/v1/schedules/{name}", operation_id="deleteSchedule")
     async def delete_schedule(name: ScheduleName) -> AcceptedSchedule:
-        """Delete a schedule: it has no more firings. Its past firings stay recorded, and what they started goes on."""
+        """Delete a schedule: it has no more firings. Its past firings stay recorded. Started runs, managers and graphs
+        continue.
+        """
         return await answer(await commands.delete(name))
 
     @app.post("/v1/schedules/{name}/pause", operation_id="pauseSchedule")
@@ -245,8 +247,11 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
     @app.post("/v1/schedules/{name}/backfill", operation_id="backfillSchedule", status_code=202)
     async def backfill_schedule(name: ScheduleName, body: Annotated[Backfill, Depends(_BACKFILL)]) -> AskedDue:
-        """Start past due times that started nothing: missed, skipped, paused or failed ones, and those before the
-        schedule was created. There may be at most 500. They start one after the other, unless they may overlap."""
+        """Fire past due times that have not started a target: missed, skipped, paused and failed ones, and due times
+        before the schedule was created.
+
+        There may be at most 500. Targets start one after the other, unless they may overlap.
+        """
         lines, note = await commands.backfill(name, signed(body))
         return AskedDue(due=[Due.of(line) for line in lines], note=note)
 

@@ -214,20 +214,20 @@ class Feed:
                 await self.wait_for_news(news, sent_at + self.ping_s - self._now())
 
     async def _begin(self, after: int | None, subject: str | None) -> tuple[int, bool]:
-        """Return the position at which a reader begins, and whether it must read everything again. It must, if events
-        after ``after`` were removed, or if this database never had an event ``after``."""
+        """Return the position at which a reader begins, and whether it must read everything again. That is necessary
+        if events after ``after`` were removed, or if this database never had an event ``after``."""
         assert self._head is not None, "the database has answered"
         if after is None:
             return self._head, False
         if after > self._head:
-            # Another gateway may have sent events that we have not read yet. Otherwise the database is another one.
+            # Another gateway may have sent newer events. If not, this database replaced the one that had the event.
             newest = await self._ask(self.events.last_event_seq, limiter=self._catch_up_threads)
             return (after, False) if after <= newest else (self._head, True)
         gone = 0 < after < self._since and await self._is_gone(after, subject)
         return (self._head, True) if gone else (after, False)
 
     async def _is_gone(self, position: int, subject: str | None) -> bool:
-        """Return whether an event after ``position`` was removed: one of the subject, or without one the next event."""
+        """Return whether an event of the subject after ``position`` was removed; without a subject, the next event."""
         limiter = self._catch_up_threads
         if subject is None:
             # Numbers have no gaps: a missing event was removed.

@@ -29,7 +29,7 @@ class Stalled(Exception):
 class Streamed(StreamingResponse):
     """A ``StreamingResponse`` that disconnects a client which stops reading. It always closes its generator.
 
-    It calls ``entered`` at the begin of the answer, ``left`` at its end, and ``dropped`` if it disconnects the client.
+    It calls ``entered`` when the answer begins, ``left`` when it ends, and ``dropped`` if it disconnects the client.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Streamed(StreamingResponse):
             logger.info("%s: the client read nothing for %g s and was disconnected", scope["path"], self._stall_s)
             if transport is not None:
                 transport.abort()
-                await asyncio.sleep(0)  # the server notices it in the next round of the loop
+                await asyncio.sleep(0)  # the server notices the abort in the next round of the loop
         finally:
             self._left()
 

@@ -271,7 +271,7 @@ def _of_failing_looks(run: RunRow) -> Iterator[TimelineEntry]:
         return
     yield TimelineEntry(
         key=f"look:{run.attempt}:{since.isoformat()}", at=since, kind="look", attempt=run.attempt,
-        text=_sentence(f"Looks fail since then, so that newer changes are not known: {error}"),
+        text=_sentence(f"Looks have failed since then, so newer changes are not known: {error}"),
         record={"look_error": error, "verified_at": run.verified_at},
     )  # fmt: skip
 

@@ -173,7 +173,7 @@ class SiteSpider(Spider):
         if response.meta["chain"] >= CHAIN_MAX:
             return [(request, f"more than {CHAIN_MAX} redirects in a row, the last to {shown}")]
         if start and len(self._asked()) >= self.scope.max_pages:
-            return [(request, f"max_pages={self.scope.max_pages} is used up by redirects, the last to {shown}")]
+            return [(request, f"max_pages={self.scope.max_pages} is reached by redirects, the last to {shown}")]
         return []
 
     def _item(self, response: HtmlResponse) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class StopGate:
     def _engine_runs(self) -> bool:
         for crawler in list(self._process.crawlers):
             known = vars(crawler)
-            engine = known.get("_engine") or known.get("engine")  # older versions have the second
+            engine = known.get("_engine") or known.get("engine")  # older versions of Scrapy: ``engine``
             if engine is not None and engine.running:
                 return True
         return False

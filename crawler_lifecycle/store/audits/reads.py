@@ -129,7 +129,7 @@ class AuditStore(StorePart):
         """
         r = run_history.c
         begin, last_id = after or (since, -1)
-        over = func.coalesce(r.status, "").in_(OVER_RUNS)  # no index fits it, so SQLite uses the index of the end
+        over = func.coalesce(r.status, "").in_(OVER_RUNS)  # no index fits, so SQLite uses that of the end
         query = (
             select(run_history)
             .where(r.ended_at >= begin, over, r.deleted_at.is_(None))

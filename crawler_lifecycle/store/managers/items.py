@@ -29,7 +29,7 @@ class ManagerItems(ManagerPart):
         """Append yields of the source in one transaction. Returns the number of BUFFERED jobs.
 
         A yield with a new identity becomes BUFFERED, and an invalid one SKIPPED. A known identity is only counted. The
-        position and the state of the source become those of the page. A second call with the same page adds nothing. A
+        position and the state of the source are taken from the page. A second call with the same page adds nothing. A
         yield counts once, even if the source is read several times. Raises ``InvalidRequest`` when the page leaves
         positions out.
         """

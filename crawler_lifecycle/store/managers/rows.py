@@ -100,7 +100,7 @@ def live_row(row: Row) -> Live:
     Raises ``RowUnreadable``.
     """
     if row["seq"] is None:
-        raise unreadable(manager_item, row, Fault("seq", None, f"a job that is {row['state']} needs a number: set it"))
+        raise unreadable(manager_item, row, Fault("seq", None, f"a job that is {row['state']} needs a number; set seq"))
     started = row["run_started_at"]
     at = started.timestamp() if started is not None else None
     return made(Live, row, key=job_key(row), job=load_job(row), started_at=at)

@@ -24,7 +24,7 @@ class FileRetentionStore(RunPart):
     """The records about the removal of runs' files."""
 
     def kept_runs(self, run_ids: Sequence[int]) -> list[KeptRun]:
-        """Return the existing runs among these, by id, with the facts that decide about the removal of their files."""
+        """Return the runs that exist, in the order of their ids, with all facts for the decision about their files."""
         found: list[KeptRun] = []
         with self._db.reading() as conn:
             for chunk in chunks(sorted(set(run_ids))):

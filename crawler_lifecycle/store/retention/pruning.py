@@ -246,7 +246,7 @@ def _sources() -> Mapping[str, Source]:
             outbox_event,
             "run",
             columns=(event.run_id, event.subject, event.event_key, event.type, event.created_at),
-            still=lambda before: (),  # no condition, but a lock: a delivery then ends before, or finds no event
+            still=lambda before: (),  # no condition, only a lock: a delivery ends before it or finds no event
         ),
         Source(task_log, "run"),
         Source(task_stats, "run", marks=False),
@@ -256,7 +256,7 @@ def _sources() -> Mapping[str, Source]:
             schedule_due,
             columns=(firing.decision, firing.target_id, firing.decided_at, status_column()),
             rule=_due,
-            still=lambda before: (firing.decided_at < before,),  # a person may have requested it meanwhile
+            still=lambda before: (firing.decided_at < before,),  # a person may have requested the due time meanwhile
         ),
         Source(manager_item, "manager"),
         Source(manager_addition, "manager"),

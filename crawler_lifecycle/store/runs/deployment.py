@@ -145,7 +145,7 @@ class DeploymentStore(RunPart):
             return unit.counts()
 
     def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
-        """Take back an offer whose call created nothing. Its tasks count as offered by the call before, or by none."""
+        """Take back an offer whose call created nothing. An earlier offer of its tasks becomes valid again."""
         with self._unit(fence.run_id, fence) as unit:
             t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
             for chunk in chunks(list(earlier)):
@@ -186,9 +186,9 @@ class DeploymentStore(RunPart):
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
         """Insert new QUEUED rows of this attempt for indexes that are FAILED, CANCELLED or LOST. Returns the counts.
 
-        ``include_succeeded``: also for SUCCEEDED ones. QUEUED rows become rows of this attempt, unless a call of a
-        former attempt may still create their tasks. ``offer_tasks`` takes these over after the end of that call. After
-        a stop no rows are inserted. A second call inserts none.
+        With ``include_succeeded``, also insert rows for indexes that are SUCCEEDED. The existing QUEUED rows become
+        rows of this attempt. Exception: a call of a former attempt may still create the tasks of some rows. After the
+        end of that call, ``offer_tasks`` takes over these rows. No row is inserted after a stop, or by a second call.
         """
         with self._unit(fence.run_id, fence) as unit:
             _adopt_queued(unit)

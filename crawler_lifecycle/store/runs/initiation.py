@@ -357,5 +357,5 @@ def _next_attempt(
     if before is not after:
         source = "sweep" if repair else "resume"
         unit.note_transition(before.value, after, source, {"attempt": unit.attempt, "owner": workflow_id})
-    # The first look of this attempt finds again what the former owner had staged and not applied.
+    # The first look of this attempt repeats the findings that the former owner had staged and not applied.
     forget_staged(unit)

@@ -184,7 +184,7 @@ def check_seen(conn: Connection, schedule_id: int, seen: datetime) -> None:
     found = conn.execute(select(_d.due_at, _d.asked_by).where(*mine).order_by(_d.due_at.desc()).limit(1)).one_or_none()
     if found is not None:
         what = f"{found.asked_by} requested the due time {due_text(found.due_at)} after you loaded the schedule"
-        raise NotInThisState(f"Nothing was started: {what}. Load it again first.")
+        raise NotInThisState(f"Nothing was started: {what}. Load the schedule again first.")
 
 
 def find(conn: Connection, *which: ColumnElement[bool]) -> dict[Any, Any] | None:
@@ -207,7 +207,7 @@ def take(conn: Connection, firing: Mapping[Any, Any], request_key: str) -> None:
 
 
 def previous(conn: Connection, schedule_id: int) -> Row | None:
-    """Return the firing that was decided last, of those that start a target; ``None``: there is none."""
+    """Return the last decided firing that starts a target; ``None``: there is none."""
     found: list[Row] = []
     for decision in BEGINS:  # one query for each decision, so that each reads an index
         mine = select(schedule_due).where(_d.schedule_id == schedule_id, _d.decision == decision)

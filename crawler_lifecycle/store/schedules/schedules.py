@@ -185,7 +185,8 @@ class ScheduleStore(StorePart):
                 row, due_at, firings.decided_after(previous, now), decision, reason, after_id=after
             )
             firing = firings.written(conn, row, values, before)
-            if before is None or decision is not Decision.MISSED:  # otherwise the event exists since the first firing
+            # The event of a missed firing was appended when the firing was first missed.
+            if before is None or decision is not Decision.MISSED:
                 firings.append_events(conn, [firings.event_of(row, [values], now)])
             return firing
 

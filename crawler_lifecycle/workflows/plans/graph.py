@@ -77,7 +77,7 @@ from .owned import OwnedWorkflow
 #: replays all events, at 0.1 to 0.2 ms each.
 HISTORY_MAX = 1_000
 
-#: The most calls under way, and the most while the history is full.
+#: The most unanswered calls, and the most while the history is full.
 CALLS_MAX, CALLS_WHEN_FULL = 500, 50
 #: Seconds until steps are picked again after their call failed.
 FAILED_S = 5.0

@@ -28,7 +28,7 @@ LEVEL_S = 300.0
 GAP_S, GAP_FACTOR = 0.2, 3.0
 #: The most answered calls that are remembered until the next advance. Later answers only wake the workflow.
 ANSWERED_MAX = 1_000
-#: Functions are killed if they have not ended so many seconds after a stop.
+#: Functions are killed if they have not ended this many seconds after a stop.
 STOP_S = 60.0
 
 
@@ -81,7 +81,7 @@ class GraphWork(OwnedState):
     ending: int = 0
     """The number of crawls and managers that were cancelled and may still run."""
     stopping: str | None = None
-    """A text about the last pass that stopped them."""
+    """A text about the last pass that stopped crawls and managers."""
     stop_at: datetime | None = None
     """The time at which a stop was recorded."""
     unrecorded: bool = False

@@ -120,7 +120,7 @@ class ManagerState(OwnedState):
     passes: int = 0
     """The number of passes that stopped runs."""
     unrecorded: str | None = None
-    """The reason why the stop under way is not recorded yet."""
+    """The reason why the requested stop is not recorded yet."""
     gone: bool = False
     """True when a stop has found that no run is live."""
     closed: bool = False
@@ -171,7 +171,7 @@ class ManagerState(OwnedState):
 
     def stopped_by(self) -> ManagerEnded:
         """Return the end of a manager that was stopped."""
-        left = "; its runs go on" if self.inbox.leave else ""
+        left = "; its runs continue" if self.inbox.leave else ""
         close = f"; {self.unclosed}" if self.unclosed else ""
         stopped = self.inbox.stop.stopped if self.inbox.stop is not None else "Stopped"
         return ManagerEnded(RunStatus.FAILED, "cancelled", f"{stopped}{left}{close}")

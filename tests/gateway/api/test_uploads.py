@@ -179,7 +179,7 @@ async def test_from_a_crawlers_folder_to_the_archive(
             mine, foreign = (task_tokens.sign_files(KEY, world.ref(run_id), index, 1) for index in (1, 0))
             told = [await _left(tmp_path, path, token) for token in (foreign, mine)]
         assert told[0]["uploaded"] is False
-        assert "uploads that task's files and does nothing else" in told[0]["why"]
+        assert "may only upload files of that task" in told[0]["why"]
         assert told[1] == {"uploaded": True, "files": 1, "bytes": 4}
         tasks = [
             TaskRef(row.task_id, row.task_index, 1, row.cluster_uid) for row in world.store.tasks.list_tasks(run_id)

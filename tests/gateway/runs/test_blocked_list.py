@@ -95,7 +95,7 @@ def test_a_listed_run_that_cannot_be_explained_is_shown_all_the_same(world: Worl
     with world.client(world.new_app(blocked_s=0.05)) as client:
         run_id, workflow_id = started(client)
         world.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
-        words = "its workflow cannot go on (WorkflowWorkerUnhandledFailure); deploy a build that corrects this"
+        words = "its workflow cannot continue (WorkflowWorkerUnhandledFailure); deploy a build that corrects this"
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == words)
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] == words
 
@@ -188,7 +188,7 @@ async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_fo
     await blocked.once()
     name = "manager/shelves/f"
     for why in (blocked.listed_workflow(name), await blocked.of_workflow(name, is_open=True)):
-        assert "its workflow cannot go on" in str(why)
+        assert "its workflow cannot continue" in str(why)
         assert "no match" in str(why)
     name = "graph/nightly"
     assert (blocked.listed_workflow(name), await blocked.of_workflow(name, is_open=True)) == (None, None)

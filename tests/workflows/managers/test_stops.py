@@ -93,7 +93,7 @@ async def test_runs_that_are_left_go_on_until_somebody_stops_them_too(real_lab: 
         handle = await running(m)
         await stop_by_row(m, leave=True)
         result = await real_lab.ended(handle)
-        assert (result.outcome, result.cause) == ("cancelled", "Stopped by ada: enough; its runs go on")
+        assert (result.outcome, result.cause) == ("cancelled", "Stopped by ada: enough; its runs continue")
         assert len(real_lab.cluster.alive()) == 3
         assert {str(run.status) for run in m.runs()} == {"PROCESSING"}
         await m.end_runs()

@@ -55,7 +55,7 @@ def part_bytes(bytes_max: int) -> int:
 
 
 def _awaited(calling: Future[_Answer], beat: Callable[[], None]) -> _Answer:
-    """Return the result of a call in another thread. Call ``beat`` while it is under way."""
+    """Return the result of a call in another thread. Call ``beat`` regularly until then."""
     while not wait((calling,), _WAIT_S).done:
         beat()
     return calling.result()
@@ -244,7 +244,7 @@ class Upload:
 
     def _abort_calls(self) -> None:
         self._abort_once()
-        # A call that is under way may begin the upload or send a part. That part would stay and be charged.
+        # A call that has no answer yet may begin the upload or send a part. That part would stay and be charged.
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._abort_once()
 
@@ -346,7 +346,7 @@ class Leftovers:
                     self._client.abort_multipart_upload(**where)
                     logger.info("%s: aborted an abandoned upload", self._key)
                 except S3_ERRORS as error:
-                    if code_of(error) != "NoSuchUpload":  # it ended meanwhile
+                    if code_of(error) != "NoSuchUpload":  # this upload ended meanwhile
                         raise
         return young
 
@@ -364,7 +364,7 @@ def abort_below(client: Any, bucket: str, prefix: str) -> None:
             if key.startswith(prefix):  # rclone's server lists others as well
                 client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
         except S3_ERRORS as error:
-            if code_of(error) != "NoSuchUpload":  # it ended meanwhile; go on with the next one
+            if code_of(error) != "NoSuchUpload":  # this upload ended meanwhile; continue with the next one
                 raise
 
 

@@ -47,7 +47,7 @@ def quotas(api: Api) -> list[Line]:
         return [ok("quota", "this account may not read quotas; waiting tasks report a full quota as their reason")]
     found = answer.get("items") or []
     if not found:
-        cure = f"{APPLY} (base/crawls/quota.yaml has one)"
+        cure = f"{APPLY} (base/crawls/quota.yaml contains a quota)"
         return [warn("quota", f"{api.namespace} has no quota: crawls may use the whole cluster", cure)]
     lines = [line for quota in found for line in quota_lines(quota)]
     return lines or [ok("quota", f"{counted(len(found), 'quota')} with free capacity")]

@@ -17,7 +17,7 @@ MIB = 1024**2
 PACKET_BAD, PACKET_WARN = 4 * MIB, 16 * MIB
 #: Pools of connections: one for each of a worker's four roles, and one for the gateway.
 POOLS = 5
-#: Our connections are idle for at most so many seconds. The server must keep them for this time.
+#: Our connections are idle for at most this many seconds. The server must keep them for this time.
 IDLE_S = 280
 _NEWER = "run the newer version, or restore a backup from before"
 NETWORK = ("nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs")
@@ -95,7 +95,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
         return ""
     kinds = {Path(row[1].encode().decode("unicode_escape")): row[2] for row in rows if len(row) > 2}
     real = folder.resolve()
-    # Of several mounts on one mount point, the last one counts.
+    # If one mount point has several mounts, the last one counts.
     return next((kinds[point] for point in (real, *real.parents) if point in kinds), "")
 
 

@@ -108,5 +108,5 @@ def _closed(folder: Path, levels: int) -> Path | None:
     except PermissionError:
         return folder
     except OSError:
-        return None  # it was removed meanwhile, or does not exist yet
+        return None  # the folder was removed meanwhile, or does not exist yet
     return _closed(inner, levels - 1) if inner is not None and levels > 1 else None

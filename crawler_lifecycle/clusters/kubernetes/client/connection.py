@@ -174,7 +174,7 @@ class Api:
     ) -> Listing[Any]:
         """Return all objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, the newest one.
 
-        Pages are decoded one after the other. Of each object only the result of ``keep`` stays in memory, so that a
+        Pages are decoded one after the other. Only the result of ``keep`` for each object stays in memory, so that a
         long list needs little memory.
         """
         asked, limit = Asked("GET", path), which.get("limit", 500)

@@ -162,7 +162,7 @@ def load(source: Source, connections: int) -> Identity:
         log.warning(
             "%s: insecure-skip-tls-verify is set, so the certificate of the server is not checked", source.words
         )
-        warnings.filterwarnings("ignore", category=InsecureRequestWarning)  # we logged it; urllib3 would repeat it
+        warnings.filterwarnings("ignore", category=InsecureRequestWarning)  # urllib3 would repeat our warning
     pools = client.ApiClient(configuration).rest_client.pool_manager
     host = str(configuration.host).rstrip("/")
     pool = pools.connection_from_url(host)

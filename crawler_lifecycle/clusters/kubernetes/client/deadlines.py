@@ -58,7 +58,7 @@ class Call:
             self.over = True
             if self._socket is not None:
                 self._cut = True
-                with contextlib.suppress(OSError):  # closed already
+                with contextlib.suppress(OSError):  # the socket is closed already
                     # The plain socket's method: that of a TLS socket deletes state which the reading thread uses.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
@@ -85,7 +85,7 @@ def tracked(base: type[Any]) -> type[Any]:
             if self._last is not None and self._last.done():
                 self.close()
             self._last = call
-            if self.sock is None:  # connect before the time is computed; else http.client connects after it
+            if self.sock is None:  # connect now: http.client would connect after the time is computed
                 self.connect()
             url = call.timed(url)  # the server counts from the receipt, so nothing slow may follow
             call.uses(self.sock)

@@ -64,7 +64,7 @@ def _mend(said: Any, odd: msgspec.ValidationError) -> None:
 
 def amount(quantity: str) -> Decimal | None:
     """Return a Kubernetes quantity, such as ``500m`` or ``64Mi``, as a number; ``None`` for any other text."""
-    from kubernetes.utils.quantity import parse_quantity  # takes long to load
+    from kubernetes.utils.quantity import parse_quantity  # this module takes long to load
 
     try:
         value: Decimal = parse_quantity(quantity)

@@ -171,13 +171,13 @@ class Wire:
                 size += len(part)
                 if size > most:
                     raise errors.unreadable(asked, f"it has more than {most} bytes", errors.TooLarge)
-            if call.overdue:  # we cut an answer that has no length: this looks like its end
+            if call.overdue:  # we cut an answer without a length: the cut looks like the end of the answer
                 raise errors.no_answer(asked, self._cause(call, None), effect_unknown=True)
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
             raise errors.no_answer(asked, self._cause(call, error), effect_unknown=True) from error
         finally:
             self._calls.end(call)
-            if response.closed:  # read to its end
+            if response.closed:  # the answer was read to its end
                 response.release_conn()
             else:
                 response.close()
@@ -190,7 +190,7 @@ class Wire:
         if call.over:
             return "we closed the connection"
         match error:
-            case urllib3.exceptions.NewConnectionError():  # before the next case, whose class is its parent
+            case urllib3.exceptions.NewConnectionError():  # must come first: the next class is its parent
                 return f"no connection to {where}: {_short(error)}"
             case urllib3.exceptions.ConnectTimeoutError():
                 return f"no connection to {where} within {self._connect_s:g} s"

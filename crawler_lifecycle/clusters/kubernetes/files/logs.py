@@ -118,7 +118,7 @@ class PodLogs:
         return LogPart(data, end, over and piece.whole and end == begin.position + len(piece.data))
 
     def _piece(self, pod: Pod, begin: _Line, wanted: int) -> _Piece:
-        """Return at least ``wanted`` bytes from the line ``begin`` on, if the log has so many.
+        """Return at least ``wanted`` bytes from the line ``begin`` on, if the log has this many.
 
         The API counts time stamps as bytes. Their total size is unknown before, so this may take several requests.
         """
@@ -154,7 +154,7 @@ class PodLogs:
 def _without_stamps(raw: bytes, position: int, *, whole: bool) -> _Piece:
     """Return the lines without the time and space at their beginning. The last line may be cut, even in its time."""
     parts, lines, second = [], [], b""
-    for line in io.BytesIO(raw):  # it splits at line feeds only, unlike ``splitlines``
+    for line in io.BytesIO(raw):  # ``BytesIO`` splits at line feeds only, unlike ``splitlines``
         stamp, space, text = line.partition(b" ")
         if not space:
             break  # the answer ends inside the time

@@ -106,7 +106,7 @@ class Finalizers:
         return _ends(found)
 
     def _release_suspended(self, pod: Pod) -> bool:
-        """Release a pod that a suspension of its Job deleted. Return whether it was such a pod."""
+        """Release a pod that was deleted because its Job was suspended. Return ``False`` for any other pod."""
         name = pod.metadata.labels.get(JOB_NAME)
         job = find_job(self._api, name) if name else None
         if job is None or job.metadata.uid != owner_of(pod) or not suspended_before_scheduling(job, pod):

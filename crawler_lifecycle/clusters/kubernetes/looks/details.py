@@ -50,7 +50,7 @@ LOOK_LINES, LOOK_BYTES = 24, 4096
 MORE_LINES, MORE_BYTES = 240, 32 * 1024
 #: The most lines and bytes for the log tail that we store.
 KEPT_LINES, KEPT_BYTES = 200, 8 * LOG_TAIL_BYTES
-#: Numbers of lines for the next tries, when lines are so long that the limit of bytes cuts off the newest ones.
+#: Numbers of lines for the next tries. Long lines need them: otherwise the limit of bytes cuts off the newest lines.
 FEWER = (16, 4, 1)
 #: Error messages that a node returns with status 200 in place of a log, when it has removed the container or cannot
 #: open the log file (errors of ``ReadLogs`` in the kubelet's package ``cri-client/pkg/logs``). The path contains the
@@ -145,7 +145,7 @@ class LogTails:
     def _read(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         container = crawler_container(pod)
         if not began(container):
-            return None  # it has printed nothing, and the API would return an error
+            return None  # the container has printed nothing, and the API would return an error
         # A container that waits for its restart has no new log yet, so read the log of its last execution.
         previous = container.state.running is None and container.state.terminated is None
         return self.read(pod.metadata.name, lines, limit, previous=previous)
@@ -177,7 +177,7 @@ class LogTails:
 
 
 def in_turn(all_of_them: Sequence[A], begin: int, most: int) -> list[A]:
-    """Return ``most`` items from this position on, and after the last one those from the beginning."""
+    """Return ``most`` items from this position on. After the last item, continue at the first one."""
     return [*all_of_them[begin:], *all_of_them[:begin]][:most]
 
 

@@ -115,7 +115,7 @@ class CurrentNamespace:
             return None
 
     def gone_for_good(self, recorded: Collection[str | None]) -> set[str]:
-        """Return those of the recorded namespaces that are certainly gone. All others are the one that we read.
+        """Return the recorded namespaces that are certainly gone. All others are the namespace that we read.
 
         ``None`` is a task without a recorded namespace, and is ignored. Raises ``ClusterUnavailable`` when a task may
         execute in another namespace, and ``ApiError``.
@@ -163,10 +163,10 @@ class CurrentNamespace:
         return (
             f"a task of this run was created in namespace {place.words}, but this process reads {looked}: a task that "
             f"is missing here may still execute there. Set {_SETTINGS} of the workers and of the scheduler service to "
-            f"their former values. If that namespace is gone for good, with all tasks in it, run: {made}{sure}"
+            f"their former values. If that namespace is gone permanently, with all tasks in it, run: {made}{sure}"
         )
 
 
 def replaced(namespace: Namespace) -> set[str]:
-    """Return the namespaces that a person has declared gone for good: their uids, or names if a uid is unknown."""
+    """Return the namespaces that a person has declared permanently gone: their uids, or names if a uid is unknown."""
     return set(namespace.metadata.annotations.get(labels.REPLACES, "").replace(",", " ").split())

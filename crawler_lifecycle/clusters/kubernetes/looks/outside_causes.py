@@ -25,7 +25,7 @@ from .predicates import (
 )
 from .termination_message import clean
 
-#: A pod that still runs for this time after its disruption mark was spared. The cluster ignores such marks later.
+#: A disruption mark is ignored if its pod still ran for this time after the mark. The cluster does the same.
 STALE_AFTER = timedelta(minutes=2)
 #: A deletion within this time after the end may be the node's own removal of the pod, which follows after it unmounts
 #: the volumes. The time includes the difference of the clocks.
@@ -120,7 +120,7 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
 
 
 def also_deleted(last: PodEnd) -> str | None:
-    """Return who else may have deleted a pod that we stopped, in case our stop came too late; ``None`` if nobody."""
+    """Return a text if somebody else may have deleted a pod that we stopped, before our stop; else ``None``."""
     if not last.task.stopping or last.untold or asked_by_us(None, last.pod, last.job):
         return None
     return who_deleted(last.job) if deleted_before(last.pod, last.at, last.by_itself) else None
@@ -129,9 +129,10 @@ def also_deleted(last: PodEnd) -> str | None:
 def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
     """Return whether the pod was deleted before the crawler in it ended (``at``).
 
-    The deletion timestamp alone does not show this. It is the end of the grace, and the node's own deletion at the end
-    replaces it by one without a grace. A pod that ended first and was deleted later looks the same. So a timestamp soon
-    after the end counts as that of the node's deletion, and the crawler as deleted, unless it ended by itself.
+    The deletion timestamp alone does not show this. First it is the end of the grace. When the pod has ended, its node
+    deletes it without a grace, and the time of this deletion replaces the timestamp. A pod that ended first and was
+    deleted later has such a timestamp, too. So a timestamp soon after the end counts as the node's deletion. Then the
+    result is true, unless the crawler ended by itself.
     """
     asked = deletion_asked(pod)
     if asked is None:
@@ -155,7 +156,7 @@ def who_deleted(job: Job | None) -> str:
 
 
 def disruption_mark(pod: Pod) -> Condition | None:
-    """Return the disruption mark; ``None`` without one, or when the pod was spared and deleted much later."""
+    """Return the disruption mark; ``None`` without a mark, or when the pod was deleted much later."""
     mark = pod.condition("DisruptionTarget")
     asked = deletion_asked(pod) if deletion_is_dated(pod) else None
     if mark is None or asked is None or mark.last_transition_time is None:

@@ -87,10 +87,10 @@ def deleted_before_scheduling(pod: Pod) -> bool:
 
 
 def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
-    """Return whether a suspension of the Job, as by a queue, deleted this pod before it had a node.
+    """Return whether this pod was deleted before it had a node, because its Job was suspended, for example by a queue.
 
-    Then nothing ran, and the Job continues later. If the Job was resumed since then, its finalizer is gone from the
-    pod. A Job that is over or being deleted creates no other pod, so then this pod is the end of the task.
+    Such a pod never ran, and the Job continues later. After the Job is resumed, the pod does not have the Job's
+    finalizer any more. A Job that is over or being deleted creates no other pod. The pod is then the end of the task.
     """
     if job is None or job.metadata.deletion_timestamp is not None or verdict(job, final=False) is not None:
         return False
@@ -173,7 +173,7 @@ def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
 
 
 def deadline_of(job: Job | None) -> Condition | None:
-    """Return the condition that the Job's own deadline passed. Of two, the earlier one comes before its pods end."""
+    """Return the first condition that the Job's own deadline passed. ``FailureTarget`` comes before its pods end."""
     found = [job.condition(kind) for kind in ("FailureTarget", "Failed")] if job is not None else []
     return next((one for one in found if one is not None and one.reason == "DeadlineExceeded"), None)
 

@@ -140,7 +140,7 @@ class EndReserve:
             with contextlib.suppress(FileExistsError):
                 # Python follows the link in /proc only if it gets a folder descriptor. An absolute path ignores it.
                 os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
-        except OSError:  # the crawler removed it, or there is no /proc
+        except OSError:  # the crawler removed the file, or there is no /proc
             return False
         finally:
             os.close(handle)

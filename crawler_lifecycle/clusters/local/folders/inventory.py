@@ -158,7 +158,7 @@ def _is_open(path: Path) -> bool:
     """Return whether the folder has a spec but no end. Raises ``OSError``."""
     try:
         folder = files.held(str(path))
-    except (FileNotFoundError, NotOurs):  # removed meanwhile
+    except (FileNotFoundError, NotOurs):  # the folder was removed meanwhile
         return False
     return not folder.has(files.END) and folder.has(files.SPEC)
 

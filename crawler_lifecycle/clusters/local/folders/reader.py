@@ -297,7 +297,7 @@ class TaskFolder:
             os.close(handle)
         return False
 
-    # --- what was measured
+    # --- measurements
 
     def memory(self) -> int | None:
         """Return the peak memory in bytes; for an executing task, the memory in use."""
@@ -339,7 +339,7 @@ def check_readable(state: Path) -> None:
         with os.scandir(tasks):
             pass
     except FileNotFoundError:
-        cure = "the folder of tasks is missing; mount its disk, or create the folder if the tasks are lost for good"
+        cure = "the folder of tasks is missing; mount its disk, or create the folder if the tasks are lost permanently"
         raise FileNotFoundError(errno.ENOENT, cure, str(tasks)) from None
 
 

@@ -57,7 +57,7 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
         if ref is None or not _is_over(run, before):
             continue
         with exclusive(state):
-            if not _is_over(run, before):  # it was resumed meanwhile
+            if not _is_over(run, before):  # the run was resumed meanwhile
                 continue
             _put_aside(state, run)
         removed.append(ref.run_id)

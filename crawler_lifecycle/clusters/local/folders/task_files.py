@@ -129,7 +129,7 @@ def _listed(home: Held, most: int) -> TaskFileList:
                         todo.append([*parts, entry.name])
                     else:
                         left_out += 1
-        except (OSError, NotOurs):  # the crawler removed it meanwhile, or made it unreadable
+        except (OSError, NotOurs):  # the crawler removed the file meanwhile, or made it unreadable
             left_out += 1
     return TaskFileList(sorted(found), left_out)
 

@@ -229,7 +229,7 @@ def wake_supervisors(tasks: str) -> None:
         if stat.state == "T":
             given = given_to(stat.pid, "cmdline")
             if os.fsencode(BOOT) in given and any(one.startswith(below_it) for one in given):
-                with contextlib.suppress(PermissionError):  # it belongs to another user, so it is not ours
+                with contextlib.suppress(PermissionError):  # the process belongs to another user, so it is not ours
                     stat.send(signal.SIGCONT)
 
 

@@ -134,7 +134,7 @@ def check_shown(shown: int, attempt: int, status: str) -> None:
     """Raise ``NotInThisState`` if the present ``attempt`` is not the one that the form showed."""
     if shown != attempt:
         words = f"it is {status} in attempt {attempt} now, but the form showed attempt {shown}"
-        raise NotInThisState(f"Not carried out: {words}. Load its page again first.")
+        raise NotInThisState(f"Nothing was changed: {words}. Load the page again first.")
 
 
 class Once:
