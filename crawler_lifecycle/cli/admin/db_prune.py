@@ -46,7 +46,7 @@ def prune(
     older_than: Annotated[str, Parameter(help="age of the runs' end; at least 7d")] = DEFAULT_AGE,
     yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the rows are only counted")] = False,
     url: Annotated[str | None, Parameter(help="the database; default: LIFECYCLE_DATABASE__URL")] = None,
-) -> int:
+) -> None:
     """Remove details of runs that ended long ago from the database. The records of the runs stay.
 
     The command removes run.changed events with their pushes, the kept last lines of logs, temporary rows of looks, and
@@ -65,7 +65,6 @@ def prune(
         pruner.close()
     _show(work, age_s)
     _summarise(work, older_than)
-    return Exit.DONE
 
 
 def _pruner(url: str) -> Pruner:
