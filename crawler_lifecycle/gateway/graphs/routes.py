@@ -57,10 +57,10 @@ from crawler_lifecycle.ports.graphs import GraphRow, StepRow
 from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-_START = JsonBody(StartGraph)
-_CANCEL = JsonBody(CancelGraph, optional=True)
-_RETRY = JsonBody(RetryGraph, optional=True)
-_STOP = JsonBody(StopGraphBody, optional=True)
+_Start = Annotated[StartGraph, Depends(JsonBody(StartGraph))]
+_Cancel = Annotated[CancelGraph, Depends(JsonBody(CancelGraph, optional=True))]
+_Retry = Annotated[RetryGraph, Depends(JsonBody(RetryGraph, optional=True))]
+_Stop = Annotated[StopGraphBody, Depends(JsonBody(StopGraphBody, optional=True))]
 
 #: The body of a page of steps. ``JsonBody`` does not read it, because its values may be nested more deeply.
 _PAGE: dict[str, Any] = {
@@ -102,9 +102,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
     }
 
     @app.post("/v1/graphs", operation_id="startGraph", status_code=202)
-    async def start_graph(
-        body: Annotated[StartGraph, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
-    ) -> AcceptedGraph:
+    async def start_graph(body: _Start, response: Response, idempotency_key: IdempotencyKey = None) -> AcceptedGraph:
         """Start a graph, or create a draft of a large graph. Send the pages of a draft after that, and then `start` it.
 
         `id` identifies the graph. A repeat with the same id and content finds the graph; other content is refused. The
@@ -128,17 +126,13 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         return answer(await commands.start_draft(id), response)
 
     @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps")
-    async def cancel(
-        id: str, body: Annotated[CancelGraph, Depends(_CANCEL)], idempotency_key: IdempotencyKey = None
-    ) -> ChangedSteps:
+    async def cancel(id: str, body: _Cancel, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
         """Cancel steps, the steps inside them and the steps that depend on them. All other steps go on. `count` is the
         number of cancelled steps that had not ended."""
         return await commands.cancel(id, signed(body), same_id(body.request_id, idempotency_key))
 
     @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
-    async def retry(
-        id: str, body: Annotated[RetryGraph, Depends(_RETRY)], idempotency_key: IdempotencyKey = None
-    ) -> ChangedSteps:
+    async def retry(id: str, body: _Retry, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
         """Execute steps again that were discarded or cancelled, or that wait for their next try. Completed steps are
         repeated only by name. `cascade` also repeats the cancelled steps that depend on them. `fresh` starts new runs
         instead of resuming the old ones.
@@ -153,7 +147,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         return await commands.append(id, await request.body(), same_id(None, idempotency_key))
 
     @app.post("/v1/graphs/{id}/stop", operation_id="stopGraph", status_code=202, responses=same)
-    async def stop_graph(id: str, body: Annotated[StopGraphBody, Depends(_STOP)], response: Response) -> AcceptedGraph:
+    async def stop_graph(id: str, body: _Stop, response: Response) -> AcceptedGraph:
         """Stop a graph and all its runs, managers and functions, gracefully or by force.
 
         The answer comes after the stop is recorded. From then on, no step starts.

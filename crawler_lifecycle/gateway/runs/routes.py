@@ -65,13 +65,13 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-_START = JsonBody(StartRun)
-_STOP = JsonBody(StopRun, optional=True)
-_RESUME = JsonBody(ResumeRun, optional=True)
-_TASKS = JsonBody(AddTasksBody)
-_EXPORT = JsonBody(ResendExport, optional=True)
+_Start = Annotated[StartRun, Depends(JsonBody(StartRun))]
+_Stop = Annotated[StopRun, Depends(JsonBody(StopRun, optional=True))]
+_Resume = Annotated[ResumeRun, Depends(JsonBody(ResumeRun, optional=True))]
+_Tasks = Annotated[AddTasksBody, Depends(JsonBody(AddTasksBody))]
+_Export = Annotated[ResendExport, Depends(JsonBody(ResendExport, optional=True))]
 
-_PART = JsonBody(UploadPart)
+_Part = Annotated[UploadPart, Depends(JsonBody(UploadPart))]
 
 #: The media types of an archive. The second is for clients, generated from the OpenAPI document, that know no zip.
 _ZIP, _BYTES = "application/zip", "application/octet-stream"
@@ -86,9 +86,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         return Accepted.of(outcome.row, clock(), note=outcome.note)
 
     @app.post("/v1/runs", operation_id="startRun", status_code=202)
-    async def start_run(
-        body: Annotated[StartRun, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
-    ) -> Accepted:
+    async def start_run(body: _Start, response: Response, idempotency_key: IdempotencyKey = None) -> Accepted:
         """Start a run. A repeat with the same ``Idempotency-Key`` and body answers with the same run, at any time."""
         outcome = await commands.start(signed(body), idempotency_key)
         outcome.mark(response, f"/v1/runs/{outcome.row.run_id}")
@@ -100,14 +98,14 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         status_code=202,
         responses={200: {"model": Accepted, "description": "The run has ended, or this stop was recorded before"}},
     )
-    async def stop_run(run_id: RunId, body: Annotated[StopRun, Depends(_STOP)], response: Response) -> Accepted:
+    async def stop_run(run_id: RunId, body: _Stop, response: Response) -> Accepted:
         """Stop a run, gracefully or by force. The answer comes after the stop is recorded."""
         outcome = await commands.stop(run_id, signed(body))
         response.status_code = 202 if outcome.fresh else 200
         return answer(outcome)
 
     @app.post("/v1/runs/{run_id}/resume", operation_id="resumeRun", status_code=202)
-    async def resume_run(run_id: RunId, body: Annotated[ResumeRun, Depends(_RESUME)]) -> Accepted:
+    async def resume_run(run_id: RunId, body: _Resume) -> Accepted:
         """Resume a run that has ended, as its next attempt."""
         return answer(await commands.resume(run_id, signed(body)))
 
@@ -126,9 +124,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         return answer(await commands.look(run_id))
 
     @app.post("/v1/runs/{run_id}/tasks", operation_id="addTasks", status_code=202)
-    async def add_tasks(
-        run_id: RunId, body: Annotated[AddTasksBody, Depends(_TASKS)], idempotency_key: IdempotencyKey = None
-    ) -> AddedTasks:
+    async def add_tasks(run_id: RunId, body: _Tasks, idempotency_key: IdempotencyKey = None) -> AddedTasks:
         """Add child tasks to a live run. A crawler may call this for its own run, with its own token."""
         return await commands.add_tasks(run_id, body, idempotency_key)
 
@@ -141,7 +137,7 @@ def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) ->
         run_id: RunId,
         index: Annotated[int, Path(ge=0, le=INT_MAX)],
         attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
-        body: Annotated[UploadPart, Depends(_PART)],
+        body: _Part,
     ) -> UploadTicket:
         """An address in object storage for one part of a task's supporting files. The task's runner calls this."""
         ticket = await run_in_threadpool(_ticket, tasks, bundles, (run_id, index, attempt), body)
@@ -152,7 +148,7 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], dat
     """Add the routes that repeat deliveries and download archives."""
 
     @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202)
-    async def resend_export(run_id: RunId, body: Annotated[ResendExport, Depends(_EXPORT)]) -> Accepted:
+    async def resend_export(run_id: RunId, body: _Export) -> Accepted:
         """Repeat the deliveries of an ended run: the event ``run.ended``, failed pushes, and the supporting files."""
         outcome = await deliveries.resend(run_id, body)
         return Accepted.of(outcome.row, clock(), note=outcome.note)

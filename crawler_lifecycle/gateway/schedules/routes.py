@@ -33,10 +33,10 @@ from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.schedules import AHEAD
 from crawler_lifecycle.web.problems import JsonBody
 
-_PUT = JsonBody(PutSchedule)
-_PAUSE = JsonBody(PauseSchedule, optional=True)
-_ASK = JsonBody(AskSchedule, optional=True)
-_BACKFILL = JsonBody(Backfill)
+_Put = Annotated[PutSchedule, Depends(JsonBody(PutSchedule))]
+_Pause = Annotated[PauseSchedule, Depends(JsonBody(PauseSchedule, optional=True))]
+_Ask = Annotated[AskSchedule, Depends(JsonBody(AskSchedule, optional=True))]
+_Backfill = Annotated[Backfill, Depends(JsonBody(Backfill))]
 #: The number of future due times in an answer, and the year 2100 as seconds since 1970.
 NEXT, TIME_MAX = 5, 4_102_444_800
 
@@ -205,7 +205,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         return AcceptedSchedule.of(done.row, note=done.note, **await views.ahead(done.row))
 
     @app.put("/v1/schedules/{name}", operation_id="putSchedule")
-    async def put_schedule(name: ScheduleName, body: Annotated[PutSchedule, Depends(_PUT)]) -> AcceptedSchedule:
+    async def put_schedule(name: ScheduleName, body: _Put) -> AcceptedSchedule:
         """Create a schedule, or replace its definition. A repeat with the same definition changes nothing.
 
         The answer lists the days of the coming year on which a due time is skipped or comes twice.
@@ -218,7 +218,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         return await answer(await commands.delete(name))
 
     @app.post("/v1/schedules/{name}/pause", operation_id="pauseSchedule")
-    async def pause_schedule(name: ScheduleName, body: Annotated[PauseSchedule, Depends(_PAUSE)]) -> AcceptedSchedule:
+    async def pause_schedule(name: ScheduleName, body: _Pause) -> AcceptedSchedule:
         """Pause a schedule: firings start nothing until it is resumed, but each is still recorded."""
         return await answer(await commands.pause(name, signed(body)))
 
@@ -229,10 +229,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
     @app.post("/v1/schedules/{name}/trigger", operation_id="triggerSchedule", status_code=202)
     async def trigger_schedule(
-        name: ScheduleName,
-        body: Annotated[AskSchedule, Depends(_ASK)],
-        response: Response,
-        idempotency_key: IdempotencyKey = None,
+        name: ScheduleName, body: _Ask, response: Response, idempotency_key: IdempotencyKey = None
     ) -> AskedDue:
         """Fire a schedule now, even while it is paused. If an earlier target still executes, the new one waits for its
         verdict.
@@ -244,7 +241,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         return AskedDue(due=[Due.of(line) for line in done.row], note=done.note)
 
     @app.post("/v1/schedules/{name}/backfill", operation_id="backfillSchedule", status_code=202)
-    async def backfill_schedule(name: ScheduleName, body: Annotated[Backfill, Depends(_BACKFILL)]) -> AskedDue:
+    async def backfill_schedule(name: ScheduleName, body: _Backfill) -> AskedDue:
         """Start past due times that started nothing: missed, skipped, paused or failed ones, and those before the
         schedule was created. There may be at most 500. They start one after the other, unless they may overlap."""
         lines, note = await commands.backfill(name, signed(body))

@@ -29,10 +29,10 @@ from crawler_lifecycle.ports.webhooks import WebhookDelivery, WebhookRow
 from crawler_lifecycle.store.webhooks import WebhookStore
 from crawler_lifecycle.web.problems import JsonBody
 
-_PUT = JsonBody(PutWebhook)
-_PAUSE = JsonBody(PauseWebhook, optional=True)
-_RESUME = JsonBody(ResumeWebhook, optional=True)
-_TEST = JsonBody(AskTest, optional=True)
+_Put = Annotated[PutWebhook, Depends(JsonBody(PutWebhook))]
+_Pause = Annotated[PauseWebhook, Depends(JsonBody(PauseWebhook, optional=True))]
+_Resume = Annotated[ResumeWebhook, Depends(JsonBody(ResumeWebhook, optional=True))]
+_Test = Annotated[AskTest, Depends(JsonBody(AskTest, optional=True))]
 
 WebhookName = Annotated[str, Path(max_length=NAME_MAX)]
 DeliveryStatus = Literal["delivered", "failed", "skipped"]
@@ -138,7 +138,7 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
         return AcceptedWebhook.of(done.row, note=done.note)
 
     @app.put("/v1/webhooks/{name}", operation_id="putWebhook")
-    async def put_webhook(name: WebhookName, body: Annotated[PutWebhook, Depends(_PUT)]) -> AcceptedWebhook:
+    async def put_webhook(name: WebhookName, body: _Put) -> AcceptedWebhook:
         """Create a webhook, or replace its definition. A repeat with the same definition changes nothing.
 
         A new webhook receives only events from now on.
@@ -151,19 +151,19 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
         return answer(await commands.delete(name))
 
     @app.post("/v1/webhooks/{name}/pause", operation_id="pauseWebhook")
-    async def pause_webhook(name: WebhookName, body: Annotated[PauseWebhook, Depends(_PAUSE)]) -> AcceptedWebhook:
+    async def pause_webhook(name: WebhookName, body: _Pause) -> AcceptedWebhook:
         """Pause a webhook: no events are sent until it is resumed."""
         return answer(await commands.pause(name, signed(body)))
 
     @app.post("/v1/webhooks/{name}/resume", operation_id="resumeWebhook")
-    async def resume_webhook(name: WebhookName, body: Annotated[ResumeWebhook, Depends(_RESUME)]) -> AcceptedWebhook:
+    async def resume_webhook(name: WebhookName, body: _Resume) -> AcceptedWebhook:
         """Continue a paused webhook, and send the events of the pause. `skip` skips all events up to now, and
         `skip_seq` skips one event that fails again and again.
         """
         return answer(await commands.resume(name, body))
 
     @app.post("/v1/webhooks/{name}/test", operation_id="testWebhook", status_code=202)
-    async def test_webhook(name: WebhookName, body: Annotated[AskTest, Depends(_TEST)]) -> AskedTest:
+    async def test_webhook(name: WebhookName, body: _Test) -> AskedTest:
         """Send an event `webhook.test` to the webhook, after the events that wait. `deliveries` shows the result."""
         event, note = await commands.test(name, signed(body).requested_by)
         return AskedTest(seq=event.seq, note=note)
