@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ from crawler_lifecycle.domain.graph.rows import status_document
 from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.domain.values import unpacked
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import WAIT_MAX_S, conditional, documents, moments, next_answer
+from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents, moments, next_answer
 from crawler_lifecycle.gateway.graphs.answers import (
     AcceptedGraph,
     ContextAnswer,
@@ -63,31 +64,14 @@ _Retry = Annotated[RetryGraph, Depends(JsonBody(RetryGraph, optional=True))]
 _Stop = Annotated[StopGraphBody, Depends(JsonBody(StopGraphBody, optional=True))]
 
 #: The body of a page of steps. ``JsonBody`` does not read it, because its values may be nested more deeply.
-_PAGE: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "context": {"type": "object"},
-                        "steps": {"type": "array", "items": {"type": "object"}},
-                    },
-                    "required": ["steps"],
-                    "additionalProperties": False,
-                }
-            }
-        },
-    }
-}
+_FIELDS = {"context": {"type": "object"}, "steps": {"type": "array", "items": {"type": "object"}}}
+_SCHEMA = {"type": "object", "properties": _FIELDS, "required": ["steps"], "additionalProperties": False}
+_PAGE: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": _SCHEMA}}}}
 #: The fields of a job that pictures show.
 _DRAWN = ("label", "call", "crawler", "plan", "name")
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 #: The most bytes in one page: of results before compression, and of jobs in a page of steps.
 RESULTS_BYTES, STEPS_BYTES = 8 * 1024 * 1024, 8 * 1024 * 1024
-
-Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
 
 
 def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
@@ -177,13 +161,8 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
         With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after so
         many seconds (then 304). Without that header, it comes after the next change, or at once if the graph has ended.
         """
-
-        async def read() -> Graph:
-            return await views.one(id)
-
-        if not wait:
-            return conditional(request, await read())
-        return await next_answer(request, feed, graph_subject(id), wait, read, lambda graph: graph.state not in OPEN)
+        read, ended = partial(views.one, id), lambda graph: graph.state not in OPEN
+        return await next_answer(request, feed, graph_subject(id), wait, read, ended)
 
     @app.get("/v1/graphs/{id}/status", operation_id="getGraphStatus", **documents(GraphStatus))
     async def get_status(id: str, request: Request, wait: Wait = 0) -> Response:

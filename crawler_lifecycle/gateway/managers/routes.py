@@ -23,7 +23,7 @@ from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, found, workflow_id_of
 from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetCap, StartManager, StopManager
-from crawler_lifecycle.gateway.runs.answers import ENDED, Stop
+from crawler_lifecycle.gateway.runs.answers import Stop
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
@@ -149,7 +149,7 @@ class Manager(BaseModel):
 
 def waiting(row: ManagerRow) -> str | None:
     """Return a sentence that says for what a manager waits, if it waits."""
-    if row.status in ENDED:
+    if row.status.terminal:
         return None
     live = row.counts.live
     runs = f"{live} {'run' if live == 1 else 'runs'}"
@@ -300,9 +300,8 @@ class ManagerViews:
     async def detail(self, manager_id: int) -> ManagerDetail:
         """Return one manager. Raises ``Problem`` 404."""
         row = await run_in_threadpool(found, self.managers, manager_id)
-        is_open = row.status not in ENDED
-        why = await self._blocked.of_workflow(workflow_id_of(row), is_open=is_open) or waiting(row)
-        return ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why)
+        blocked = await self._blocked.of_workflow(workflow_id_of(row), is_open=not row.status.terminal)
+        return ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=blocked or waiting(row))
 
     def jobs(self, manager_id: int, filters: JobFilters) -> JobPage:
         """Return the jobs of a manager that fit the filters, oldest row first. Blocks."""

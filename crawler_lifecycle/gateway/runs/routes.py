@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +17,7 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own, signed
-from crawler_lifecycle.gateway.api.long_poll import WAIT_MAX_S, conditional, documents, next_answer
+from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents, next_answer
 from crawler_lifecycle.gateway.api.paging import (
     ArchiveChoice,
     CorrectionFilters,
@@ -29,7 +30,6 @@ from crawler_lifecycle.gateway.api.paging import (
 )
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.answers import (
-    ENDED,
     Accepted,
     CorrectionPage,
     Overdue,
@@ -301,21 +301,14 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         return conditional(request, views.listed(filters)[0])
 
     @app.get("/v1/runs/{run_id}", operation_id="getRun", **documents(RunDetail))
-    async def get_run(
-        run_id: RunId, request: Request, wait: Annotated[int, Query(ge=0, le=WAIT_MAX_S)] = 0
-    ) -> Response:
+    async def get_run(run_id: RunId, request: Request, wait: Wait = 0) -> Response:
         """One run: its status, the time of its last verification, its tasks by status, stops, exports and deliveries.
 
         With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after so
         many seconds (then 304). Without that header, it comes after the next change, or at once if the run has ended.
         """
-
-        async def read() -> RunDetail:
-            return await views.detail(run_id)
-
-        if not wait:
-            return conditional(request, await read())
-        return await next_answer(request, feed, run_subject(run_id), wait, read, lambda run: run.status in ENDED)
+        read, ended = partial(views.detail, run_id), lambda run: run.status.terminal
+        return await next_answer(request, feed, run_subject(run_id), wait, read, ended)
 
     @app.get("/v1/runs/{run_id}/comparison", operation_id="compareRun")
     def compare_run(run_id: RunId) -> Comparison:
@@ -326,20 +319,15 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     def get_stop(run_id: RunId) -> StopOfRun:
         """Return whether a run must stop, and whether by force. A crawler may call this for its own run, with its own
         token."""
+        wishes: list[Any] = []
         try:
             row = found(store.runs, run_id)
         except RowUnreadable:  # a crawler must see a stop even then
             row = as_it_stands(store.runs, run_id)
-            check_own(row.ref)
             wishes = [one["force"] for one in store.runs.cancellations(run_id) if one["attempt"] == row.attempt]
-            stop = row.stop
-            return StopOfRun(
-                run_id=run_id,
-                asked=bool(wishes) or stop is not None,
-                force=True in wishes or (stop is not None and stop.force is True),
-            )
         check_own(row.ref)
-        return StopOfRun(run_id=run_id, asked=row.stop is not None, force=row.stop is not None and row.stop.force)
+        wishes += [] if row.stop is None else [row.stop.force]
+        return StopOfRun(run_id=run_id, asked=bool(wishes), force=True in wishes)
 
     @app.get("/v1/runs/{run_id}/tasks", operation_id="listTasks", **documents(TaskPage))
     def list_tasks(run_id: RunId, filters: Annotated[TaskFilters, Query()], request: Request) -> Response:

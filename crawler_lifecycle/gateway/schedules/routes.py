@@ -194,13 +194,9 @@ def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
     return list(itertools.islice(spec.due_times(now, now + AHEAD), NEXT))
 
 
-def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
-    """Add all routes of schedules."""
-    _add_commands(app, commands, views)
-    _add_readers(app, commands, views)
+def add_schedule_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
+    """Add the routes of commands on schedules."""
 
-
-def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
     async def answer(done: Commanded[ScheduleRow]) -> AcceptedSchedule:
         return AcceptedSchedule.of(done.row, note=done.note, **await views.ahead(done.row))
 
@@ -248,7 +244,9 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         return AskedDue(due=[Due.of(line) for line in lines], note=note)
 
 
-def _add_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
+def add_schedule_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
+    """Add the routes that read schedules."""
+
     @app.get("/v1/schedules", operation_id="listSchedules", **documents(SchedulePage))
     def list_schedules(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """All schedules, in the order in which they were created."""

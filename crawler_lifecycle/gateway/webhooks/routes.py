@@ -127,13 +127,9 @@ class WebhookViews:
         return DeliveryPage(deliveries=[Delivery(**asdict(one)) for one in page], next_page_token=token)
 
 
-def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
-    """Add all routes of webhooks."""
-    _add_commands(app, commands)
-    _add_readers(app, commands, views)
+def add_webhook_commands(app: FastAPI, commands: WebhookCommands) -> None:
+    """Add the routes of commands on webhooks."""
 
-
-def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
     def answer(done: Commanded[WebhookRow]) -> AcceptedWebhook:
         return AcceptedWebhook.of(done.row, note=done.note)
 
@@ -169,7 +165,9 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
         return AskedTest(seq=event.seq, note=note)
 
 
-def _add_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
+def add_webhook_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
+    """Add the routes that read webhooks."""
+
     @app.get("/v1/webhooks", operation_id="listWebhooks", **documents(WebhookPage))
     def list_webhooks(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """All webhooks, in the order in which they were created."""
