@@ -60,7 +60,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_uploads(app, store.tasks, gateway.bundles)
     add_ledger(app, store.corrections, store.overdue, clock)
     add_readers(app, store, gateway.views, gateway.feed)
-    add_logs(app, gateway.reader, store.runs, store.tasks)
+    add_logs(app, gateway.reader)
     add_files(app, gateway.files, store.runs, store.tasks)
     add_items(app, RunItems(gateway.files, store.runs, store.tasks))
     add_stream(app, gateway.feed, store.runs, store.managers, store.graphs)
