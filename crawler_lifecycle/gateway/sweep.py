@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
@@ -115,15 +116,9 @@ class Sweep:
         logged = await run_in_threadpool(self.store.runs.cancellations, row.run_id)
         ours = [entry for entry in logged if entry.get("attempt") == row.attempt]
         if ours:
-            last = ours[-1]
             # With the id of the stop: the workflow may have received it already, and must not log it twice.
-            stop = StopRequest(
-                str(last["request_id"]),
-                _text(last.get("requested_by")),
-                _text(last.get("reason")),
-                any(bool(entry.get("force")) for entry in ours),
-            )
-            await self.commands.notify_stop(row, stop)
+            last: dict[str, Any] = {name: ours[-1][name] for name in ("request_id", "requested_by", "reason")}
+            await self.commands.notify_stop(row, StopRequest(**last, force=any(entry["force"] for entry in ours)))
             return
         # A workflow recorded this stop, for a limit. An open workflow knows it; without one, a new workflow takes over.
         for candidate in workflow_ids(row):
@@ -138,7 +133,3 @@ class Sweep:
             return False
         self._tried[name] = (now + wait, min(wait * 2, RETRY_MAX))
         return True
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

@@ -160,7 +160,6 @@ class ScheduleForm(ActionForm):
     """The form of a schedule."""
 
     subject: ClassVar[Subject] = SCHEDULE
-    reason: str | None = Field(default=None, max_length=2000)
     after: Moment | None = None
     until: Moment | None = None
     counted: int | None = None
