@@ -270,7 +270,8 @@ def _live(row: Document) -> bool:
     return row.get("status") not in TERMINAL
 
 
-def _pace(row: Document) -> str | None:
+def pace(row: Document) -> str | None:
+    """Return the pages per minute of a run or task, as the gateway reports them."""
     value = row.get("pages_per_minute")
     return f"{value:,.1f}" if isinstance(value, int | float) else None
 
@@ -286,7 +287,7 @@ RUN = Subject(
         Column("Outcome", of("outcome")),
         Column("Stage", of("stage"), wide=True),
         Column("Pages", count("pages"), right=True),
-        Column("Per min", _pace, right=True),
+        Column("Per min", pace, right=True),
         Column("Items", count("items"), right=True),
         Column("Errors", count("errors"), right=True),
         Column("Verified", at("verified_at")),

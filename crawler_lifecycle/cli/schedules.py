@@ -13,7 +13,7 @@ from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import DUE, SCHEDULE, Document
 
 from .inputs import content_of, json_of, pairs
-from .output import emit_list, now, say_note
+from .output import emit_list, now, say_note, show_list
 from .problems import CommandFailed, Exit
 from .session import current, time_of
 from .subjects import By, Limit, Named, Shown
@@ -123,9 +123,8 @@ def due(
     limit: Limit = 50,
 ) -> None:
     """List due times with their results, the latest first."""
-    with current().gateway() as gateway:
-        rows = gateway.rows(f"{KIND.path(name)}/due", limit=limit, decision=decision)
-    emit_list("due", rows, DUE, name="due_at", empty="nothing was due yet")
+    empty = "nothing was due yet"
+    show_list(KIND.path(name, "/due"), DUE, name="due_at", empty=empty, limit=limit, decision=decision)
 
 
 def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> None:

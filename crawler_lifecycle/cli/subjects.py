@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.waiting import ageless
 from crawler_lifecycle.subjects import STOPPED, TERMINAL, Document, Subject
 
 from .client.polling import Polling
-from .output import as_json, clean, console, emit, emit_list, say_note, show_facts, show_rows, write_lines
+from .output import as_json, clean, console, emit, say_note, show_facts, show_list, show_rows, write_lines
 from .problems import CommandFailed, Exit
 from .session import current, say
 
@@ -84,11 +84,10 @@ class Kind:
     def list_all(self, limit: int, **filters: Any) -> None:
         """Carry out the verb ``list``."""
         plural = self.subject.plural
-        with current().gateway() as gateway:
-            rows = gateway.rows(f"/v1/{plural}", limit=limit, **filters)
         make = "create" if self.noun in ("schedule", "webhook") else "start"
         empty = f"no {plural}; next: crawlctl {self.noun} {make} --help"
-        emit_list(plural, rows, self.subject.columns, name=self.subject.key, empty=empty)
+        columns, key = self.subject.columns, self.subject.key
+        show_list(f"/v1/{plural}", columns, name=key, empty=empty, limit=limit, **filters)
 
     def show(self, rows: Sequence[Document]) -> None:
         """Print entries, and the notes of the gateway about them."""

@@ -12,7 +12,7 @@ from crawler_lifecycle.subjects import DELIVERIES, WEBHOOK, Document
 
 from .client.gateway import Gateway
 from .client.polling import Polling
-from .output import clean, emit_list, say_note
+from .output import clean, emit_list, say_note, show_list
 from .problems import CommandFailed, Exit
 from .session import current, say
 from .subjects import By, Limit, Named, Shown
@@ -101,9 +101,8 @@ def deliveries(
     limit: Limit = 50,
 ) -> None:
     """List deliveries of a webhook, also failed ones, the latest event first."""
-    with current().gateway() as gateway:
-        rows = gateway.rows(f"{KIND.path(name)}/deliveries", limit=limit, status=status)
-    emit_list("deliveries", rows, DELIVERIES, name="seq", empty="nothing was delivered yet")
+    empty = "nothing was delivered yet"
+    show_list(KIND.path(name, "/deliveries"), DELIVERIES, name="seq", empty=empty, limit=limit, status=status)
 
 
 def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_rows
+from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_list, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say, time_of
 from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Proof, Reason, Yes
@@ -86,9 +86,8 @@ def get(run: Annotated[int | None, Parameter(help="the run's id; default: list r
 
 def timeline(run: RunId, /, *, limit: Limit = 500) -> None:
     """List everything that happened to a run, the oldest first, and how late each change was recorded."""
-    with current().gateway() as gateway:
-        rows = gateway.rows(RUN.path(run, "/timeline"), limit=limit)
-    emit_list("timeline", rows, tables.TIMELINE, name="key", empty=f"nothing happened in run {run} yet")
+    empty = f"nothing happened in run {run} yet"
+    show_list(RUN.path(run, "/timeline"), tables.TIMELINE, name="key", empty=empty, limit=limit)
 
 
 def corrections(
@@ -140,10 +139,8 @@ def describe(run: RunId, /) -> int:
 
 def crawlers() -> None:
     """List the crawlers that can be run."""
-    with current().gateway() as gateway:
-        rows = gateway.rows("/v1/crawlers")
     empty = "the catalogue is empty (LIFECYCLE_CRAWLERS)"
-    emit_list("crawlers", rows, tables.CRAWLERS, name="name", empty=empty)
+    show_list("/v1/crawlers", tables.CRAWLERS, name="name", empty=empty)
 
 
 def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")], /) -> None:
