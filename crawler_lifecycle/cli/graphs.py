@@ -36,16 +36,12 @@ def does(row: Document) -> str:
     return str(job.get("call") or job.get("crawler") or job.get("plan") or job.get("name") or "")
 
 
-def _step_state(row: Document) -> str:
-    return f"{row.get('state')}" + (" (ending)" if row.get("ending") else "")
-
-
 GRAPH = Kind(SUBJECT, _line, again="retry")
 STEPS = (
     Column("Step", of("path")),
     Column("Kind", of("kind")),
     Column("Does", does),
-    Column("State", _step_state),
+    Column("State", lambda row: f"{row.get('state')}{' (ending)' if row.get('ending') else ''}"),
     Column("Tries", lambda row: f"{row.get('tries')}/{row.get('max_attempts')}", right=True),
     Column("Run", of("run_id"), right=True),
     Column("After", words("deps"), wide=True),

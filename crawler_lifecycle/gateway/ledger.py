@@ -13,16 +13,6 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind, wrong_wo
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import SummaryChoice
-from crawler_lifecycle.gateway.runs.answers import (
-    WEEK,
-    Audit,
-    AuditAnswer,
-    AuditBody,
-    AuditState,
-    CorrectionTotals,
-    LedgerSummary,
-    Overdue,
-)
 from crawler_lifecycle.gateway.runs.commands import needing_temporal
 from crawler_lifecycle.ports.looks import CorrectionSummary
 from crawler_lifecycle.store.audits.findings import FindingStore
@@ -30,6 +20,8 @@ from crawler_lifecycle.store.audits.reads import OverdueStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import JsonBody, Problem
+
+from .runs.answers import WEEK, Audit, AuditAnswer, AuditBody, AuditState, CorrectionTotals, LedgerSummary, Overdue
 
 
 def add_ledger(

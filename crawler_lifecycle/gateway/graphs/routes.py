@@ -40,16 +40,6 @@ from crawler_lifecycle.gateway.graphs.answers import (
     as_sent,
     step_token,
 )
-from crawler_lifecycle.gateway.graphs.commands import (
-    OPEN,
-    CancelGraph,
-    ChangedSteps,
-    GraphCommands,
-    RetryGraph,
-    StartGraph,
-    StopGraphBody,
-    found,
-)
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.gateway.streams.feed import Feed
@@ -57,6 +47,8 @@ from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.ports.graphs import GraphRow, StepRow
 from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.web.problems import JsonBody, Problem
+
+from .commands import OPEN, CancelGraph, ChangedSteps, GraphCommands, RetryGraph, StartGraph, StopGraphBody, found
 
 _Start = Annotated[StartGraph, Depends(JsonBody(StartGraph))]
 _Cancel = Annotated[CancelGraph, Depends(JsonBody(CancelGraph, optional=True))]

@@ -46,15 +46,6 @@ from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, found
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries, reading
 from crawler_lifecycle.gateway.runs.recent import Comparison, compared
-from crawler_lifecycle.gateway.runs.requests import (
-    AddedTasks,
-    AddTasksBody,
-    IdempotencyKey,
-    ResendExport,
-    ResumeRun,
-    StartRun,
-    StopRun,
-)
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
 from crawler_lifecycle.ports.protocols import TaskBundles
@@ -64,6 +55,8 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import JsonBody, Problem
+
+from .requests import AddedTasks, AddTasksBody, IdempotencyKey, ResendExport, ResumeRun, StartRun, StopRun
 
 _Start = Annotated[StartRun, Depends(JsonBody(StartRun))]
 _Stop = Annotated[StopRun, Depends(JsonBody(StopRun, optional=True))]

@@ -21,17 +21,12 @@ from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
-from crawler_lifecycle.gateway.schedules.commands import (
-    AskSchedule,
-    Backfill,
-    PauseSchedule,
-    PutSchedule,
-    ScheduleCommands,
-)
 from crawler_lifecycle.ports.schedules import DueRow, ScheduleRow
 from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.schedules import AHEAD
 from crawler_lifecycle.web.problems import JsonBody
+
+from .commands import AskSchedule, Backfill, PauseSchedule, PutSchedule, ScheduleCommands
 
 _Put = Annotated[PutSchedule, Depends(JsonBody(PutSchedule))]
 _Pause = Annotated[PauseSchedule, Depends(JsonBody(PauseSchedule, optional=True))]

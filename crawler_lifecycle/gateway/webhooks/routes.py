@@ -18,16 +18,11 @@ from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
-from crawler_lifecycle.gateway.webhooks.commands import (
-    AskTest,
-    PauseWebhook,
-    PutWebhook,
-    ResumeWebhook,
-    WebhookCommands,
-)
 from crawler_lifecycle.ports.webhooks import WebhookDelivery, WebhookRow
 from crawler_lifecycle.store.webhooks import WebhookStore
 from crawler_lifecycle.web.problems import JsonBody
+
+from .commands import AskTest, PauseWebhook, PutWebhook, ResumeWebhook, WebhookCommands
 
 _Put = Annotated[PutWebhook, Depends(JsonBody(PutWebhook))]
 _Pause = Annotated[PauseWebhook, Depends(JsonBody(PauseWebhook, optional=True))]
