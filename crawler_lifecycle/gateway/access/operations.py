@@ -383,8 +383,13 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
             return
         detail = f"the token of run {run_id} adds tasks to that run, reads its stop, and does nothing else"
     logger.warning("refused: %s", detail)
-    challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{access.role}"'
-    raise Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})
+    raise forbidden(detail, access.role)
+
+
+def forbidden(detail: str, scope: str) -> Problem:
+    """Return the problem 403 for a token with too few rights, which says what it lacks (RFC 6750, section 3)."""
+    challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{scope}"'
+    return Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})
 
 
 def _is_stream(access: Access, scope: Scope) -> bool:
