@@ -133,8 +133,6 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
 )
 #: By operation id.
 ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for name in names.split()}
-#: The rights for unknown paths and methods: only a caller who may read gets the answer 404 or 405.
-_UNKNOWN = Access(Role.READ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +167,12 @@ class Operations:
         return None, {}
 
     def unknown(self, path: str) -> Access:
-        """Return the rights for a request that fits no operation: an unknown path, or a wrong method."""
+        """Return the rights for a request that fits no operation: an unknown path, or a wrong method.
+
+        Only a caller who may read gets the answer 404 or 405.
+        """
         basic = any(ACCESS[name].basic for pattern, _, name in self._known if pattern.match(path))
-        return replace(_UNKNOWN, basic=basic)
+        return replace(_READ, basic=basic)
 
 
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
