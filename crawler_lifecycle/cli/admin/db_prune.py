@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -57,12 +58,9 @@ def prune(
     from crawler_lifecycle.domain.retention import DATABASE
 
     age_s, before = long_ago(older_than, output.now(), DATABASE)
-    pruner = _pruner(url or load_settings().database.url)
-    work = _Pruning(pruner, before, yes=yes)
-    try:
+    with closing(_pruner(url or load_settings().database.url)) as pruner:
+        work = _Pruning(pruner, before, yes=yes)
         work.all_tables()
-    finally:
-        pruner.close()
     _show(work, age_s)
     _summarise(work, older_than)
 
