@@ -25,6 +25,7 @@ A token of the gateway's tokens file. A crawler may call `addTasks` and `getStop
 (`CRAWL_TOKEN`). The runner of a task may call `uploadFiles` for its own task with its token (`CRAWL_UPLOAD_TOKEN`).
 """
 
+_HOOK = {"url": "https://hooks.example.com/crawls", "secrets": ["env:CRAWL_HOOK"]}
 _CRAWL = {"path": "shops", "kind": "crawl", "job": {"crawler": "plain"}}
 
 #: Example bodies for each operation, by name: a description and the body. `crawlctl dev` accepts all of them.
@@ -96,21 +97,11 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "putWebhook": {
         "ends": (
             "The end of each failed run of two crawlers",
-            {
-                "url": "https://hooks.example.com/crawls",
-                "secrets": ["env:CRAWL_HOOK"],
-                "events": ["run.ended"],
-                "crawlers": ["services", "operations"],
-                "statuses": ["FAILED"],
-            },
+            _HOOK | {"events": ["run.ended"], "crawlers": ["services", "operations"], "statuses": ["FAILED"]},
         ),
         "rotating": (
             "All events of runs, while the secret is changed",
-            {
-                "url": "https://hooks.example.com/crawls",
-                "secrets": ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"],
-                "events": ["run.*", "correction.made"],
-            },
+            _HOOK | {"secrets": ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"], "events": ["run.*", "correction.made"]},
         ),
     },
     "pauseWebhook": {"reason": ("With a reason", {"reason": "a migration"})},
