@@ -110,8 +110,7 @@ def corrections(
 
     empty = "no corrections" + (f" of kind {kind}" if kind else "") + (f" of run {run}" if run is not None else "")
     empty += f" since {since}" if since else ""
-    beside = {"summary": summary}
-    emit_list("corrections", rows, tables.CORRECTIONS, name="id", empty=empty, beside=beside)
+    emit_list("corrections", rows, tables.CORRECTIONS, name="id", empty=empty, beside={"summary": summary})
 
 
 def describe(run: RunId, /) -> int:

@@ -188,10 +188,9 @@ def _check_places(archive: str | None, events: str | None) -> None:
 
     settings = load_settings()
     try:
-        if archive is not None:
-            compose.build_archive(settings.model_copy(update={"archive": UrlSettings(url=archive)}))
-        if events is not None:
-            compose.build_sink(settings.model_copy(update={"events": UrlSettings(url=events)}))
+        for name, url, build in (("archive", archive, compose.build_archive), ("events", events, compose.build_sink)):
+            if url is not None:
+                build(settings.model_copy(update={name: UrlSettings(url=url)}))
     except InvalidRequest as error:
         raise CommandFailed(Exit.USAGE, str(error), None, "correct --archive and --events") from None
 
