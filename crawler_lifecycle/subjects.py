@@ -252,10 +252,6 @@ def status_word(row: Document) -> str:
     return "stopped" if asked_for else str(row.get("status"))
 
 
-def _status(row: Document) -> Word:
-    return Word(status_word(row), why=_why(row))
-
-
 def deletion_words(deleted: Document) -> str:
     """Return one line about a deletion: who requested it, when, what was removed, and what was kept and why."""
     by = f" by {deleted['requested_by']}" if deleted.get("requested_by") else ""
@@ -270,7 +266,8 @@ def _live(row: Document) -> bool:
     return row.get("status") not in TERMINAL
 
 
-def _pace(row: Document) -> str | None:
+def pace(row: Document) -> str | None:
+    """Return the pages per minute of a run or task, as the gateway reports them."""
     value = row.get("pages_per_minute")
     return f"{value:,.1f}" if isinstance(value, int | float) else None
 
@@ -282,11 +279,11 @@ RUN = Subject(
         Column("Run", _itself("runs", "run_id"), right=True),
         Column("Crawler", of("crawler")),
         Column("Trigger", of("trigger"), wide=True),
-        Column("Status", _status),
+        Column("Status", lambda row: Word(status_word(row), why=_why(row))),
         Column("Outcome", of("outcome")),
         Column("Stage", of("stage"), wide=True),
         Column("Pages", count("pages"), right=True),
-        Column("Per min", _pace, right=True),
+        Column("Per min", pace, right=True),
         Column("Items", count("items"), right=True),
         Column("Errors", count("errors"), right=True),
         Column("Verified", at("verified_at")),
@@ -438,10 +435,6 @@ def steps(row: Document) -> str:
     return ", ".join(f"{found[state]:,} {state}" for state in STEP_STATES if found.get(state))
 
 
-def _graph_state(row: Document) -> Word:
-    return Word(row.get("state"), why=_why(row))
-
-
 def _graph_name(row: Document) -> Link | None:
     return Link(row["name"], f"/graphs/{quote(str(row.get('id')), safe='')}") if row.get("name") else None
 
@@ -456,7 +449,7 @@ GRAPH = Subject(
     columns=(
         Column("Graph", _itself("graphs", "id")),
         Column("Name", _graph_name),
-        Column("State", _graph_state),
+        Column("State", lambda row: Word(row.get("state"), why=_why(row))),
         Column("Steps", steps),
         Column("Created", at("created_at")),
         _page("Took", lambda row: Took(row.get("started_at"), row.get("ended_at")), right=True),
@@ -538,13 +531,9 @@ def _option(name: str) -> tuple[str, Read]:
     return name, lambda row: plain((row.get("definition") or {}).get(name))
 
 
-def _decided(row: Document) -> Word:
-    return Word(row.get("decision"), bad=row.get("decision") in UNDONE)
-
-
 DUE = (
     Column("Due", lambda row: At(row.get("due_at"), exact=True)),
-    Column("Decision", _decided),
+    Column("Decision", lambda row: Word(row.get("decision"), bad=row.get("decision") in UNDONE)),
     Column("Late", lambda row: Lag(row.get("lateness_ms")), right=True),
     Column("Began", _began),
     Column("Status", of("status")),
@@ -617,10 +606,6 @@ def _webhook_why(row: Document) -> Any:
     return row.get("pause_reason") or (row.get("error") if row.get("state") == "failing" else None)
 
 
-def _webhook_state(row: Document) -> Word:
-    return Word(row.get("state"), bad=row.get("state") != "active")
-
-
 def _webhook_cure(row: Document) -> str | None:
     if row.get("state") == "active":
         return None
@@ -632,7 +617,7 @@ WEBHOOK = Subject(
     "name",
     columns=(
         Column("Webhook", _itself("webhooks", "name")),
-        Column("State", _webhook_state),
+        Column("State", lambda row: Word(row.get("state"), bad=row.get("state") != "active")),
         _page("Since", lambda row: At(row.get("paused_at") or row.get("failing_since"))),
         Column("Address", _definition("url")),
         Column("Events", _listed("events", "everything")),

@@ -36,16 +36,12 @@ def does(row: Document) -> str:
     return str(job.get("call") or job.get("crawler") or job.get("plan") or job.get("name") or "")
 
 
-def _step_state(row: Document) -> str:
-    return f"{row.get('state')}" + (" (ending)" if row.get("ending") else "")
-
-
 GRAPH = Kind(SUBJECT, _line, again="retry")
 STEPS = (
     Column("Step", of("path")),
     Column("Kind", of("kind")),
     Column("Does", does),
-    Column("State", _step_state),
+    Column("State", lambda row: f"{row.get('state')}{' (ending)' if row.get('ending') else ''}"),
     Column("Tries", lambda row: f"{row.get('tries')}/{row.get('max_attempts')}", right=True),
     Column("Run", of("run_id"), right=True),
     Column("After", words("deps"), wide=True),
@@ -149,9 +145,9 @@ def list_graphs(
     state: Annotated[list[State] | None, Parameter(help="only graphs in this state; may be repeated")] = None,
     name: Annotated[str | None, Parameter(help="only graphs of this name")] = None,
     limit: Limit = 50,
-) -> int:
+) -> None:
     """List graphs, newest first; drafts only with --state draft."""
-    return GRAPH.list_all(limit, state=state, name=name)
+    GRAPH.list_all(limit, state=state, name=name)
 
 
 def describe(
@@ -161,7 +157,7 @@ def describe(
     steps: Annotated[StepState | None, Parameter(help="also list its steps in this state")] = None,
     below: Annotated[str | None, Parameter(help="only list the steps inside this step; give its path")] = None,
     limit: Limit = 50,
-) -> int:
+) -> None:
     """Show everything about a graph on one screen, and its steps."""
     with current().gateway() as gateway:
         found = gateway.get(GRAPH.path(graph))
@@ -183,7 +179,6 @@ def describe(
     runs_of = [f"crawlctl list --parent '{found.get('workflow_id')}'"] if runs else []
     then = GRAPH.call("retry", graph) if ended else f"{GRAPH.call('watch', graph)} · {GRAPH.call('stop', graph)}"
     say(f"next: {' · '.join([*steps_of, *runs_of, then])}")
-    return Exit.DONE
 
 
 def step(
@@ -192,17 +187,16 @@ def step(
     /,
     *,
     result: Annotated[bool, Parameter(negative=(), help="only print its recorded result, as JSON")] = False,
-) -> int:
+) -> None:
     """Show one step: what it executes, what it waits for, and the errors of its executions."""
     with current().gateway() as gateway:
         if result:
             print(gateway.text(GRAPH.path(graph, "/result"), path=path))
-            return Exit.DONE
+            return
         found = gateway.get(GRAPH.path(graph, "/step"), path=path)
     emit(found, names=[path], table=lambda: show_facts(_step_facts(found)))
     if found.get("run_id") and found.get("kind") == "crawl":
         say(f"next: crawlctl describe {found['run_id']}")
-    return Exit.DONE
 
 
 def _step_facts(row: Document) -> list[tuple[str, Cell]]:
@@ -234,14 +228,13 @@ def render(
     expand: Annotated[
         list[str] | None, Parameter(help="draw all steps in this one ('*': in all); default: a box if above 50")
     ] = None,
-) -> int:
+) -> None:
     """Draw a graph with the states of its steps, as text for Graphviz or Mermaid."""
     if current().output != "table":
         raise CommandFailed(Exit.USAGE, "graph render does not support -o", None, "use --format instead of -o")
     with current().gateway() as gateway:
         text = gateway.text(GRAPH.path(graph, "/picture"), format=form, expand=expand)
     print(clean(text, lines=True), end="")
-    return Exit.DONE
 
 
 # --- control ----------------------------------------------------------------------------------------------------------

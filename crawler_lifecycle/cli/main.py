@@ -162,7 +162,7 @@ def check_words(words: Sequence[str]) -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Execute one command line. Return the exit code. Expected errors are printed without a traceback."""
+    """Execute one command line. Return its exit code, 0 if the verb has none. Expected errors get no traceback."""
     try:
         check_words(words)
         options, rest = session.split(words)

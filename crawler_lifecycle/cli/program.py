@@ -11,7 +11,6 @@ from cyclopts import Parameter
 
 from . import session as options
 from .output import emit, show_facts
-from .problems import Exit
 from .session import installed, say
 
 Shell = Literal["bash", "zsh", "fish"]
@@ -23,7 +22,7 @@ _HINTS = {
 }
 
 
-def completion(shell: Annotated[Shell, Parameter(help="bash, zsh or fish")], /) -> int:
+def completion(shell: Annotated[Shell, Parameter(help="bash, zsh or fish")], /) -> None:
     """Print the completion script of a shell."""
     from .main import build
 
@@ -46,10 +45,9 @@ def completion(shell: Annotated[Shell, Parameter(help="bash, zsh or fish")], /) 
 
     print(app.meta.generate_completion(prog_name="crawlctl", shell=shell), end="")
     say(_HINTS[shell])
-    return Exit.DONE
 
 
-def show_version() -> int:
+def show_version() -> None:
     """Show the versions and paths of this program and of Python."""
     document = {
         "version": installed(),
@@ -59,4 +57,3 @@ def show_version() -> int:
     }
     table = list(document.items())
     emit(document, names=[document["version"]], table=lambda: show_facts(table))
-    return Exit.DONE

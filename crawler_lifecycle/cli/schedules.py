@@ -13,7 +13,7 @@ from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import DUE, SCHEDULE, Document
 
 from .inputs import content_of, json_of, pairs
-from .output import emit_list, now, say_note
+from .output import emit_list, now, say_note, show_list
 from .problems import CommandFailed, Exit
 from .session import current, time_of
 from .subjects import By, Limit, Named, Shown
@@ -75,7 +75,7 @@ def create(
     ] = None,
     times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES,
     by: By = None,
-) -> int:
+) -> None:
     """Create a schedule, or replace the definition of an existing one."""
     if (crawler is None) == (file is None):
         raise CommandFailed(Exit.USAGE, "give either --crawler or --file", None, "crawlctl schedule create --help")
@@ -85,15 +85,15 @@ def create(
         body["run"] |= {name: value for name, value in own.items() if value}
     elif arg or setting:
         raise CommandFailed(Exit.USAGE, "-a and -s need --crawler", None, "write them into the file")
-    return KIND.put(name, {**body, **times.given()}, by, lambda _: "due trigger")
+    KIND.put(name, {**body, **times.given()}, by, lambda _: "due trigger")
 
 
-def update(name: Name, /, *, times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES, by: By = None) -> int:
+def update(name: Name, /, *, times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES, by: By = None) -> None:
     """Change the due times of a schedule, and its rules for overlaps and late starts.
 
     What it starts does not change; for that, use create.
     """
-    return KIND.put(name, KIND.definition(name, times.given()), by, lambda _: "due trigger")
+    KIND.put(name, KIND.definition(name, times.given()), by, lambda _: "due trigger")
 
 
 def _definition(file: Path) -> dict[str, Any]:
@@ -105,14 +105,14 @@ def _definition(file: Path) -> dict[str, Any]:
     return found
 
 
-def list_schedules(*, limit: Limit = 50) -> int:
+def list_schedules(*, limit: Limit = 50) -> None:
     """List schedules, the oldest first."""
-    return KIND.list_all(limit)
+    KIND.list_all(limit)
 
 
-def describe(name: Name, /) -> int:
+def describe(name: Name, /) -> None:
     """Show everything about a schedule, also its next due times and the days on which clocks change."""
-    return KIND.describe(name)
+    KIND.describe(name)
 
 
 def due(
@@ -121,32 +121,29 @@ def due(
     *,
     decision: Annotated[Decision | None, Parameter(help="only due times with this result")] = None,
     limit: Limit = 50,
-) -> int:
+) -> None:
     """List due times with their results, the latest first."""
-    with current().gateway() as gateway:
-        rows = gateway.rows(f"{KIND.path(name)}/due", limit=limit, decision=decision)
-    emit_list("due", rows, DUE, name="due_at", empty="nothing was due yet")
-    return Exit.DONE
+    empty = "nothing was due yet"
+    show_list(KIND.path(name, "/due"), DUE, name="due_at", empty=empty, limit=limit, decision=decision)
 
 
-def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> int:
+def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> None:
     """Pause a schedule: due times start nothing until it is resumed. They are still recorded."""
-    return KIND.pause(name, reason, by)
+    KIND.pause(name, reason, by)
 
 
-def resume(name: Name, /) -> int:
+def resume(name: Name, /) -> None:
     """Resume a paused schedule. Use backfill for due times during the pause."""
-    return KIND.post(name, "resume")
+    KIND.post(name, "resume")
 
 
-def trigger(name: Name, /, *, by: By = None) -> int:
+def trigger(name: Name, /, *, by: By = None) -> None:
     """Start the target of a schedule now, even while the schedule is paused. The target waits if the previous target
     still executes.
     """
     path = f"{KIND.path(name)}/trigger"
     with current().gateway() as gateway:
         _asked(gateway.post(path, {"requested_by": by or user()}, key=uuid.uuid4().hex))
-    return Exit.DONE
 
 
 def backfill(
@@ -156,7 +153,7 @@ def backfill(
     after: Annotated[str, Parameter(help="due times after this: a time, or an age such as 2h or 3d")],
     until: Annotated[str | None, Parameter(help="due times up to this; default: now")] = None,
     by: By = None,
-) -> int:
+) -> None:
     """Fire past due times that have not started a target, one after the other."""
     present = now()
     body = {"after": time_of("--after", after, present), "requested_by": by or user()}
@@ -164,12 +161,11 @@ def backfill(
         body["until"] = time_of("--until", until, present)
     with current().gateway() as gateway:
         _asked(gateway.post(f"{KIND.path(name)}/backfill", body))
-    return Exit.DONE
 
 
-def delete(name: Name, /) -> int:
+def delete(name: Name, /) -> None:
     """Delete a schedule. Its recorded due times stay, and started targets continue."""
-    return KIND.delete(name)
+    KIND.delete(name)
 
 
 def _asked(found: Document) -> None:

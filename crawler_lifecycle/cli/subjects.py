@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.waiting import ageless
 from crawler_lifecycle.subjects import STOPPED, TERMINAL, Document, Subject
 
 from .client.polling import Polling
-from .output import as_json, clean, console, emit, emit_list, say_note, show_facts, show_rows, write_lines
+from .output import as_json, clean, console, emit, say_note, show_facts, show_list, show_rows, write_lines
 from .problems import CommandFailed, Exit
 from .session import current, say
 
@@ -81,15 +81,13 @@ class Kind:
         """Return the API path of an entry, or of a part such as ``/stop``."""
         return f"/v1{self.subject.path(number, what)}"
 
-    def list_all(self, limit: int, **filters: Any) -> int:
+    def list_all(self, limit: int, **filters: Any) -> None:
         """Carry out the verb ``list``."""
         plural = self.subject.plural
-        with current().gateway() as gateway:
-            rows = gateway.rows(f"/v1/{plural}", limit=limit, **filters)
         make = "create" if self.noun in ("schedule", "webhook") else "start"
         empty = f"no {plural}; next: crawlctl {self.noun} {make} --help"
-        emit_list(plural, rows, self.subject.columns, name=self.subject.key, empty=empty)
-        return Exit.DONE
+        columns, key = self.subject.columns, self.subject.key
+        show_list(f"/v1/{plural}", columns, name=key, empty=empty, limit=limit, **filters)
 
     def show(self, rows: Sequence[Document]) -> None:
         """Print entries, and the notes of the gateway about them."""
@@ -230,30 +228,27 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Named(Kind):
-    """Schedules or webhooks, which have names and can be paused. A method returns the exit code of its verb."""
+    """Schedules or webhooks, which have names and can be paused. Each method carries out a verb."""
 
-    def describe(self, name: str) -> int:
+    def describe(self, name: str) -> None:
         with current().gateway() as gateway:
             self._show(gateway.get(self.path(name)))
-        return Exit.DONE
 
-    def pause(self, name: str, reason: str | None, by: str | None) -> int:
-        return self.post(name, "pause", {"reason": reason, "requested_by": by or user()})
+    def pause(self, name: str, reason: str | None, by: str | None) -> None:
+        self.post(name, "pause", {"reason": reason, "requested_by": by or user()})
 
-    def post(self, name: str, what: str, body: Mapping[str, Any] | None = None) -> int:
+    def post(self, name: str, what: str, body: Mapping[str, Any] | None = None) -> None:
         """Send a command, and print the new state."""
         with current().gateway() as gateway:
             self._show(gateway.post(f"{self.path(name)}/{what}", body))
-        return Exit.DONE
 
-    def put(self, name: str, body: Mapping[str, Any], by: str | None, following: Callable[[Document], str]) -> int:
+    def put(self, name: str, body: Mapping[str, Any], by: str | None, following: Callable[[Document], str]) -> None:
         """Create an entry or replace its definition. ``following`` returns the verbs to suggest next."""
         with current().gateway() as gateway:
             found = gateway.put(self.path(name), {**body, "requested_by": by or user()})
         self._show(found, name)
         verbs = " · ".join(f"crawlctl {self.noun} {verb} {name}" for verb in following(found).split())
         say(f"next: {verbs}")
-        return Exit.DONE
 
     def definition(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the present definition with these changes. Raises ``CommandFailed`` if there are none."""
@@ -262,12 +257,11 @@ class Named(Kind):
         with current().gateway() as gateway:
             return {**gateway.get(self.path(name))["definition"], **changes}
 
-    def delete(self, name: str) -> int:
+    def delete(self, name: str) -> None:
         with current().gateway() as gateway:
             found = gateway.delete(self.path(name))
         emit(found, names=[name], table=lambda: print(clean(f"{self.noun} {name} is deleted")))
         say_note(found)
-        return Exit.DONE
 
     def _show(self, found: Document, name: str | None = None) -> None:
         say_note(found)

@@ -12,7 +12,7 @@ from crawler_lifecycle.subjects import DELIVERIES, WEBHOOK, Document
 
 from .client.gateway import Gateway
 from .client.polling import Polling
-from .output import clean, emit_list, say_note
+from .output import clean, emit_list, say_note, show_list
 from .problems import CommandFailed, Exit
 from .session import current, say
 from .subjects import By, Limit, Named, Shown
@@ -59,11 +59,11 @@ def create(
     url: Annotated[str, Parameter(help="https address of the receiver")],
     options: Annotated[WebhookOptions, Parameter(name="*")] = _NONE,
     by: By = None,
-) -> int:
+) -> None:
     """Create a webhook, or replace the definition of an existing one."""
     if not options.secret:
         raise CommandFailed(Exit.USAGE, "--secret is missing", None, "give --secret env:NAME; see crawlctl webhook -h")
-    return KIND.put(name, {"url": url, **options.given()}, by, _following)
+    KIND.put(name, {"url": url, **options.given()}, by, _following)
 
 
 def update(
@@ -73,24 +73,24 @@ def update(
     url: Annotated[str | None, Parameter(help="https address of the receiver")] = None,
     options: Annotated[WebhookOptions, Parameter(name="*")] = _NONE,
     by: By = None,
-) -> int:
+) -> None:
     """Change a webhook: each given option replaces its old value. An empty text removes the filter."""
     given = {**({} if url is None else {"url": url}), **options.given()}
-    return KIND.put(name, KIND.definition(name, given), by, _following)
+    KIND.put(name, KIND.definition(name, given), by, _following)
 
 
 def _following(found: Document) -> str:
     return f"{'resume' if found['state'] == 'paused' else 'test'} deliveries"
 
 
-def list_webhooks(*, limit: Limit = 50) -> int:
+def list_webhooks(*, limit: Limit = 50) -> None:
     """List webhooks, the oldest first."""
-    return KIND.list_all(limit)
+    KIND.list_all(limit)
 
 
-def describe(name: Name, /) -> int:
+def describe(name: Name, /) -> None:
     """Show everything about a webhook, and its state."""
-    return KIND.describe(name)
+    KIND.describe(name)
 
 
 def deliveries(
@@ -99,17 +99,15 @@ def deliveries(
     *,
     status: Annotated[Status | None, Parameter(help="only deliveries with this status")] = None,
     limit: Limit = 50,
-) -> int:
+) -> None:
     """List deliveries of a webhook, also failed ones, the latest event first."""
-    with current().gateway() as gateway:
-        rows = gateway.rows(f"{KIND.path(name)}/deliveries", limit=limit, status=status)
-    emit_list("deliveries", rows, DELIVERIES, name="seq", empty="nothing was delivered yet")
-    return Exit.DONE
+    empty = "nothing was delivered yet"
+    show_list(KIND.path(name, "/deliveries"), DELIVERIES, name="seq", empty=empty, limit=limit, status=status)
 
 
-def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> int:
+def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> None:
     """Pause a webhook: it delivers nothing until it is resumed."""
-    return KIND.pause(name, reason, by)
+    KIND.pause(name, reason, by)
 
 
 def resume(
@@ -118,9 +116,9 @@ def resume(
     *,
     skip: Annotated[bool, Parameter(help="skip all events until now")] = False,
     skip_event: Annotated[int | None, Parameter(help="skip only this event, which fails repeatedly")] = None,
-) -> int:
+) -> None:
     """Resume a paused webhook, with the events since then. A failing webhook tries again at once."""
-    return KIND.post(name, "resume", {"skip": skip, "skip_seq": skip_event})
+    KIND.post(name, "resume", {"skip": skip, "skip_seq": skip_event})
 
 
 def try_out(name: Name, /, *, by: By = None) -> int:
@@ -149,6 +147,6 @@ def _became(gateway: Gateway, name: str, seq: int, wait: float) -> Document | No
     return None
 
 
-def delete(name: Name, /) -> int:
+def delete(name: Name, /) -> None:
     """Delete a webhook. Its recorded deliveries stay."""
-    return KIND.delete(name)
+    KIND.delete(name)

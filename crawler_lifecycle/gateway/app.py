@@ -21,10 +21,10 @@ from crawler_lifecycle.gateway.runs.items import RunItems, add_items
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
 from crawler_lifecycle.gateway.runs.recent import AllCrawlerRuns
 from crawler_lifecycle.gateway.runs.routes import add_commands, add_deliveries, add_readers, add_uploads
-from crawler_lifecycle.gateway.schedules.routes import add_schedules
+from crawler_lifecycle.gateway.schedules.routes import add_schedule_commands, add_schedule_readers
 from crawler_lifecycle.gateway.scrapyd.jobs import Jobs
 from crawler_lifecycle.gateway.scrapyd.routes import Dialect, add_scrapyd
-from crawler_lifecycle.gateway.webhooks.routes import add_webhooks
+from crawler_lifecycle.gateway.webhooks.routes import add_webhook_commands, add_webhook_readers
 from crawler_lifecycle.web.problems import service
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 
@@ -60,7 +60,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_uploads(app, store.tasks, gateway.bundles)
     add_ledger(app, store.corrections, store.overdue, clock)
     add_readers(app, store, gateway.views, gateway.feed)
-    add_logs(app, gateway.reader, store.runs, store.tasks)
+    add_logs(app, gateway.reader)
     add_files(app, gateway.files, store.runs, store.tasks)
     add_items(app, RunItems(gateway.files, store.runs, store.tasks))
     add_stream(app, gateway.feed, store.runs, store.managers, store.graphs)
@@ -69,8 +69,10 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_manager_readers(app, store.plans, gateway.manager_views)
     add_graph_commands(app, gateway.graph_commands)
     add_graph_readers(app, gateway.graph_views, gateway.feed)
-    add_schedules(app, gateway.schedule_commands, gateway.schedule_views)
-    add_webhooks(app, gateway.webhook_commands, gateway.webhook_views)
+    add_schedule_commands(app, gateway.schedule_commands, gateway.schedule_views)
+    add_schedule_readers(app, gateway.schedule_commands, gateway.schedule_views)
+    add_webhook_commands(app, gateway.webhook_commands)
+    add_webhook_readers(app, gateway.webhook_commands, gateway.webhook_views)
 
 
 def _add_middleware(app: FastAPI, gateway: Gateway) -> None:

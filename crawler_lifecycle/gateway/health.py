@@ -134,10 +134,8 @@ class Health:
         """Return the part about looks. Also return for how long a status was untrue this week: a sentence, seconds."""
 
         def read() -> tuple[HealthPart, str, float | None]:
-            late, found = (
-                self.store.overdue.overdue_looks(overdue_before(now)),
-                self.store.corrections.correction_summary(now - _WEEK),
-            )
+            late = self.store.overdue.overdue_looks(overdue_before(now))
+            found = self.store.corrections.correction_summary(now - _WEEK)
             words = wrong_words(found.worst_ms, {one.kind: one.count for one in found.kinds}, "this week")
             worst_s = None if found.worst_ms is None else found.worst_ms / 1000
             if not late.count and not late.lost:
@@ -152,11 +150,8 @@ class Health:
                 return await to_thread.run_sync(read, abandon_on_cancel=True, limiter=self._threads)
         except (TimeoutError, LifecycleError) as error:
             why = str(error) or f"the database did not answer within {READY_TIMEOUT_S:g} s"
-            return (
-                HealthPart("looks", "bad", f"it is not known whether looks are made: {why}", None, now),
-                "not known now",
-                None,
-            )
+            part = HealthPart("looks", "bad", f"it is not known whether looks are made: {why}", None, now)
+            return part, "not known now", None
 
     async def _ask_queues(self) -> list[HealthPart]:
         """Return a part for each task queue."""

@@ -13,16 +13,6 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind, wrong_wo
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import SummaryChoice
-from crawler_lifecycle.gateway.runs.answers import (
-    WEEK,
-    Audit,
-    AuditAnswer,
-    AuditBody,
-    AuditState,
-    CorrectionTotals,
-    LedgerSummary,
-    Overdue,
-)
 from crawler_lifecycle.gateway.runs.commands import needing_temporal
 from crawler_lifecycle.ports.looks import CorrectionSummary
 from crawler_lifecycle.store.audits.findings import FindingStore
@@ -30,6 +20,8 @@ from crawler_lifecycle.store.audits.reads import OverdueStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import JsonBody, Problem
+
+from .runs.answers import WEEK, Audit, AuditAnswer, AuditBody, AuditState, CorrectionTotals, LedgerSummary, Overdue
 
 
 def add_ledger(
@@ -73,7 +65,7 @@ def _seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-_BODY = JsonBody(AuditBody, optional=True)
+_Body = Annotated[AuditBody, Depends(JsonBody(AuditBody, optional=True))]
 #: Seconds that a request waits for its audit. With few runs, an audit takes less than one second.
 WAIT_S = 5.0
 #: The most findings in one answer.
@@ -88,7 +80,7 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
         operation_id="audit",
         responses={202: {"model": AuditAnswer, "description": "It executes; GET /v1/audit has its report later"}},
     )
-    async def audit(body: Annotated[AuditBody, Depends(_BODY)], response: Response) -> AuditAnswer:
+    async def audit(body: _Body, response: Response) -> AuditAnswer:
         """Compare database, cluster and Temporal now. With ``repair``, also repair the findings that are due.
 
         After a restore of the database, work may execute that has no row. ``unknown`` says what to do with it:

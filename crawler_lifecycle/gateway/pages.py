@@ -29,7 +29,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_start(app, gateway.commands, gateway.crawlers, store.tasks)  # before the runs, or "new" would be a run
     add_runs(app, views, gateway.health)
     add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)
-    add_log(app, gateway.reader, views, store.runs, store.tasks)
+    add_log(app, gateway.reader, views)
     add_files(app, gateway.files, views, store.runs)
     add_items(app, RunItems(gateway.files, store.runs, store.tasks), views)
     add_commands(app, gateway.commands, clock)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
@@ -38,12 +39,8 @@ RETRY_MAX = timedelta(minutes=10)
 MANAGERS_MAX = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Unsent:
-    """A command that did not reach Temporal, and the call that sends it."""
-
-    what: str
-    send: Callable[[], Awaitable[object]]
+#: A command that did not reach Temporal: its name, and the call that sends it.
+_Unsent = tuple[str, Callable[[], Awaitable[object]]]
 
 
 @dataclass(eq=False)
@@ -68,62 +65,55 @@ class Sweep:
 
     async def once(self) -> int:
         """Make one round, and return how many commands it sent. Raises ``LifecycleError``."""
-        found = await run_in_threadpool(lambda: list(self._found()))
-        names = {one.what for one in found}
-        self._tried = {name: value for name, value in self._tried.items() if name in names}
-        return sum([await self._send(one) for one in found])
+        found = await run_in_threadpool(lambda: dict(self._found()))
+        self._tried = {name: value for name, value in self._tried.items() if name in found}
+        return sum([await self._send(what, send) for what, send in found.items()])
 
     def _found(self) -> Iterator[_Unsent]:
         store, due = self.store, self.clock() - GRACE
         for run in store.sweep.unowned_runs(due):
             take_over = partial(self.commands.take_over, run)
-            yield _Unsent(f"the start of run {run.run_id}", take_over)
+            yield f"the start of run {run.run_id}", take_over
         for run in store.sweep.unheard_stops(due):
-            yield _Unsent(f"the stop of run {run.run_id}", partial(self._notify_stop, run))
+            yield f"the stop of run {run.run_id}", partial(self._notify_stop, run)
         for run in store.deletion.open_deletions(due):
-            yield _Unsent(f"the deletion of run {run.run_id}", partial(self.workflows.delete_run, run.ref))
+            yield f"the deletion of run {run.run_id}", partial(self.workflows.delete_run, run.ref)
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
             for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=status):
                 if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):
                     notify = partial(self.manager_commands.notify, manager)
-                    yield _Unsent(f"the {what} of manager {manager.manager_id}", notify)
+                    yield f"the {what} of manager {manager.manager_id}", notify
         for graph in store.graphs.untold_graphs(due, self.clock() - SILENT):
             what = "stop" if graph.stop else "wake-up"
-            yield _Unsent(f"the {what} of graph {graph.graph_id}", partial(self.graph_commands.notify, graph))
+            yield f"the {what} of graph {graph.graph_id}", partial(self.graph_commands.notify, graph)
 
-    async def _send(self, unsent: _Unsent) -> int:
-        if not self._is_due(unsent.what):
+    async def _send(self, what: str, send: Callable[[], Awaitable[object]]) -> int:
+        if not self._is_due(what):
             return 0
         try:
-            await unsent.send()
+            await send()
         except TemporalUnavailable as error:
             try:
                 await self.workflows.ping()
             except TemporalUnavailable:
-                del self._tried[unsent.what]
+                del self._tried[what]
                 raise
             # Temporal answers but refuses this command. The other commands must not wait for it.
-            logger.error("Temporal refused %s: %s", unsent.what, error)
+            logger.error("Temporal refused %s: %s", what, error)
             return 0
         except Exception:
-            logger.exception("%s could not be sent to Temporal", unsent.what)
+            logger.exception("%s could not be sent to Temporal", what)
             return 0
-        logger.info("sent %s to Temporal", unsent.what)
+        logger.info("sent %s to Temporal", what)
         return 1
 
     async def _notify_stop(self, row: RunRow) -> None:
         logged = await run_in_threadpool(self.store.runs.cancellations, row.run_id)
         ours = [entry for entry in logged if entry.get("attempt") == row.attempt]
         if ours:
-            last = ours[-1]
             # With the id of the stop: the workflow may have received it already, and must not log it twice.
-            stop = StopRequest(
-                str(last["request_id"]),
-                _text(last.get("requested_by")),
-                _text(last.get("reason")),
-                any(bool(entry.get("force")) for entry in ours),
-            )
-            await self.commands.notify_stop(row, stop)
+            last: dict[str, Any] = {name: ours[-1][name] for name in ("request_id", "requested_by", "reason")}
+            await self.commands.notify_stop(row, StopRequest(**last, force=any(entry["force"] for entry in ours)))
             return
         # A workflow recorded this stop, for a limit. An open workflow knows it; without one, a new workflow takes over.
         for candidate in workflow_ids(row):
@@ -138,7 +128,3 @@ class Sweep:
             return False
         self._tried[name] = (now + wait, min(wait * 2, RETRY_MAX))
         return True
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

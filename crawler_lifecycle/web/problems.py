@@ -27,7 +27,6 @@ from starlette.routing import compile_path
 from crawler_lifecycle.domain.errors import (
     InvalidRequest,
     LifecycleError,
-    NotInThisState,
     OtherPlace,
     RowUnreadable,
     RunNotFound,
@@ -122,23 +121,19 @@ def snake(code: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", code).lower()
 
 
+#: Errors of the domain with a status of their own. A person has to repair an unreadable row; a retry does not help.
+_STATUSES: Mapping[type[LifecycleError], int] = {RunNotFound: 404, OtherPlace: 421, RowUnreadable: 500}
+
+
 def of_error(error: LifecycleError) -> Problem:
     """Return the problem for an error of the domain, if the route has no more exact one."""
     code = snake(error.code)
-    if isinstance(error, RunNotFound):
-        return Problem(404, code, str(error))
     if isinstance(error, InvalidRequest):
         return Problem(422, code, str(error), errors=[_field_error(str(error))])
-    if isinstance(error, NotInThisState):
-        return Problem(409, code, str(error))
-    if isinstance(error, OtherPlace):
-        return Problem(421, code, str(error))
-    if isinstance(error, RowUnreadable):
-        # A person has to repair the row; an immediate retry does not help.
-        return Problem(500, code, str(error))
-    if error.retryable:
+    status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), None)
+    if status is None and error.retryable:
         return unavailable(code, str(error), retry_after_s=error.retry_after_s)
-    return Problem(409, code, str(error))
+    return Problem(status or 409, code, str(error))
 
 
 def _field_error(text: str) -> FieldError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,15 +77,12 @@ def release(
     if run is not None and everything:
         raise CommandFailed(Exit.USAGE, "--run and --all exclude each other", "--run already includes all its pods")
     place = ClusterAccess(kubeconfig, context, namespace)
-    api = cluster_access.connect(place.settings())
-    try:
+    with closing(cluster_access.connect(place.settings())) as api:
         rows = _listed(api, run, everything)
         if not rows:
             cluster_access.namespace_phase(api)  # raises if the namespace does not exist: its list is empty too
         if yes:
             _release(api, rows)
-    finally:
-        api.close()
     documents = [row.document() for row in rows]
     done, failed = sum(row.released is True for row in rows), sum(row.trouble is not None for row in rows)
     document = {"namespace": api.namespace, "server": api.host, "released": done, "failed": failed, "pods": documents}

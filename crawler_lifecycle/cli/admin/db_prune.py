@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -46,7 +47,7 @@ def prune(
     older_than: Annotated[str, Parameter(help="age of the runs' end; at least 7d")] = DEFAULT_AGE,
     yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the rows are only counted")] = False,
     url: Annotated[str | None, Parameter(help="the database; default: LIFECYCLE_DATABASE__URL")] = None,
-) -> int:
+) -> None:
     """Remove details of runs that ended long ago from the database. The records of the runs stay.
 
     The command removes run.changed events with their pushes, the kept last lines of logs, temporary rows of looks, and
@@ -57,15 +58,11 @@ def prune(
     from crawler_lifecycle.domain.retention import DATABASE
 
     age_s, before = long_ago(older_than, output.now(), DATABASE)
-    pruner = _pruner(url or load_settings().database.url)
-    work = _Pruning(pruner, before, yes=yes)
-    try:
+    with closing(_pruner(url or load_settings().database.url)) as pruner:
+        work = _Pruning(pruner, before, yes=yes)
         work.all_tables()
-    finally:
-        pruner.close()
     _show(work, age_s)
     _summarise(work, older_than)
-    return Exit.DONE
 
 
 def _pruner(url: str) -> Pruner:

@@ -121,7 +121,7 @@ def new_token(
     *,
     name: Annotated[str, Parameter(help="name of its user, for the gateway's log")],
     role: Annotated[Literal["read", "operate", "admin"], Parameter(help="role of the token")],
-) -> int:
+) -> None:
     """Make a token, and the TOML lines that the gateway needs to accept it.
 
     Give the token to its user; it is not stored. Add the lines to the file of LIFECYCLE_GATEWAY__TOKENS_FILE. The
@@ -141,7 +141,6 @@ def new_token(
         print(lines, end="")
 
     emit(document, names=[token], table=table)
-    return Exit.DONE
 
 
 def scheduler() -> int:
@@ -154,7 +153,7 @@ def scheduler() -> int:
 
 def db_upgrade(
     *, url: Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABASE__URL")] = None
-) -> int:
+) -> None:
     """Upgrade the database's schema to this version, if it is older.
 
     Then raise the counter of run ids above every id that workflows or the cluster still use, because a database that
@@ -175,7 +174,6 @@ def db_upgrade(
         say(f"database {before.version or 'empty'} -> {head}")
     if settings is not None:
         _bring_numbers_forward(settings)
-    return Exit.DONE
 
 
 def _bring_numbers_forward(settings: Settings) -> None:
@@ -201,7 +199,7 @@ def _bring_numbers_forward(settings: Settings) -> None:
         say(f"the run ids that {name} uses are not known ({text}); a worker asks again when it starts")
 
 
-def db_current(*, url: str | None = None) -> int:
+def db_current(*, url: str | None = None) -> None:
     """Show the schema version of the database."""
     from crawler_lifecycle.store import head_version, read_schema
 
@@ -210,10 +208,9 @@ def db_current(*, url: str | None = None) -> int:
     word = found.version or "empty"
     document = {"schema": found.version, "needed": head_version()}
     emit(document, names=[word], table=lambda: print(word))
-    return Exit.DONE
 
 
-def db_check(*, url: str | None = None) -> int:
+def db_check(*, url: str | None = None) -> None:
     """Fail (exit code 4) unless this version supports the schema of the database."""
     from crawler_lifecycle.store import read_schema
 
@@ -222,7 +219,6 @@ def db_check(*, url: str | None = None) -> int:
     if found.problem is not None:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, found.problem)
     say(f"database at {found}")
-    return Exit.DONE
 
 
 @contextmanager

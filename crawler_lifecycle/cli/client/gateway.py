@@ -7,7 +7,6 @@ import shlex
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -36,6 +35,7 @@ _UNKNOWN_CALLER = (
     "operator of the gateway must add"
 )
 _WRONG_ROLE = "use a token with a higher role (read < operate < admin); crawlctl gateway token new makes one"
+NO_GATEWAY = "start a gateway on this machine (crawlctl dev), or name one with --gateway or LIFECYCLE_GATEWAY__URL"
 _LATER = "try again in a moment; crawlctl dev starts a gateway on this machine"
 
 
@@ -46,9 +46,8 @@ class Gateway:
         self.url = url.rstrip("/")
         address = urlsplit(self.url)
         if address.scheme not in ("http", "https") or not address.hostname:
-            raise CommandFailed(
-                Exit.USAGE, f"{url!r} is not a gateway address", None, "give one such as http://127.0.0.1:8500"
-            )
+            cure = "give one such as http://127.0.0.1:8500"
+            raise CommandFailed(Exit.USAGE, f"{url!r} is not a gateway address", None, cure)
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False
@@ -67,9 +66,7 @@ class Gateway:
     def __enter__(self) -> Gateway:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._http.close()
 
     # --- runs ----------------------------------------------------------------------------------------------------
@@ -279,13 +276,14 @@ class Gateway:
             yield
         except httpx.TimeoutException:
             why = f"no answer within {self._timeout_s:g} s"
-            what = f"the gateway at {self.url} does not answer"
-            raise CommandFailed(Exit.UNREACHABLE, what, why, unreachable()) from None
+            raise CommandFailed(
+                Exit.UNREACHABLE, f"the gateway at {self.url} does not answer", why, NO_GATEWAY
+            ) from None
         except (httpx.TransportError, httpx.DecodingError) as error:
             what = f"the gateway at {self.url} cannot be reached"
             if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.DecodingError):
                 what = f"the connection to the gateway at {self.url} broke"
-            raise CommandFailed(Exit.UNREACHABLE, what, str(error), unreachable()) from None
+            raise CommandFailed(Exit.UNREACHABLE, what, str(error), NO_GATEWAY) from None
 
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,11 +291,6 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
-
-
-def unreachable() -> str:
-    """Return the next step if the gateway does not answer."""
-    return "start a gateway on this machine (crawlctl dev), or name one with --gateway or LIFECYCLE_GATEWAY__URL"
 
 
 def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:

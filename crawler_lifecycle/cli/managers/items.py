@@ -9,7 +9,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -73,17 +73,11 @@ class Source:
         like = "one value for each name of the header" if self.form == "csv" else like
         return CommandFailed(Exit.USAGE, f"{name}, line {line}: {why}", None, f"correct the line: give {like}")
 
-    @contextmanager
-    def _open(self) -> Iterator[BinaryIO]:
-        if str(self.path) == "-":
-            yield sys.stdin.buffer
-            return
+    def _open(self) -> AbstractContextManager[BinaryIO]:
         try:
-            file = self.path.open("rb")
+            return nullcontext(sys.stdin.buffer) if str(self.path) == "-" else self.path.open("rb")
         except OSError as error:
             raise CommandFailed(Exit.USAGE, f"--each {self.path} cannot be read", str(error)) from None
-        with file:
-            yield file
 
 
 def pages(items: Iterable[Item]) -> Iterator[tuple[list[Item], bool]]:

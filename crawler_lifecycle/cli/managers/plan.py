@@ -43,7 +43,7 @@ def plan(
     /,
     *argv: Annotated[str, Parameter(help="after --: options of the class")],
     limit: Annotated[int, Parameter(help="stop after this many scheduled jobs")] = 50,
-) -> int:
+) -> None:
     """Show the jobs that a class would schedule, in order, and why an item waits or is left out. Nothing is started.
 
     A separate process imports the module from this folder. Every job is treated as successful at once.
@@ -54,7 +54,7 @@ def plan(
             rows = [one for one in plans if one.get("kind") == "manager" or one.get("error")]
         empty = "no plans worker has registered a class yet (LIFECYCLE_PLANS__MODULES)"
         emit_list("plans", rows, PLANS, name="plan", empty=empty)
-        return Exit.DONE
+        return
     rows, end = _simulated(name, argv, limit)
     document = {"plan": name, "jobs": rows, "end": end}
     names = [row.get("seq") for row in rows if row.get("what") == "scheduled"]
@@ -65,7 +65,6 @@ def plan(
         cure = f"correct the class and try again: crawlctl manager plan {name}"
         raise CommandFailed(Exit.ERROR, f"{name} cannot be used", clean(end["error"], lines=True), cure)
     say(f"next: crawlctl manager start {name}" + (f" -- {' '.join(argv)}" if argv else ""))
-    return Exit.DONE
 
 
 def _simulated(name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:

@@ -191,7 +191,7 @@ def add(
     tag: Annotated[list[str] | None, Parameter(help="tag of each new job")] = None,
     seal: Annotated[bool, Parameter(negative=(), help="no more jobs will come")] = False,
     request_id: Annotated[str | None, Parameter(help="the same id adds no item twice")] = None,
-) -> int:
+) -> None:
     """Add jobs to a manager. A job that equals an earlier one is left out."""
     given = pairs(arg, "-a")
     if each is not None and given:
@@ -211,7 +211,6 @@ def add(
     facts: list[tuple[str, Cell]] = [("manager", manager), *sent.items()]
     emit({"manager_id": manager, **sent}, names=[manager], table=lambda: show_facts(facts))
     say(f"next: crawlctl manager describe {manager}")
-    return Exit.DONE
 
 
 class Sender:

@@ -40,9 +40,9 @@ def list_managers(
     name: Annotated[str | None, Parameter(help="only managers of this name")] = None,
     flow: Annotated[str | None, Parameter(help="only the manager of this flow; needs --name")] = None,
     limit: Limit = 50,
-) -> int:
+) -> None:
     """List managers, newest first."""
-    return MANAGER.list_all(limit, status=status.upper() if status else None, name=name, flow_id=flow)
+    MANAGER.list_all(limit, status=status.upper() if status else None, name=name, flow_id=flow)
 
 
 def describe(
@@ -51,7 +51,7 @@ def describe(
     *,
     jobs: Annotated[State | None, Parameter(help="also list its jobs in this state")] = None,
     limit: Limit = 50,
-) -> int:
+) -> None:
     """Show everything about a manager on one screen, and its jobs."""
     with current().gateway() as gateway:
         found = gateway.get(MANAGER.path(manager))
@@ -67,17 +67,15 @@ def describe(
     document = found if jobs is None else {**found, "job_rows": rows}
     emit(document, names=[manager], table=table)
     say(f"next: {' · '.join(_next_steps(found))}")
-    return Exit.DONE
 
 
-def logs(manager: ManagerId, /) -> int:
+def logs(manager: ManagerId, /) -> None:
     """Show the last output of a manager's class, at most 16 KiB."""
     with current().gateway() as gateway:
         text = gateway.text(MANAGER.path(manager, "/logs"))
     print(clean(text, lines=True), end="")
     if not text:
         say("it has printed nothing yet")
-    return Exit.DONE
 
 
 def _next_steps(row: Document) -> list[str]:

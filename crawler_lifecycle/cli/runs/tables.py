@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from crawler_lifecycle.subjects import Column, Lag, Took, at, count, first, of, plain
+from crawler_lifecycle.subjects import Column, Lag, Took, at, count, first, of, pace, plain
 
-from .texts import arguments, exit_of, pace
+from .texts import arguments, exit_of
 
 TASKS = (
     Column("Task", of("task_id"), right=True),

@@ -63,7 +63,7 @@ def add(
     request_id: Annotated[
         str | None, Parameter(help="the same id adds nothing twice; default: a hash of the tasks")
     ] = None,
-) -> int:
+) -> None:
     """Add tasks to a live run: one task with -a, or many tasks with --file.
 
     The same command adds nothing twice, even if it was interrupted. To add the same tasks once more, give another
@@ -99,7 +99,6 @@ def add(
     for note in dict.fromkeys(notes):
         say(note)
     say(f"next: crawlctl tasks {run} · crawlctl watch {run}")
-    return Exit.DONE
 
 
 def _present(gateway: Gateway, run: int) -> int:

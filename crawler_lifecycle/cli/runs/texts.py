@@ -14,7 +14,7 @@ from crawler_lifecycle.cli.output import ago, clean, moment, number, took
 from crawler_lifecycle.cli.subjects import Kind
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.subjects import RUN as SUBJECT
-from crawler_lifecycle.subjects import TERMINAL, Document, deletion_words, plain, status_word
+from crawler_lifecycle.subjects import TERMINAL, Document, deletion_words, pace, plain, status_word
 
 RunId = Annotated[int, Parameter(help="the run's id")]
 
@@ -143,12 +143,6 @@ def resumptions(run: Document) -> list[tuple[str, str]]:
     """Return lines about a resumed run: how many tasks continued from saved state, and why others could not."""
     found = [(said.get("tasks"), clean(said.get("note"))) for said in run.get("resumption") or ()]
     return [("resumed", f"{number(tasks)} {'task' if tasks == 1 else 'tasks'}: {note}") for tasks, note in found]
-
-
-def pace(row: Document) -> str | None:
-    """Return the pages per minute of a run or task, as the gateway reports them."""
-    value = row.get("pages_per_minute")
-    return f"{value:,.1f}" if isinstance(value, int | float) else None
 
 
 def counters(run: Document) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_rows
+from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_list, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say, time_of
 from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Proof, Reason, Yes
@@ -84,12 +84,10 @@ def get(run: Annotated[int | None, Parameter(help="the run's id; default: list r
     return list_runs() if run is None else describe(run)
 
 
-def timeline(run: RunId, /, *, limit: Limit = 500) -> int:
+def timeline(run: RunId, /, *, limit: Limit = 500) -> None:
     """List everything that happened to a run, the oldest first, and how late each change was recorded."""
-    with current().gateway() as gateway:
-        rows = gateway.rows(RUN.path(run, "/timeline"), limit=limit)
-    emit_list("timeline", rows, tables.TIMELINE, name="key", empty=f"nothing happened in run {run} yet")
-    return Exit.DONE
+    empty = f"nothing happened in run {run} yet"
+    show_list(RUN.path(run, "/timeline"), tables.TIMELINE, name="key", empty=empty, limit=limit)
 
 
 def corrections(
@@ -99,7 +97,7 @@ def corrections(
     since: Annotated[str | None, Parameter(help="only those found in the last 24h, 7d …, or since a time")] = None,
     kind: Annotated[KIND | None, Parameter(help="only corrections of this kind")] = None,
     limit: Limit = 200,
-) -> int:
+) -> None:
     """List corrections: recorded statuses that were untrue, and for how long. A late record is not a correction."""
     if run is not None and since is not None:
         cure = f"crawlctl corrections {run}, or crawlctl corrections --since {since}"
@@ -112,9 +110,7 @@ def corrections(
 
     empty = "no corrections" + (f" of kind {kind}" if kind else "") + (f" of run {run}" if run is not None else "")
     empty += f" since {since}" if since else ""
-    beside = {"summary": summary}
-    emit_list("corrections", rows, tables.CORRECTIONS, name="id", empty=empty, beside=beside)
-    return Exit.DONE
+    emit_list("corrections", rows, tables.CORRECTIONS, name="id", empty=empty, beside={"summary": summary})
 
 
 def describe(run: RunId, /) -> int:
@@ -140,16 +136,13 @@ def describe(run: RunId, /) -> int:
     return Exit.DONE
 
 
-def crawlers() -> int:
+def crawlers() -> None:
     """List the crawlers that can be run."""
-    with current().gateway() as gateway:
-        rows = gateway.rows("/v1/crawlers")
     empty = "the catalogue is empty (LIFECYCLE_CRAWLERS)"
-    emit_list("crawlers", rows, tables.CRAWLERS, name="name", empty=empty)
-    return Exit.DONE
+    show_list("/v1/crawlers", tables.CRAWLERS, name="name", empty=empty)
 
 
-def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")], /) -> int:
+def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")], /) -> None:
     """Show one crawler of the catalogue."""
     with current().gateway() as gateway:
         rows = gateway.rows("/v1/crawlers")
@@ -160,7 +153,6 @@ def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")],
     lines[2:2] = argument_lines(found)
     emit(found, names=[name], table=lambda: show_facts(lines))
     say(f"next: crawlctl start {name}")
-    return Exit.DONE
 
 
 # --- control ---------------------------------------------------------------------------------------------------------
@@ -222,13 +214,12 @@ def delete(run: RunId, /, *runs: RunIds, yes: Yes = False, by: By = None) -> int
     return RUN.each((run, *runs), "delete", {"requested_by": by or user()})
 
 
-def look(run: RunId, /) -> int:
+def look(run: RunId, /) -> None:
     """Check the tasks of a run on the cluster now, and not only at the next due look."""
     with current().gateway() as gateway:
         answer = gateway.post(RUN.path(run, "/look"))
     RUN.show([answer])
     say(f"next: crawlctl describe {run}")
-    return Exit.DONE
 
 
 def wait(

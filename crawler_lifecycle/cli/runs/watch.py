@@ -226,18 +226,10 @@ def _add_tasks(branch: Any, seen: Seen, most: int) -> None:
 
 
 def _below(run: Mapping[str, Any], corrections: Sequence[Document]) -> list[str]:
-    lines = []
-    if counters(run):
-        lines.append(counters(run))
-    if run.get("stop"):
-        lines.append(stop_words(run["stop"]))
-    if run.get("cause"):
-        lines.append(clean(run["cause"]))
-    if run.get("status") not in TERMINAL:
-        lines.append(truth_words(run))
-    elif waiting_clause(run):
-        lines.append(waiting_clause(run))
+    ended, stop = run.get("status") in TERMINAL, run.get("stop")
+    lines = [counters(run), stop_words(stop) if stop else "", clean(run.get("cause"))]
+    lines.append(waiting_clause(run) if ended else truth_words(run))
     for wrong in list(corrections)[-3:]:
         untrue = f"{clean(wrong.get('believed'))} was untrue for {milliseconds(wrong.get('lag_ms'))}"
         lines.append(f"correction: {untrue}: {clean(wrong.get('kind'))}")
-    return lines
+    return [line for line in lines if line]

@@ -62,7 +62,7 @@ def dev(
     address: Annotated[
         str | None, Parameter(help="address of this machine that pods can reach; the site listens there")
     ] = None,
-) -> int:
+) -> None:
     """Run the Temporal dev server, database, scheduler service, gateway, worker and demonstration site until Ctrl-C.
 
     A part that ends is started again on its port. Crawls continue after the end, and the next start takes them over.
@@ -109,7 +109,6 @@ def dev(
         signal.signal(number, lambda number, frame: stack.hurry())
     say("shutting down; press Ctrl-C again to end at once")
     _report(stack.stop(kill_crawls=kill), kill, state_dir)
-    return Exit.DONE
 
 
 def banner(stack: Stack, seconds: float) -> str:
@@ -189,10 +188,9 @@ def _check_places(archive: str | None, events: str | None) -> None:
 
     settings = load_settings()
     try:
-        if archive is not None:
-            compose.build_archive(settings.model_copy(update={"archive": UrlSettings(url=archive)}))
-        if events is not None:
-            compose.build_sink(settings.model_copy(update={"events": UrlSettings(url=events)}))
+        for name, url, build in (("archive", archive, compose.build_archive), ("events", events, compose.build_sink)):
+            if url is not None:
+                build(settings.model_copy(update={name: UrlSettings(url=url)}))
     except InvalidRequest as error:
         raise CommandFailed(Exit.USAGE, str(error), None, "correct --archive and --events") from None
 

@@ -232,13 +232,11 @@ class Stack:
     def _finish_migrations(self, process: subprocess.Popen[bytes]) -> None:
         log = self.layout.logs / "database.log"
         try:
-            code = process.wait(timeout=120)
+            why = "cannot be migrated" if process.wait(timeout=120) else None
         except subprocess.TimeoutExpired:
-            raise PartFailed(
-                f"the database is not migrated after 120 s; the end of {log}:\n{processes.tail(log)}"
-            ) from None
-        if code:
-            raise PartFailed(f"the database cannot be migrated; the end of {log}:\n{processes.tail(log)}")
+            why = "is not migrated after 120 s"
+        if why:
+            raise PartFailed(f"the database {why}; the end of {log}:\n{processes.tail(log)}")
 
     def _start_temporal(self, part: Part) -> None:
         file = self.layout.temporal_file

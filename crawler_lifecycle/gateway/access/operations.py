@@ -133,8 +133,6 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
 )
 #: By operation id.
 ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for name in names.split()}
-#: The rights for unknown paths and methods: only a caller who may read gets the answer 404 or 405.
-_UNKNOWN = Access(Role.READ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +167,12 @@ class Operations:
         return None, {}
 
     def unknown(self, path: str) -> Access:
-        """Return the rights for a request that fits no operation: an unknown path, or a wrong method."""
+        """Return the rights for a request that fits no operation: an unknown path, or a wrong method.
+
+        Only a caller who may read gets the answer 404 or 405.
+        """
         basic = any(ACCESS[name].basic for pattern, _, name in self._known if pattern.match(path))
-        return replace(_UNKNOWN, basic=basic)
+        return replace(_READ, basic=basic)
 
 
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
@@ -383,8 +384,13 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
             return
         detail = f"the token of run {run_id} adds tasks to that run, reads its stop, and does nothing else"
     logger.warning("refused: %s", detail)
-    challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{access.role}"'
-    raise Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})
+    raise forbidden(detail, access.role)
+
+
+def forbidden(detail: str, scope: str) -> Problem:
+    """Return the problem 403 for a token with too few rights, which says what it lacks (RFC 6750, section 3)."""
+    challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{scope}"'
+    return Problem(403, "forbidden", detail, headers={"WWW-Authenticate": challenge})
 
 
 def _is_stream(access: Access, scope: Scope) -> bool:

@@ -11,9 +11,9 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request
+from fastapi import Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -63,6 +63,7 @@ def validator(answer: BaseModel) -> str:
 
 #: The longest wait that a caller may ask for, in seconds: proxies end silent connections after a minute.
 WAIT_MAX_S = 60
+Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
 #: While a caller waits: seconds between two checks of its connection, and between two readings without an event.
 ROUND_S, REREAD_S = 0.5, 5.0
 
@@ -106,6 +107,8 @@ async def next_answer(
     ``If-None-Match`` names the caller's version. Without that header, it is the present version. But a document about
     something that has ``ended`` is then returned at once.
     """
+    if not wait_s:
+        return conditional(request, await read())
     known = request.headers.get("if-none-match")
     async with aclosing(moments(request, feed, subject, wait_s)) as news:
         async for _ in news:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from crawler_lifecycle.gateway.access.operations import ACCESS, Access
-from crawler_lifecycle.web.problem_codes import CODES, TYPE_PREFIX, title
-from crawler_lifecycle.web.problems import MEDIA_TYPE
+from crawler_lifecycle.gateway.access.operations import ACCESS, Access, forbidden
+from crawler_lifecycle.web.problem_codes import CODES
+from crawler_lifecycle.web.problems import MEDIA_TYPE, Problem, unavailable
+from crawler_lifecycle.web.serving import unauthorised
+from crawler_lifecycle.web.tries import too_many
 
 _ABOUT = """\
 Start, stop, resume and watch crawls.
@@ -23,6 +25,7 @@ A token of the gateway's tokens file. A crawler may call `addTasks` and `getStop
 (`CRAWL_TOKEN`). The runner of a task may call `uploadFiles` for its own task with its token (`CRAWL_UPLOAD_TOKEN`).
 """
 
+_HOOK = {"url": "https://hooks.example.com/crawls", "secrets": ["env:CRAWL_HOOK"]}
 _CRAWL = {"path": "shops", "kind": "crawl", "job": {"crawler": "plain"}}
 
 #: Example bodies for each operation, by name: a description and the body. `crawlctl dev` accepts all of them.
@@ -94,21 +97,11 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "putWebhook": {
         "ends": (
             "The end of each failed run of two crawlers",
-            {
-                "url": "https://hooks.example.com/crawls",
-                "secrets": ["env:CRAWL_HOOK"],
-                "events": ["run.ended"],
-                "crawlers": ["services", "operations"],
-                "statuses": ["FAILED"],
-            },
+            _HOOK | {"events": ["run.ended"], "crawlers": ["services", "operations"], "statuses": ["FAILED"]},
         ),
         "rotating": (
             "All events of runs, while the secret is changed",
-            {
-                "url": "https://hooks.example.com/crawls",
-                "secrets": ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"],
-                "events": ["run.*", "correction.made"],
-            },
+            _HOOK | {"secrets": ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"], "events": ["run.*", "correction.made"]},
         ),
     },
     "pauseWebhook": {"reason": ("With a reason", {"reason": "a migration"})},
@@ -149,66 +142,43 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Expected:
-    """A problem that operations may answer with, and its example in the document."""
-
-    status: int
-    meaning: str
-    code: str
-    detail: str
-    header: str | None = None
-
-
-_PROBLEMS: Mapping[str, _Expected] = {
-    "BadRequest": _Expected(
-        400, "Head or body cannot be read", "invalid_json", "body: the key 'crawler' appears twice; send it once"
+#: The problems that operations may answer with: when, and an example.
+_PROBLEMS: Mapping[str, tuple[str, Problem]] = {
+    "BadRequest": (
+        "Head or body cannot be read",
+        Problem(400, "invalid_json", "body: the key 'crawler' appears twice; send it once"),
     ),
-    "Unauthorised": _Expected(
-        401,
+    "Unauthorised": (
         "No token, or one that is unknown or expired",
-        "unauthenticated",
-        "Authorization: missing; send Authorization: Bearer TOKEN",
-        "WWW-Authenticate",
+        unauthorised("unauthenticated", "Authorization: missing; send Authorization: Bearer TOKEN"),
     ),
-    "Forbidden": _Expected(
-        403,
+    "Forbidden": (
         "The token's role is not sufficient, or the host or the origin is not allowed",
-        "forbidden",
-        "stopRun needs the role operate; the token of 'dashboard' has read",
-        "WWW-Authenticate",
+        forbidden("stopRun needs the role operate; the token of 'dashboard' has read", "operate"),
     ),
-    "NotFound": _Expected(
-        404,
+    "NotFound": (
         "This run, task, manager, graph, step, log or archive does not exist",
-        "run_not_found",
-        "run 4711 does not exist; GET /v1/runs lists all runs",
+        Problem(404, "run_not_found", "run 4711 does not exist; GET /v1/runs lists all runs"),
     ),
-    "Conflict": _Expected(
-        409,
+    "Conflict": (
         "The state of the run, manager or graph does not allow this",
-        "not_in_this_state",
-        "run 7 is PROCESSING and its workflow works on it; stop it or wait for its end",
+        Problem(
+            409, "not_in_this_state", "run 7 is PROCESSING and its workflow works on it; stop it or wait for its end"
+        ),
     ),
-    "Invalid": _Expected(
-        422, "A field or parameter is not valid", "invalid_request", "page_size: '0' is not allowed; give 1 to 200"
+    "Invalid": (
+        "A field or parameter is not valid",
+        Problem(422, "invalid_request", "page_size: '0' is not allowed; give 1 to 200"),
     ),
-    "TooMany": _Expected(
-        429,
+    "TooMany": (
         "Too many requests with this token",
-        "rate_limited",
-        "More than 20 requests that change something a second with this token; wait 1 s",
-        "Retry-After",
+        too_many("rate_limited", "More than 20 requests that change something a second with this token; wait 1 s", 1.0),
     ),
-    "Unavailable": _Expected(
-        503,
+    "Unavailable": (
         "The database, Temporal or another service does not answer; try again",
-        "store_unavailable",
-        "the database cannot be reached",
-        "Retry-After",
+        unavailable("store_unavailable", "the database cannot be reached"),
     ),
 }
-
 _IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
@@ -245,7 +215,7 @@ def describe(document: dict[str, Any]) -> None:
     document["info"]["description"] = _ABOUT
     components = document["components"]
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "description": _SECURITY}}
-    components["responses"] = {name: _response(expected) for name, expected in _PROBLEMS.items()}
+    components["responses"] = {name: _response(*expected) for name, expected in _PROBLEMS.items()}
     components["schemas"]["ProblemDocument"]["properties"]["code"]["examples"] = sorted(CODES)
     components["schemas"]["StreamEvent"] = _STREAM_EVENT
     events = document["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
@@ -271,23 +241,16 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
         for status in ("200", "304"):
             responses[status]["headers"] = {"ETag": _HEADERS["ETag"]}
     for name in names:
-        responses.setdefault(str(_PROBLEMS[name].status), {"$ref": f"#/components/responses/{name}"})
+        responses.setdefault(str(_PROBLEMS[name][1].status), {"$ref": f"#/components/responses/{name}"})
     for content in operation.get("requestBody", {}).get("content", {}).values():
         named = EXAMPLES[operation["operationId"]].items()
         content["examples"] = {name: {"summary": summary, "value": value} for name, (summary, value) in named}
 
 
-def _response(expected: _Expected) -> dict[str, Any]:
-    example = {
-        "type": TYPE_PREFIX + expected.code,
-        "title": title(expected.code),
-        "status": expected.status,
-        "detail": expected.detail,
-        "code": expected.code,
-    }
+def _response(meaning: str, example: Problem) -> dict[str, Any]:
     schema = {"$ref": "#/components/schemas/ProblemDocument"}
-    content = {MEDIA_TYPE: {"schema": schema, "example": example}}
-    found: dict[str, Any] = {"description": expected.meaning, "content": content}
-    if expected.header is not None:
-        found["headers"] = {expected.header: _HEADERS[expected.header]}
+    content = {MEDIA_TYPE: {"schema": schema, "example": json.loads(bytes(example.response().body))}}
+    found: dict[str, Any] = {"description": meaning, "content": content}
+    if example.headers:
+        found["headers"] = {name: _HEADERS[name] for name in example.headers}
     return found

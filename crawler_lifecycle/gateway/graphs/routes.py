@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ from crawler_lifecycle.domain.graph.rows import status_document
 from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.domain.values import unpacked
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import WAIT_MAX_S, conditional, documents, moments, next_answer
+from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents, moments, next_answer
 from crawler_lifecycle.gateway.graphs.answers import (
     AcceptedGraph,
     ContextAnswer,
@@ -39,16 +40,6 @@ from crawler_lifecycle.gateway.graphs.answers import (
     as_sent,
     step_token,
 )
-from crawler_lifecycle.gateway.graphs.commands import (
-    OPEN,
-    CancelGraph,
-    ChangedSteps,
-    GraphCommands,
-    RetryGraph,
-    StartGraph,
-    StopGraphBody,
-    found,
-)
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.gateway.streams.feed import Feed
@@ -57,37 +48,22 @@ from crawler_lifecycle.ports.graphs import GraphRow, StepRow
 from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-_START = JsonBody(StartGraph)
-_CANCEL = JsonBody(CancelGraph, optional=True)
-_RETRY = JsonBody(RetryGraph, optional=True)
-_STOP = JsonBody(StopGraphBody, optional=True)
+from .commands import OPEN, CancelGraph, ChangedSteps, GraphCommands, RetryGraph, StartGraph, StopGraphBody, found
+
+_Start = Annotated[StartGraph, Depends(JsonBody(StartGraph))]
+_Cancel = Annotated[CancelGraph, Depends(JsonBody(CancelGraph, optional=True))]
+_Retry = Annotated[RetryGraph, Depends(JsonBody(RetryGraph, optional=True))]
+_Stop = Annotated[StopGraphBody, Depends(JsonBody(StopGraphBody, optional=True))]
 
 #: The body of a page of steps. ``JsonBody`` does not read it, because its values may be nested more deeply.
-_PAGE: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "context": {"type": "object"},
-                        "steps": {"type": "array", "items": {"type": "object"}},
-                    },
-                    "required": ["steps"],
-                    "additionalProperties": False,
-                }
-            }
-        },
-    }
-}
+_FIELDS = {"context": {"type": "object"}, "steps": {"type": "array", "items": {"type": "object"}}}
+_SCHEMA = {"type": "object", "properties": _FIELDS, "required": ["steps"], "additionalProperties": False}
+_PAGE: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": _SCHEMA}}}}
 #: The fields of a job that pictures show.
 _DRAWN = ("label", "call", "crawler", "plan", "name")
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 #: The most bytes in one page: of results before compression, and of jobs in a page of steps.
 RESULTS_BYTES, STEPS_BYTES = 8 * 1024 * 1024, 8 * 1024 * 1024
-
-Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
 
 
 def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
@@ -102,9 +78,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
     }
 
     @app.post("/v1/graphs", operation_id="startGraph", status_code=202)
-    async def start_graph(
-        body: Annotated[StartGraph, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
-    ) -> AcceptedGraph:
+    async def start_graph(body: _Start, response: Response, idempotency_key: IdempotencyKey = None) -> AcceptedGraph:
         """Start a graph, or create a draft of a large graph. Send the pages of a draft after that, and then `start` it.
 
         `id` identifies the graph. A repeat with the same id and content finds the graph; other content is refused. The
@@ -128,9 +102,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         return answer(await commands.start_draft(id), response)
 
     @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps")
-    async def cancel(
-        id: str, body: Annotated[CancelGraph, Depends(_CANCEL)], idempotency_key: IdempotencyKey = None
-    ) -> ChangedSteps:
+    async def cancel(id: str, body: _Cancel, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
         """Cancel steps, the steps inside them and the steps that depend on them. All other steps continue.
 
         `count` is the number of cancelled steps that had not ended.
@@ -138,9 +110,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         return await commands.cancel(id, signed(body), same_id(body.request_id, idempotency_key))
 
     @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
-    async def retry(
-        id: str, body: Annotated[RetryGraph, Depends(_RETRY)], idempotency_key: IdempotencyKey = None
-    ) -> ChangedSteps:
+    async def retry(id: str, body: _Retry, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
         """Execute steps again that were discarded or cancelled, or that wait for their next try. Completed steps are
         repeated only by name. `cascade` also repeats the cancelled steps that depend on them. `fresh` starts new runs
         instead of resuming the old ones.
@@ -155,7 +125,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         return await commands.append(id, await request.body(), same_id(None, idempotency_key))
 
     @app.post("/v1/graphs/{id}/stop", operation_id="stopGraph", status_code=202, responses=same)
-    async def stop_graph(id: str, body: Annotated[StopGraphBody, Depends(_STOP)], response: Response) -> AcceptedGraph:
+    async def stop_graph(id: str, body: _Stop, response: Response) -> AcceptedGraph:
         """Stop a graph and all its runs, managers and functions, gracefully or by force.
 
         The answer comes after the stop is recorded. From then on, no step starts.
@@ -186,13 +156,8 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
         ``wait`` seconds with status 304. Without that header, the answer comes after the next change, or at once if the
         graph has ended.
         """
-
-        async def read() -> Graph:
-            return await views.one(id)
-
-        if not wait:
-            return conditional(request, await read())
-        return await next_answer(request, feed, graph_subject(id), wait, read, lambda graph: graph.state not in OPEN)
+        read, ended = partial(views.one, id), lambda graph: graph.state not in OPEN
+        return await next_answer(request, feed, graph_subject(id), wait, read, ended)
 
     @app.get("/v1/graphs/{id}/status", operation_id="getGraphStatus", **documents(GraphStatus))
     async def get_status(id: str, request: Request, wait: Wait = 0) -> Response:

@@ -28,7 +28,6 @@ class ManagerForm(ActionForm):
 
     subject: ClassVar[Subject] = MANAGER
     attempt: int
-    reason: str | None = Field(default=None, max_length=2000)
     cap: int | None = Field(default=None, ge=0, le=CAP_MAX)
 
 

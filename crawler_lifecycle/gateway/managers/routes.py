@@ -23,7 +23,7 @@ from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, found, workflow_id_of
 from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetCap, StartManager, StopManager
-from crawler_lifecycle.gateway.runs.answers import ENDED, Stop
+from crawler_lifecycle.gateway.runs.answers import Stop
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
@@ -149,7 +149,7 @@ class Manager(BaseModel):
 
 def waiting(row: ManagerRow) -> str | None:
     """Return a sentence that says for what a manager waits, if it waits."""
-    if row.status in ENDED:
+    if row.status.terminal:
         return None
     live = row.counts.live
     runs = f"{live} {'run' if live == 1 else 'runs'}"
@@ -212,10 +212,10 @@ class PlanList(BaseModel):
     note: str | None
 
 
-_START = JsonBody(StartManager)
-_STOP = JsonBody(StopManager, optional=True)
-_JOBS = JsonBody(AddJobs)
-_CAP = JsonBody(SetCap)
+_Start = Annotated[StartManager, Depends(JsonBody(StartManager))]
+_Stop = Annotated[StopManager, Depends(JsonBody(StopManager, optional=True))]
+_Jobs = Annotated[AddJobs, Depends(JsonBody(AddJobs))]
+_Cap = Annotated[SetCap, Depends(JsonBody(SetCap))]
 
 ManagerId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
@@ -233,7 +233,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
 
     @app.post("/v1/managers", operation_id="startManager", status_code=202)
     async def start_manager(
-        body: Annotated[StartManager, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
+        body: _Start, response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedManager:
         """Start a manager of a registered class, or the built-in manager, which runs a crawler once for each job.
 
@@ -245,9 +245,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         return AcceptedManager.of(done.row, note=done.note)
 
     @app.post("/v1/managers/{manager_id}/stop", operation_id="stopManager", status_code=202, responses=same)
-    async def stop_manager(
-        manager_id: ManagerId, body: Annotated[StopManager, Depends(_STOP)], response: Response
-    ) -> AcceptedManager:
+    async def stop_manager(manager_id: ManagerId, body: _Stop, response: Response) -> AcceptedManager:
         """Stop a manager and its runs, gracefully or by force. With `leave`, its runs continue.
 
         The answer comes after the stop is recorded. From then on, no job is started and none is retried.
@@ -265,16 +263,12 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         return answer(await commands.resume(manager_id), response)
 
     @app.post("/v1/managers/{manager_id}/cap", operation_id="capManager", status_code=202, responses=same)
-    async def cap_manager(
-        manager_id: ManagerId, body: Annotated[SetCap, Depends(_CAP)], response: Response
-    ) -> AcceptedManager:
+    async def cap_manager(manager_id: ManagerId, body: _Cap, response: Response) -> AcceptedManager:
         """Set the most jobs that may be live at once. 0 is the number that the class sets. A lower cap ends no job."""
         return answer(await commands.cap(manager_id, body.cap), response)
 
     @app.post("/v1/managers/{manager_id}/jobs", operation_id="addJobs", status_code=202)
-    async def add_jobs(
-        manager_id: ManagerId, body: Annotated[AddJobs, Depends(_JOBS)], idempotency_key: IdempotencyKey = None
-    ) -> AddedJobs:
+    async def add_jobs(manager_id: ManagerId, body: _Jobs, idempotency_key: IdempotencyKey = None) -> AddedJobs:
         """Add a page of at most 500 jobs to a live manager. A repeat with the same `Idempotency-Key` adds nothing.
 
         A job with the spider and arguments of an earlier job is left out. `seal` says that no more jobs will come: the
@@ -307,9 +301,8 @@ class ManagerViews:
     async def detail(self, manager_id: int) -> ManagerDetail:
         """Return one manager. Raises ``Problem`` 404."""
         row = await run_in_threadpool(found, self.managers, manager_id)
-        is_open = row.status not in ENDED
-        why = await self._blocked.of_workflow(workflow_id_of(row), is_open=is_open) or waiting(row)
-        return ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why)
+        blocked = await self._blocked.of_workflow(workflow_id_of(row), is_open=not row.status.terminal)
+        return ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=blocked or waiting(row))
 
     def jobs(self, manager_id: int, filters: JobFilters) -> JobPage:
         """Return the jobs of a manager that fit the filters, oldest row first. Blocks."""

@@ -72,15 +72,8 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
         report = await run_in_threadpool(store.findings.last_audit, audit_id)
         findings = await run_in_threadpool(store.findings.audit_findings, "open", FINDINGS_MAX)
         due = {} if report is None else {one.detail: one.due_at for one in report.findings}
-        values: dict[str, Any] = {
-            "report": report,
-            "findings": findings,
-            "due": due,
-            "unknown": list(Unknown),
-            "asked": audit_id,
-        }
-        now = views.clock()
-        return answer(request, "audit.html", now=now, **values)
+        values: dict[str, Any] = {"report": report, "findings": findings, "due": due, "unknown": list(Unknown)}
+        return answer(request, "audit.html", asked=audit_id, now=views.clock(), **values)
 
     @app.post("/audit", operation_id="pressAudit", include_in_schema=False)
     async def press_audit(request: Request) -> Response:

@@ -54,12 +54,7 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]
         caller, cookie = begun
         logger.info("%s logged in", caller.name)
         done = RedirectResponse(_ours(given.next), 303)
-        done.set_cookie(
-            cookie_name(request.headers.get("host", "")),
-            cookie,
-            max_age=int(LASTS.total_seconds()),
-            **_attributes(request),
-        )
+        done.set_cookie(value=cookie, max_age=int(LASTS.total_seconds()), **_attributes(request))
         return done
 
     @app.post("/logout", operation_id="logOut", include_in_schema=False)
@@ -69,14 +64,15 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]
         if logins is not None and cookie is not None:
             logins.end(cookie, clock())
         done = RedirectResponse("/login", 303)
-        done.delete_cookie(cookie_name(request.headers.get("host", "")), **_attributes(request))
+        done.delete_cookie(**_attributes(request))
         done.headers["Clear-Site-Data"] = '"cache"'  # so that Back shows no page of this login
         return done
 
 
 def _attributes(request: Request) -> dict[str, Any]:
     host = request.headers.get("host", "")
-    return {"path": "/", "secure": not is_loopback(host), "httponly": True, "samesite": "strict"}
+    own = {"key": cookie_name(host), "secure": not is_loopback(host)}
+    return {"path": "/", **own, "httponly": True, "samesite": "strict"}
 
 
 def _ours(address: str) -> str:

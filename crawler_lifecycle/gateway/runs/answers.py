@@ -79,7 +79,6 @@ def undelivered(
     return words
 
 
-ENDED = (RunStatus.COMPLETED, RunStatus.FAILED)
 #: The default period of the summary of corrections.
 WEEK = timedelta(days=7)
 

@@ -128,7 +128,7 @@ HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-
 TEXT = "text/plain; charset=utf-8"
 
 
-def add_logs(app: FastAPI, reader: LogReader, runs: RunReader, tasks: TaskReader) -> None:
+def add_logs(app: FastAPI, reader: LogReader) -> None:
     """Add ``GET /v1/runs/{run_id}/logs``."""
 
     @app.get("/v1/runs/{run_id}/logs", operation_id="getLog", response_class=PlainTextResponse)
@@ -138,9 +138,11 @@ def add_logs(app: FastAPI, reader: LogReader, runs: RunReader, tasks: TaskReader
         If this gateway cannot read logs from the cluster, only the kept end of the log is available, after the task has
         ended.
         """
-
-        def task() -> LoggedTask:
-            return find_task(tasks, undeleted(runs, run_id).ref, choice.task)
-
-        chunks = await reader.read(await run_in_threadpool(task), choice.tail, follow=choice.follow)
+        task = await logged_task(reader, run_id, choice.task)
+        chunks = await reader.read(task, choice.tail, follow=choice.follow)
         return reader.answer(chunks, TEXT, HEADERS)
+
+
+async def logged_task(reader: LogReader, run_id: int, task_id: int | None) -> LoggedTask:
+    """Return a task of a run whose data is not deleted (default: the main task). Raises ``Problem`` 404."""
+    return await run_in_threadpool(lambda: find_task(reader.tasks, undeleted(reader.runs, run_id).ref, task_id))

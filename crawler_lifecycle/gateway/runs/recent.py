@@ -57,13 +57,9 @@ def compared(runs: RunReader, row: RunRow, now: datetime) -> Comparison:
     for name in _COUNTERS:
         one, other = getattr(row, name), getattr(before, name, None)
         counters.append(Compared(name, one, other, _per_minute(one, mine), _per_minute(other, theirs)))
-    return Comparison(
-        before.run_id if before is not None else None,
-        before.started_at if before is not None else None,
-        mine,
-        theirs,
-        counters,
-    )
+    if before is None:
+        return Comparison(None, None, mine, None, counters)
+    return Comparison(before.run_id, before.started_at, mine, theirs, counters)
 
 
 def _seconds(row: RunRow | RecentRun, now: datetime) -> float | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +17,7 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own, signed
-from crawler_lifecycle.gateway.api.long_poll import WAIT_MAX_S, conditional, documents, next_answer
+from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents, next_answer
 from crawler_lifecycle.gateway.api.paging import (
     ArchiveChoice,
     CorrectionFilters,
@@ -29,7 +30,6 @@ from crawler_lifecycle.gateway.api.paging import (
 )
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.answers import (
-    ENDED,
     Accepted,
     CorrectionPage,
     Overdue,
@@ -46,15 +46,6 @@ from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, found
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries, reading
 from crawler_lifecycle.gateway.runs.recent import Comparison, compared
-from crawler_lifecycle.gateway.runs.requests import (
-    AddedTasks,
-    AddTasksBody,
-    IdempotencyKey,
-    ResendExport,
-    ResumeRun,
-    StartRun,
-    StopRun,
-)
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
 from crawler_lifecycle.ports.protocols import TaskBundles
@@ -65,13 +56,15 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
-_START = JsonBody(StartRun)
-_STOP = JsonBody(StopRun, optional=True)
-_RESUME = JsonBody(ResumeRun, optional=True)
-_TASKS = JsonBody(AddTasksBody)
-_EXPORT = JsonBody(ResendExport, optional=True)
+from .requests import AddedTasks, AddTasksBody, IdempotencyKey, ResendExport, ResumeRun, StartRun, StopRun
 
-_PART = JsonBody(UploadPart)
+_Start = Annotated[StartRun, Depends(JsonBody(StartRun))]
+_Stop = Annotated[StopRun, Depends(JsonBody(StopRun, optional=True))]
+_Resume = Annotated[ResumeRun, Depends(JsonBody(ResumeRun, optional=True))]
+_Tasks = Annotated[AddTasksBody, Depends(JsonBody(AddTasksBody))]
+_Export = Annotated[ResendExport, Depends(JsonBody(ResendExport, optional=True))]
+
+_Part = Annotated[UploadPart, Depends(JsonBody(UploadPart))]
 
 #: The media types of an archive. The second is for clients, generated from the OpenAPI document, that know no zip.
 _ZIP, _BYTES = "application/zip", "application/octet-stream"
@@ -86,9 +79,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         return Accepted.of(outcome.row, clock(), note=outcome.note)
 
     @app.post("/v1/runs", operation_id="startRun", status_code=202)
-    async def start_run(
-        body: Annotated[StartRun, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
-    ) -> Accepted:
+    async def start_run(body: _Start, response: Response, idempotency_key: IdempotencyKey = None) -> Accepted:
         """Start a run. A repeat with the same ``Idempotency-Key`` and body answers with the same run, at any time."""
         outcome = await commands.start(signed(body), idempotency_key)
         outcome.mark(response, f"/v1/runs/{outcome.row.run_id}")
@@ -100,14 +91,14 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         status_code=202,
         responses={200: {"model": Accepted, "description": "The run has ended, or this stop was recorded before"}},
     )
-    async def stop_run(run_id: RunId, body: Annotated[StopRun, Depends(_STOP)], response: Response) -> Accepted:
+    async def stop_run(run_id: RunId, body: _Stop, response: Response) -> Accepted:
         """Stop a run, gracefully or by force. The answer comes after the stop is recorded."""
         outcome = await commands.stop(run_id, signed(body))
         response.status_code = 202 if outcome.fresh else 200
         return answer(outcome)
 
     @app.post("/v1/runs/{run_id}/resume", operation_id="resumeRun", status_code=202)
-    async def resume_run(run_id: RunId, body: Annotated[ResumeRun, Depends(_RESUME)]) -> Accepted:
+    async def resume_run(run_id: RunId, body: _Resume) -> Accepted:
         """Resume a run that has ended, as its next attempt."""
         return answer(await commands.resume(run_id, signed(body)))
 
@@ -126,9 +117,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         return answer(await commands.look(run_id))
 
     @app.post("/v1/runs/{run_id}/tasks", operation_id="addTasks", status_code=202)
-    async def add_tasks(
-        run_id: RunId, body: Annotated[AddTasksBody, Depends(_TASKS)], idempotency_key: IdempotencyKey = None
-    ) -> AddedTasks:
+    async def add_tasks(run_id: RunId, body: _Tasks, idempotency_key: IdempotencyKey = None) -> AddedTasks:
         """Add child tasks to a live run. A crawler may call this for its own run, with its own token."""
         return await commands.add_tasks(run_id, body, idempotency_key)
 
@@ -141,7 +130,7 @@ def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) ->
         run_id: RunId,
         index: Annotated[int, Path(ge=0, le=INT_MAX)],
         attempt: Annotated[int, Path(ge=1, le=INT_MAX)],
-        body: Annotated[UploadPart, Depends(_PART)],
+        body: _Part,
     ) -> UploadTicket:
         """An address in object storage for one part of a task's supporting files. The task's runner calls this."""
         ticket = await run_in_threadpool(_ticket, tasks, bundles, (run_id, index, attempt), body)
@@ -152,7 +141,7 @@ def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], dat
     """Add the routes that repeat deliveries and download archives."""
 
     @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202)
-    async def resend_export(run_id: RunId, body: Annotated[ResendExport, Depends(_EXPORT)]) -> Accepted:
+    async def resend_export(run_id: RunId, body: _Export) -> Accepted:
         """Repeat the deliveries of an ended run: the event ``run.ended``, failed pushes, and the supporting files."""
         outcome = await deliveries.resend(run_id, body)
         return Accepted.of(outcome.row, clock(), note=outcome.note)
@@ -305,22 +294,15 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         return conditional(request, views.listed(filters)[0])
 
     @app.get("/v1/runs/{run_id}", operation_id="getRun", **documents(RunDetail))
-    async def get_run(
-        run_id: RunId, request: Request, wait: Annotated[int, Query(ge=0, le=WAIT_MAX_S)] = 0
-    ) -> Response:
+    async def get_run(run_id: RunId, request: Request, wait: Wait = 0) -> Response:
         """One run: its status, the time of its last verification, its tasks by status, stops, exports and deliveries.
 
         With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match`` names, or after
         ``wait`` seconds with status 304. Without that header, the answer comes after the next change, or at once if the
         run has ended.
         """
-
-        async def read() -> RunDetail:
-            return await views.detail(run_id)
-
-        if not wait:
-            return conditional(request, await read())
-        return await next_answer(request, feed, run_subject(run_id), wait, read, lambda run: run.status in ENDED)
+        read, ended = partial(views.detail, run_id), lambda run: run.status.terminal
+        return await next_answer(request, feed, run_subject(run_id), wait, read, ended)
 
     @app.get("/v1/runs/{run_id}/comparison", operation_id="compareRun")
     def compare_run(run_id: RunId) -> Comparison:
@@ -331,20 +313,15 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     def get_stop(run_id: RunId) -> StopOfRun:
         """Return whether a run must stop, and whether by force. A crawler may call this for its own run, with its own
         token."""
+        wishes: list[Any] = []
         try:
             row = found(store.runs, run_id)
         except RowUnreadable:  # a crawler must see a stop even then
             row = as_it_stands(store.runs, run_id)
-            check_own(row.ref)
             wishes = [one["force"] for one in store.runs.cancellations(run_id) if one["attempt"] == row.attempt]
-            stop = row.stop
-            return StopOfRun(
-                run_id=run_id,
-                asked=bool(wishes) or stop is not None,
-                force=True in wishes or (stop is not None and stop.force is True),
-            )
         check_own(row.ref)
-        return StopOfRun(run_id=run_id, asked=row.stop is not None, force=row.stop is not None and row.stop.force)
+        wishes += [] if row.stop is None else [row.stop.force]
+        return StopOfRun(run_id=run_id, asked=bool(wishes), force=True in wishes)
 
     @app.get("/v1/runs/{run_id}/tasks", operation_id="listTasks", **documents(TaskPage))
     def list_tasks(run_id: RunId, filters: Annotated[TaskFilters, Query()], request: Request) -> Response:

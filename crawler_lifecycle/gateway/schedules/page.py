@@ -23,18 +23,13 @@ from crawler_lifecycle.gateway.page.parts import forms as fields
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, pretty
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.schedules.commands import (
-    AskSchedule,
-    Backfill,
-    PauseSchedule,
-    PutSchedule,
-    ScheduleCommands,
-)
 from crawler_lifecycle.gateway.schedules.routes import TIME_MAX, Due, DueFilters, ScheduleName, ScheduleViews, put_form
 from crawler_lifecycle.ports.schedules import ScheduleRow
 from crawler_lifecycle.subjects import SCHEDULE, Subject
 from crawler_lifecycle.temporal.schedules import AHEAD
 from crawler_lifecycle.web.problems import JsonBody, Problem, check_json, refused
+
+from .commands import AskSchedule, Backfill, PauseSchedule, PutSchedule, ScheduleCommands
 
 _PUT, _PAUSE = JsonBody(PutSchedule), JsonBody(PauseSchedule)
 _NUMBERS = ("every_s", "offset_s", "jitter_s", "catch_up_s", "pause_after_failures")
@@ -160,7 +155,6 @@ class ScheduleForm(ActionForm):
     """The form of a schedule."""
 
     subject: ClassVar[Subject] = SCHEDULE
-    reason: str | None = Field(default=None, max_length=2000)
     after: Moment | None = None
     until: Moment | None = None
     counted: int | None = None

@@ -21,22 +21,17 @@ from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
-from crawler_lifecycle.gateway.schedules.commands import (
-    AskSchedule,
-    Backfill,
-    PauseSchedule,
-    PutSchedule,
-    ScheduleCommands,
-)
 from crawler_lifecycle.ports.schedules import DueRow, ScheduleRow
 from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.schedules import AHEAD
 from crawler_lifecycle.web.problems import JsonBody
 
-_PUT = JsonBody(PutSchedule)
-_PAUSE = JsonBody(PauseSchedule, optional=True)
-_ASK = JsonBody(AskSchedule, optional=True)
-_BACKFILL = JsonBody(Backfill)
+from .commands import AskSchedule, Backfill, PauseSchedule, PutSchedule, ScheduleCommands
+
+_Put = Annotated[PutSchedule, Depends(JsonBody(PutSchedule))]
+_Pause = Annotated[PauseSchedule, Depends(JsonBody(PauseSchedule, optional=True))]
+_Ask = Annotated[AskSchedule, Depends(JsonBody(AskSchedule, optional=True))]
+_Backfill = Annotated[Backfill, Depends(JsonBody(Backfill))]
 #: The number of future due times in an answer, and the year 2100 as seconds since 1970.
 NEXT, TIME_MAX = 5, 4_102_444_800
 
@@ -194,18 +189,14 @@ def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
     return list(itertools.islice(spec.due_times(now, now + AHEAD), NEXT))
 
 
-def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
-    """Add all routes of schedules."""
-    _add_commands(app, commands, views)
-    _add_readers(app, commands, views)
+def add_schedule_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
+    """Add the routes of commands on schedules."""
 
-
-def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
     async def answer(done: Commanded[ScheduleRow]) -> AcceptedSchedule:
         return AcceptedSchedule.of(done.row, note=done.note, **await views.ahead(done.row))
 
     @app.put("/v1/schedules/{name}", operation_id="putSchedule")
-    async def put_schedule(name: ScheduleName, body: Annotated[PutSchedule, Depends(_PUT)]) -> AcceptedSchedule:
+    async def put_schedule(name: ScheduleName, body: _Put) -> AcceptedSchedule:
         """Create a schedule, or replace its definition. A repeat with the same definition changes nothing.
 
         The answer lists the days of the coming year on which a due time is skipped or comes twice.
@@ -220,7 +211,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         return await answer(await commands.delete(name))
 
     @app.post("/v1/schedules/{name}/pause", operation_id="pauseSchedule")
-    async def pause_schedule(name: ScheduleName, body: Annotated[PauseSchedule, Depends(_PAUSE)]) -> AcceptedSchedule:
+    async def pause_schedule(name: ScheduleName, body: _Pause) -> AcceptedSchedule:
         """Pause a schedule: firings start nothing until it is resumed, but each is still recorded."""
         return await answer(await commands.pause(name, signed(body)))
 
@@ -231,10 +222,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
     @app.post("/v1/schedules/{name}/trigger", operation_id="triggerSchedule", status_code=202)
     async def trigger_schedule(
-        name: ScheduleName,
-        body: Annotated[AskSchedule, Depends(_ASK)],
-        response: Response,
-        idempotency_key: IdempotencyKey = None,
+        name: ScheduleName, body: _Ask, response: Response, idempotency_key: IdempotencyKey = None
     ) -> AskedDue:
         """Fire a schedule now, even while it is paused. If an earlier target still executes, the new one waits for its
         verdict.
@@ -246,7 +234,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         return AskedDue(due=[Due.of(line) for line in done.row], note=done.note)
 
     @app.post("/v1/schedules/{name}/backfill", operation_id="backfillSchedule", status_code=202)
-    async def backfill_schedule(name: ScheduleName, body: Annotated[Backfill, Depends(_BACKFILL)]) -> AskedDue:
+    async def backfill_schedule(name: ScheduleName, body: _Backfill) -> AskedDue:
         """Fire past due times that have not started a target: missed, skipped, paused and failed ones, and due times
         before the schedule was created.
 
@@ -256,7 +244,9 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         return AskedDue(due=[Due.of(line) for line in lines], note=note)
 
 
-def _add_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
+def add_schedule_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
+    """Add the routes that read schedules."""
+
     @app.get("/v1/schedules", operation_id="listSchedules", **documents(SchedulePage))
     def list_schedules(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """All schedules, in the order in which they were created."""

@@ -10,9 +10,10 @@ from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Scope
 
 from crawler_lifecycle.gateway.api.paging import LINES_MAX
+from crawler_lifecycle.gateway.converter import Converter
 from crawler_lifecycle.gateway.runs.commands import check_kept
 from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT
 from crawler_lifecycle.gateway.scrapyd.forms import Form, read_form, refused
@@ -83,50 +84,20 @@ def _document(answer: Answer) -> bytes:
     return json.dumps({**answer, "node_name": NODE}).encode() + b"\n"
 
 
-class Dialect:
+class Dialect(Converter):
     """ASGI middleware around all others. On paths of scrapyd's API, it converts errors to scrapyd's form.
 
     Clients read ``message`` in an answer with HTTP 200. The statuses 401, 403, 429 and 5xx stay as they are.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def holds(self, scope: Scope, headers: MutableHeaders) -> bool:
+        return scope["path"] in PATHS and headers.get("content-type") == MEDIA_TYPE
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in PATHS:
-            await self._app(scope, receive, send)
-            return
-        start: Message | None = None
-        body = bytearray()
-
-        async def converted(message: Message) -> None:
-            nonlocal start
-            if message["type"] == "http.response.start" and _is_problem(message):
-                start = message
-            elif start is None:
-                await send(message)
-            else:
-                body.extend(message.get("body", b""))
-                if not message.get("more_body", False):
-                    content = _converted(start, json.loads(bytes(body)), scope["path"])
-                    await send(start)
-                    await send({"type": "http.response.body", "body": content})
-
-        await self._app(scope, receive, converted)
-
-
-def _is_problem(message: Message) -> bool:
-    return MutableHeaders(scope=message).get("content-type") == MEDIA_TYPE
-
-
-def _converted(start: Message, problem: dict[str, Any], path: str) -> bytes:
-    """Return the body in scrapyd's form, and change the headers and status in ``start``."""
-    detail = in_its_words(str(problem["detail"]))
-    if start["status"] == 413 and path.removesuffix(".json")[1:] in UPLOADS:
-        detail = _NOT_HERE
-    content = _document({"status": "error", "message": detail})
-    headers = MutableHeaders(scope=start)
-    headers["content-type"], headers["content-length"] = "application/json", str(len(content))
-    if start["status"] in _ITS_OWN:
-        start["status"] = 200
-    return content
+    def convert(self, scope: Scope, start: Message, problem: dict[str, Any]) -> bytes:
+        detail = in_its_words(str(problem["detail"]))
+        if start["status"] == 413 and scope["path"].removesuffix(".json")[1:] in UPLOADS:
+            detail = _NOT_HERE
+        MutableHeaders(scope=start)["content-type"] = "application/json"
+        if start["status"] in _ITS_OWN:
+            start["status"] = 200
+        return _document({"status": "error", "message": detail})

@@ -12,12 +12,12 @@ from anyio import CapacityLimiter, to_thread
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
+from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.ports.cluster import TaskLogs
 from crawler_lifecycle.ports.files import LogPart
-from crawler_lifecycle.ports.runs import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef, TaskRow
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem
@@ -83,11 +83,9 @@ class LogReader:
         part = await self._part(task, None, CHUNK)
         if part is not None and not (part.ended and not part.next):
             begin = await self._line(task, part, lines)
-            return (
-                self._follow(task, begin, seen=True)
-                if follow and not part.ended
-                else self._copy(task, begin, part.next, lines)
-            )
+            if follow and not part.ended:
+                return self._follow(task, begin, seen=True)
+            return self._copy(task, begin, part.next, lines)
         if follow and not task.status.terminal and self._may_come(task):
             return self._follow(task, 0, seen=False)
         kept = await self._ask(self.tasks.log_tail, task.ref.task_id)
@@ -183,14 +181,10 @@ class LogReader:
     async def _over(self, task: LoggedTask) -> bool:
         """Return whether the task is recorded as ended, or its row is missing."""
         try:
-            found = await self._ask(
-                lambda: self.tasks.list_tasks(
-                    task.run.run_id, after_task_id=task.ref.task_id - 1, limit=1, superseded=True
-                )
-            )
+            found = await self._ask(_row, self.tasks, task.run.run_id, task.ref.task_id)
         except LifecycleError:
             return False
-        return not found or found[0].task_id != task.ref.task_id or found[0].status in TERMINAL
+        return found is None or found.status.terminal
 
     async def _kept(self, task: LoggedTask) -> bytes | None:
         try:
@@ -203,18 +197,15 @@ class LogReader:
         source = self.source
         if source is None:
             return None
-        return await _in_thread(lambda: source.read(task.run, task.ref, after, limit), self._threads)
+        asked = task.run, task.ref, after, limit
+        return await to_thread.run_sync(source.read, *asked, abandon_on_cancel=True, limiter=self._threads)
 
     async def _ask(self, question: Callable[..., T], *args: object) -> T:
-        return await _in_thread(lambda: question(*args), self._store_threads)
+        return await to_thread.run_sync(question, *args, abandon_on_cancel=True, limiter=self._store_threads)
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-async def _in_thread(call: Callable[[], T], limiter: CapacityLimiter) -> T:
-    return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
 
 
 def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask:
@@ -226,12 +217,16 @@ def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask
             raise Problem(404, "task_not_found", f"run {run_id} has no tasks", run_id=run_id)
         state = main[0]
         return LoggedTask(run, TaskRef(state.task_id, state.index, state.attempt, state.uid), state.status)
-    found = tasks.list_tasks(run_id, after_task_id=task_id - 1, limit=1, superseded=True)
-    if not found or found[0].task_id != task_id:
+    row = _row(tasks, run_id, task_id)
+    if row is None:
         cure = f"GET /v1/runs/{run_id}/tasks lists its tasks"
         raise Problem(404, "task_not_found", f"task {task_id} does not belong to run {run_id}; {cure}", run_id=run_id)
-    row = found[0]
     return LoggedTask(run, TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid), row.status)
+
+
+def _row(tasks: TaskReader, run_id: int, task_id: int) -> TaskRow | None:
+    found = tasks.list_tasks(run_id, after_task_id=task_id - 1, limit=1, superseded=True)
+    return found[0] if found and found[0].task_id == task_id else None
 
 
 def _last_lines(data: bytes, lines: int) -> bytes:

@@ -196,19 +196,18 @@ def _task_text(row: TransitionRow, name: str) -> str:
     return f"{name[0].upper()}{name[1:]} became {row.to_status}{': ' + ', '.join(details) if details else ''}"
 
 
+_END_WORDS = {
+    **{"finish_reason": "it reported {}", "reason": "{}"},
+    **{"exit_code": "exit {}", "signal": "signal {}", "message": "{}"},
+}
+
+
 def _end_words(end: Mapping[str, Any]) -> list[str]:
-    words = []
-    if end.get("finish_reason"):
-        words.append(f"it reported {end['finish_reason']}")
-    if end.get("reason") not in (None, "Completed", "Error"):
-        words.append(str(end["reason"]))
-    if end.get("exit_code") is not None:
-        words.append(f"exit {end['exit_code']}")
-    if end.get("signal"):
-        words.append(f"signal {end['signal']}")
-    if end.get("message"):
-        words.append(str(end["message"]))
-    return words
+    known = {name: end.get(name) for name in _END_WORDS}
+    if known["reason"] in ("Completed", "Error"):
+        del known["reason"]
+    said = {name: value for name, value in known.items() if value or (name, value) == ("exit_code", 0)}
+    return [_END_WORDS[name].format(value) for name, value in said.items()]
 
 
 def _of_correction(row: CorrectionRow, indexes: Mapping[int, int]) -> TimelineEntry:

@@ -89,8 +89,7 @@ class WebhookCommands:
         check_webhook_name(name)
         spec = body.spec()
         self.rules.check(spec)
-        put = self.webhooks.put_webhook
-        row, fresh = await run_in_threadpool(put, name, spec.document(), body.requested_by)
+        row, fresh = await run_in_threadpool(self.webhooks.put_webhook, name, spec.document(), body.requested_by)
         note = "The webhook is paused: resume it." if row.paused_at is not None else None
         return await self._woken(row, fresh, note)
 
@@ -113,9 +112,8 @@ class WebhookCommands:
         if row.paused_at is None and not body.skip and body.skip_seq is None:
             return await self._woken(row, False, "The webhook was not paused.")
         resume = self.webhooks.pause_webhook
-        return await self._woken(
-            await run_in_threadpool(lambda: resume(name, None, skip=body.skip, skip_seq=body.skip_seq))
-        )
+        row = await run_in_threadpool(resume, name, None, skip=body.skip, skip_seq=body.skip_seq)
+        return await self._woken(row)
 
     async def test(self, name: str, requested_by: str | None, seen: int | None = None) -> tuple[Event, str | None]:
         """Send a test event to this webhook only. Return the event, and a note for the caller if any.

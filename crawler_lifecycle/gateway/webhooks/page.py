@@ -94,7 +94,6 @@ class WebhookForm(ActionForm):
     """The form of a webhook."""
 
     subject: ClassVar[Subject] = WEBHOOK
-    reason: str | None = Field(default=None, max_length=2000)
     seen: int | None = Field(default=None, ge=0, le=ID_MAX)
     """The number of the newest event when the form was shown."""
     seq: int | None = Field(default=None, ge=1, le=ID_MAX)

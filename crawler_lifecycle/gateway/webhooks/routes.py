@@ -18,21 +18,16 @@ from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
-from crawler_lifecycle.gateway.webhooks.commands import (
-    AskTest,
-    PauseWebhook,
-    PutWebhook,
-    ResumeWebhook,
-    WebhookCommands,
-)
 from crawler_lifecycle.ports.webhooks import WebhookDelivery, WebhookRow
 from crawler_lifecycle.store.webhooks import WebhookStore
 from crawler_lifecycle.web.problems import JsonBody
 
-_PUT = JsonBody(PutWebhook)
-_PAUSE = JsonBody(PauseWebhook, optional=True)
-_RESUME = JsonBody(ResumeWebhook, optional=True)
-_TEST = JsonBody(AskTest, optional=True)
+from .commands import AskTest, PauseWebhook, PutWebhook, ResumeWebhook, WebhookCommands
+
+_Put = Annotated[PutWebhook, Depends(JsonBody(PutWebhook))]
+_Pause = Annotated[PauseWebhook, Depends(JsonBody(PauseWebhook, optional=True))]
+_Resume = Annotated[ResumeWebhook, Depends(JsonBody(ResumeWebhook, optional=True))]
+_Test = Annotated[AskTest, Depends(JsonBody(AskTest, optional=True))]
 
 WebhookName = Annotated[str, Path(max_length=NAME_MAX)]
 DeliveryStatus = Literal["delivered", "failed", "skipped"]
@@ -127,18 +122,14 @@ class WebhookViews:
         return DeliveryPage(deliveries=[Delivery(**asdict(one)) for one in page], next_page_token=token)
 
 
-def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
-    """Add all routes of webhooks."""
-    _add_commands(app, commands)
-    _add_readers(app, commands, views)
+def add_webhook_commands(app: FastAPI, commands: WebhookCommands) -> None:
+    """Add the routes of commands on webhooks."""
 
-
-def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
     def answer(done: Commanded[WebhookRow]) -> AcceptedWebhook:
         return AcceptedWebhook.of(done.row, note=done.note)
 
     @app.put("/v1/webhooks/{name}", operation_id="putWebhook")
-    async def put_webhook(name: WebhookName, body: Annotated[PutWebhook, Depends(_PUT)]) -> AcceptedWebhook:
+    async def put_webhook(name: WebhookName, body: _Put) -> AcceptedWebhook:
         """Create a webhook, or replace its definition. A repeat with the same definition changes nothing.
 
         A new webhook receives only events from now on.
@@ -151,25 +142,27 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
         return answer(await commands.delete(name))
 
     @app.post("/v1/webhooks/{name}/pause", operation_id="pauseWebhook")
-    async def pause_webhook(name: WebhookName, body: Annotated[PauseWebhook, Depends(_PAUSE)]) -> AcceptedWebhook:
+    async def pause_webhook(name: WebhookName, body: _Pause) -> AcceptedWebhook:
         """Pause a webhook: no events are sent until it is resumed."""
         return answer(await commands.pause(name, signed(body)))
 
     @app.post("/v1/webhooks/{name}/resume", operation_id="resumeWebhook")
-    async def resume_webhook(name: WebhookName, body: Annotated[ResumeWebhook, Depends(_RESUME)]) -> AcceptedWebhook:
+    async def resume_webhook(name: WebhookName, body: _Resume) -> AcceptedWebhook:
         """Continue a paused webhook, and send the events of the pause. `skip` skips all events up to now, and
         `skip_seq` skips one event that fails again and again.
         """
         return answer(await commands.resume(name, body))
 
     @app.post("/v1/webhooks/{name}/test", operation_id="testWebhook", status_code=202)
-    async def test_webhook(name: WebhookName, body: Annotated[AskTest, Depends(_TEST)]) -> AskedTest:
+    async def test_webhook(name: WebhookName, body: _Test) -> AskedTest:
         """Send an event `webhook.test` to the webhook, after the events that wait. `deliveries` shows the result."""
         event, note = await commands.test(name, signed(body).requested_by)
         return AskedTest(seq=event.seq, note=note)
 
 
-def _add_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
+def add_webhook_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
+    """Add the routes that read webhooks."""
+
     @app.get("/v1/webhooks", operation_id="listWebhooks", **documents(WebhookPage))
     def list_webhooks(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """All webhooks, in the order in which they were created."""

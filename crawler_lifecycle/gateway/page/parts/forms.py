@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeGuard, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 from starlette.responses import RedirectResponse, Response
 
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
@@ -96,6 +96,7 @@ class ActionForm(KeyedForm):
     subject: ClassVar[Subject]
 
     do: str
+    reason: str | None = Field(default=None, max_length=2000)
 
     @field_validator("do")
     @classmethod

@@ -313,14 +313,8 @@ def _environment() -> Environment:
     made.filters |= {"deletion": lambda one: deletion_words(one.model_dump(mode="json"))}
     made.filters |= {"moment": moment, "between": between, "number": number, "size": size, "pretty": pretty}
     made.filters |= {"aging": aging, "span": span, "rung": rung, "exact": exact, "cell": cell}
-    made.globals |= {
-        "asset": address,
-        "query": query,
-        "may": may,
-        "part": part,
-        "subjects": SUBJECTS,
-        "columns": columns,
-    }
+    made.globals |= {"asset": address, "query": query, "may": may, "part": part}
+    made.globals |= {"subjects": SUBJECTS, "columns": columns}
     made.globals |= {"end": _END, "key": NO_KEY, "stream": _STREAM}
     return made
 

@@ -51,7 +51,6 @@ class RunForm(ActionForm):
         list[Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,17}\.[1-9][0-9]{0,8}$")]],
         Field(default_factory=list),
     ]
-    reason: str | None = Field(default=None, max_length=2000)
     typed: str | None = Field(default=None, max_length=40)
 
     def chosen(self) -> list[tuple[int, int]]:

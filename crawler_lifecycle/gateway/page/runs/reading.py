@@ -21,12 +21,11 @@ from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
 from crawler_lifecycle.gateway.runs.items import TABLES, RunItems
-from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT, THREADS, missing
+from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT, THREADS, logged_task, missing
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader
-from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem
 
 #: The most lines and bytes of a log in the first answer of the page.
@@ -53,14 +52,14 @@ def plain(data: bytes) -> str:
     return _ESCAPES.sub("", text)
 
 
-def add_log(app: FastAPI, reader: LogReader, views: RunViews, runs: RunReader, tasks: TaskReader) -> None:
+def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
     """Add the page of a log, and the download of the whole log."""
 
     @app.get("/runs/{run_id}/log", operation_id="showLog", include_in_schema=False)
     async def show_log(run_id: RunId, choice: Annotated[FilesChoice, Query()], request: Request) -> Response:
         """Show the end of a task's log, or the reason why it is not here."""
-        row = await run_in_threadpool(undeleted, runs, run_id)
-        task = await run_in_threadpool(find_task, tasks, row.ref, choice.task)
+        row = await run_in_threadpool(undeleted, reader.runs, run_id)
+        task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
         text, away = await _end(reader, task)
         run = views.of(row, views.clock())
         values: dict[str, Any] = {"run": run, "task": task, "text": text, "away": away, "now": views.clock()}
@@ -69,11 +68,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews, runs: RunReader, t
     @app.get("/runs/{run_id}/log/whole", operation_id="fetchLog", include_in_schema=False)
     async def fetch_log(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> Streamed:
         """Send the whole log of a task up to now, byte by byte."""
-
-        def task() -> LoggedTask:
-            return find_task(tasks, undeleted(runs, run_id).ref, choice.task)
-
-        asked = await run_in_threadpool(task)
+        asked = await logged_task(reader, run_id, choice.task)
         named = f'attachment; filename="run-{run_id}-task-{asked.ref.task_id}.log"'
         return reader.answer(await reader.whole(asked), TEXT, {**HEADERS, "Content-Disposition": named})
 

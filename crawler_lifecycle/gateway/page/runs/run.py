@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.ladder import LADDER_MINUTES
 from crawler_lifecycle.domain.managers.manager import names_of_workflow
 from crawler_lifecycle.domain.schedules.definition import schedule_of
+from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.api.paging import Paging, TaskFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, outcomes_page, read
@@ -47,17 +48,8 @@ SAID_MAX = 200
 FEW = 20
 #: The most entries of the timeline, and the most corrections, on the page of a run. Other pages have the rest.
 ENTRIES_MAX = 200
-#: The letter of each status of a task.
-LETTERS = {
-    "QUEUED": "Q",
-    "PENDING": "P",
-    "RUNNING": "R",
-    "STOPPING": "T",
-    "SUCCEEDED": "S",
-    "FAILED": "F",
-    "CANCELLED": "C",
-    "LOST": "L",
-}
+#: The letter of each status of a task: its first one, but T for STOPPING.
+LETTERS = {status.value: status[0] for status in TaskStatus} | {"STOPPING": "T"}
 _STATUSES = {letter: status.lower() for status, letter in LETTERS.items()}
 
 
