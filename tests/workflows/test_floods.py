@@ -168,7 +168,7 @@ async def test_an_archive_under_way_is_left_and_made_by_the_next_execution(short
     await left_in_time(lab, handle)
 
 
-AGAIN = "send it again with request_id 'p1'"
+AGAIN = "send the update again with request_id 'p1'"
 
 
 async def sent_again(handle: Handle, page: dict[str, Any]) -> Any:

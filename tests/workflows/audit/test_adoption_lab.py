@@ -143,7 +143,7 @@ async def test_tasks_of_which_nothing_is_left_are_lost_and_said_to_be(lab: Lab) 
     await lab.until(lambda: lab.tasks(1) == {0: "FAILED", 1: "RUNNING", 2: "RUNNING", 3: "LOST", 4: "LOST"})
     rows = lab.store.tasks.list_tasks(1)
     assert [row.args.get("shelf") for row in rows if row.task_index < 3] == ["0", "1", "2"]
-    assert all("was put back" in row.cause for row in rows if row.task_index > 2)
+    assert all("was restored from a copy" in row.cause for row in rows if row.task_index > 2)
     for index in (1, 2):
         lab.cluster.end_now(1, index, end=FINISHED)
     result = await lab.ended(handle)
