@@ -49,13 +49,13 @@ every_case = pytest.mark.parametrize("case", CASES, ids=str, scope="module")
 
 
 @pytest.fixture(scope="module")
-def originals(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """The world of a case, brought to its state once, and the input of its activity."""
     folder = tmp_path_factory.mktemp("originals")
 
     @functools.cache
     def original(case: Case) -> tuple[World, Any]:
-        world = World.over(empty_database, folder / str(CASES.index(case)))
+        world = World.over(folder / str(CASES.index(case)))
         return world, case.prepare(world)
 
     return original

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -299,12 +297,3 @@ def test_a_region_is_needed_and_an_arn_has_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("AWS_ENDPOINT_URL", "no address")
     with pytest.raises(InvalidRequest, match="check the AWS_"):
         EventBridgeSink("eventbridge://arn:aws:events:us-west-2:123456789012:event-bus/crawls")
-
-
-def test_boto3_is_loaded_only_by_those_who_use_it() -> None:
-    code = (
-        "import sys; from crawler_lifecycle.compose import open_archive; open_archive('s3://bucket/prefix')\n"
-        "print([m for m in ('boto3', 'botocore', 'pusher') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -21,8 +21,9 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.ports.protocols import EventSink, Notifier
 from crawler_lifecycle.ports.runs import Event, Fence
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store import Store, open_store
 from tests.contracts.store.world import Clock, World
+from tests.support.databases import make_tables
 from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, aws_error, event_bus_server
 from tests.support.fakes.cluster import FakeCluster
 from tests.support.fakes.services import FakeArchive, FakeCatalogue, FakeNotifier, FakeScheduler, FakeSink
@@ -50,9 +51,7 @@ TYPES = {names.EVENT_RUN_STARTED, names.EVENT_RUN_CHANGED, names.EVENT_RUN_STOPP
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('events') / 'lifecycle.db'}"
-    upgrade(url)
-    store = open_store(url)
+    store = open_store(make_tables(f"sqlite:///{tmp_path_factory.mktemp('events')}/lifecycle.db"))
     yield store
     store.close()
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store import open_store
 from crawler_lifecycle.store.store import Store
+from tests.support.databases import make_tables
 
 ROOT = Path(__file__).parents[2] / "crawler_lifecycle"
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -49,9 +50,7 @@ def test_sql_is_put_together_in_few_places_and_there_from_names_of_ours() -> Non
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('rules') / 'runs.db'}"
-    upgrade(url)
-    store = open_store(url)
+    store = open_store(make_tables(f"sqlite:///{tmp_path_factory.mktemp('rules')}/runs.db"))
     store.initiation.reserve_run(RunRequest(crawler="books", flow_id="f", tags=["t"]), "first")
     yield store
     store.close()
