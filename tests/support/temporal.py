@@ -76,8 +76,8 @@ async def temporal_server(
     for key, value in {**DYNAMIC, **(dynamic or {})}.items():
         extra += ["--dynamic-config-value", f"{key}={value}"]
     start = WorkflowEnvironment.start_time_skipping_v2 if skipping else WorkflowEnvironment.start_local
-    # It collects its garbage less often: memory for processor time. And it has one processor, as the test beside it has:
-    # with more, it spends an eighth of its time in handing its work from one to the other.
+    # It collects its garbage less often: memory for processor time. And it has one processor: with two it needs an
+    # eighth more time, for handing its work from one to the other.
     with patch.dict(os.environ, GOGC="400", GOMAXPROCS="1"):
         env = await start(
             dev_server_existing_path=temporal_binary(),
