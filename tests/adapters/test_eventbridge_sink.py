@@ -18,8 +18,6 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.settings import Settings, UrlSettings
 from tests.support.event_bus import (
-    AWS_ENVIRONMENT,
-    AWS_UNSET,
     BUS,
     BUS_ARN,
     SECRET_KEY,
@@ -29,6 +27,7 @@ from tests.support.event_bus import (
     entry_size,
     event_bus_server,
     moto_bus,
+    use_aws,
 )
 from tests.support.faulty_http import Answer
 from tests.support.ports import deaf_port
@@ -43,10 +42,7 @@ def _event(type: str = "run.ended", seq: int = 3, **body: object) -> Event:
 
 @pytest.fixture(autouse=True)
 def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in AWS_UNSET:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in AWS_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    use_aws(monkeypatch)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from crawler_lifecycle.ports.runs import Event, Fence
 from crawler_lifecycle.store import Store, open_store
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import make_tables
-from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, aws_error, event_bus_server
+from tests.support.event_bus import BUS, aws_error, event_bus_server, use_aws
 from tests.support.fakes.cluster import FakeCluster
 from tests.support.fakes.services import FakeArchive, FakeCatalogue, FakeNotifier, FakeScheduler, FakeSink
 from tests.support.faulty_http import Answer
@@ -169,10 +169,7 @@ def fence_of(store: Store, run_id: int) -> Fence:
 def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
     store: Store, real: list[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in AWS_UNSET:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in AWS_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    use_aws(monkeypatch)
     fence = fence_of(store, 1)
 
     def row() -> tuple[Any, ...]:
