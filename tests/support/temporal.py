@@ -76,9 +76,7 @@ async def temporal_server(
     for key, value in {**DYNAMIC, **(dynamic or {})}.items():
         extra += ["--dynamic-config-value", f"{key}={value}"]
     start = WorkflowEnvironment.start_time_skipping_v2 if skipping else WorkflowEnvironment.start_local
-    # It collects its garbage less often: memory for processor time. And it has one processor: with two it needs an
-    # eighth more time, for handing its work from one to the other.
-    with patch.dict(os.environ, GOGC="400", GOMAXPROCS="1"):
+    with patch.dict(os.environ, GOGC="400"):  # it collects its garbage less often: memory for processor time
         env = await start(
             dev_server_existing_path=temporal_binary(),
             dev_server_extra_args=extra,
