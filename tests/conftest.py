@@ -46,7 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """The garbage collector leaves out what is there by now."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import subprocess
 import sys
 from collections import defaultdict
@@ -120,7 +121,12 @@ def _imports(path: Path) -> list[tuple[int, str]]:
 
 @functools.cache
 def _nodes(path: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(path.read_text())))
+    """Every statement, at whatever depth; expressions hold no imports."""
+    found: list[ast.AST] = [ast.parse(path.read_text())]
+    for node in found:
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            found += getattr(node, block, ())
+    return found
 
 
 @functools.cache
@@ -193,26 +199,34 @@ def test_domain_and_runner_need_the_standard_library_alone() -> None:
                 assert known, f"{path}:{line}: imports {module}"
 
 
-def test_importing_what_users_import_loads_nothing_heavy() -> None:
-    """Every process with users' code has it, and a user's laptop needs no more to try that code."""
-    heavy = ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts", "asyncio", "urllib.request", "ssl")
-    code = f"""
-import sys
+#: What a process imports, one after the other, and what it has not loaded then.
+NOT_LOADED: list[tuple[str, tuple[str, ...]]] = [
+    (  # every process with users' code has these, and a user's laptop needs no more to try that code
+        """
 import crawler_lifecycle.plans.host, crawler_lifecycle.plans.caller
 import crawler_lifecycle.managers, crawler_lifecycle.managers.testing
 import crawler_lifecycle.graphs.oban, crawler_lifecycle.graphs.chancy, crawler_lifecycle.graphs.testing
-print(sorted(m for m in {heavy!r} if m in sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+""",
+        ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts", "asyncio", "urllib.request", "ssl"),
+    ),
+    (
+        "import crawler_lifecycle.workflows.lifecycle",
+        ("sqlalchemy", "kubernetes", "boto3", "httpx", "fastapi", "pymysql", "yaml"),
+    ),
+    (
+        "from crawler_lifecycle.compose import open_archive; open_archive('s3://bucket/prefix')",
+        ("boto3", "botocore", "pusher", "kubernetes", "msgspec", "crawler_lifecycle.clusters.kubernetes"),
+    ),
+    ("import crawler_lifecycle.worker.process as w; w.tracing.start('x').close()", ("opentelemetry",)),
+]
 
 
-def test_importing_the_workflows_loads_no_adapter_library() -> None:
-    heavy = ("sqlalchemy", "kubernetes", "boto3", "httpx", "fastapi", "pymysql", "yaml")
-    code = f"""
-import sys
-import crawler_lifecycle.workflows.lifecycle
-print(sorted(m for m in {heavy!r} if m in sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_nobody_loads_what_only_others_use() -> None:
+    """No traces are asked for, and nobody has used boto3, Pusher or a Kubernetes cluster yet."""
+    code = "import json, sys\nfound = []\n"
+    for imports, heavy in NOT_LOADED:
+        found = f"sorted(m for m in sys.modules if (m + '.').startswith({tuple(f'{one}.' for one in heavy)}))"
+        code += f"{imports}\nfound.append({found})\n"
+    command = [sys.executable, "-c", code + "print(json.dumps(found))"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin"}, check=True)
+    assert json.loads(done.stdout) == [[]] * len(NOT_LOADED)

@@ -7,24 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.store import upgrade
 from tests.activities.world import World
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("activities") / "empty.db"
-    upgrade(f"sqlite:///{file}")
-    return file
-
-
 @pytest.fixture
-def new_world(empty_database: Path, tmp_path: Path) -> Iterator[Callable[[], World]]:
+def new_world(tmp_path: Path) -> Iterator[Callable[[], World]]:
     """Makes a new world each time it is called."""
     worlds: list[World] = []
 
     def make() -> World:
-        worlds.append(World.over(empty_database, tmp_path / str(len(worlds))))
+        worlds.append(World.over(tmp_path / str(len(worlds))))
         return worlds[-1]
 
     yield make

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from temporalio import activity
 
+from crawler_lifecycle.activities.shared import beating
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
 from crawler_lifecycle.ports.graphs import GraphFence
 from crawler_lifecycle.ports.managers import ManagerFence
@@ -49,13 +50,13 @@ every_case = pytest.mark.parametrize("case", CASES, ids=str, scope="module")
 
 
 @pytest.fixture(scope="module")
-def originals(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """The world of a case, brought to its state once, and the input of its activity."""
     folder = tmp_path_factory.mktemp("originals")
 
     @functools.cache
     def original(case: Case) -> tuple[World, Any]:
-        world = World.over(empty_database, folder / str(CASES.index(case)))
+        world = World.over(folder / str(CASES.index(case)))
         return world, case.prepare(world)
 
     return original
@@ -100,36 +101,26 @@ def test_none_is_interrupted_at_any_instruction(world: World) -> None:
 
 
 @every_case
-def test_effect(prepared: Prepared, case: Case) -> None:
-    world, argument = prepared(case)
-    case.effect(world, world.call(case.activity, argument))
-
-
-@every_case
-def test_it_shows_that_it_lives_where_its_policy_waits_for_that(
-    prepared: Prepared, case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A heartbeat timeout without heartbeats would end every long call; heartbeats without a timeout mean nothing."""
+def test_effect_and_twice_in_a_row_is_once(prepared: Prepared, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows that it lives where its policy waits for that: a heartbeat timeout without heartbeats would end every
+    long call; heartbeats without a timeout mean nothing. Then once more, seven seconds later, so that a time that is
+    not to be written again shows.
+    """
     beaten = []
 
     @contextmanager
     def noted() -> Iterator[None]:
         beaten.append(case.activity)
-        yield
+        with beating():
+            yield
 
     world, argument = prepared(case)
     for module in (one for one in activity_modules() if hasattr(one, "beating")):
         monkeypatch.setattr(module, "beating", noted)
-    world.call(case.activity, argument)
+    first = world.call(case.activity, argument)
+    case.effect(world, first)
     policy = POLICIES[case.activity]
     assert bool(beaten) == (policy.heartbeat_s is not None and not policy.beaten), "one of the two beats, never both"
-
-
-@every_case
-def test_twice_in_a_row_is_once(prepared: Prepared, case: Case) -> None:
-    """Seven seconds later, so that a time that is not to be written again shows."""
-    world, argument = prepared(case)
-    first = world.call(case.activity, argument)
     tables, outside = world.tables(), world.outside()
     world.forward(7)
     second = world.call(case.activity, argument)
@@ -210,14 +201,14 @@ def _is_fenced(case: Case) -> bool:
     }
 
 
-@pytest.mark.parametrize("lost", ["attempt", "owner"])
 @pytest.mark.parametrize("case", [case for case in CASES if _is_fenced(case)], ids=str, scope="module")
-def test_who_lost_the_run_writes_nothing(prepared: Prepared, case: Case, lost: str) -> None:
+def test_who_lost_the_run_writes_nothing(prepared: Prepared, case: Case) -> None:
     world, argument = prepared(case)
-    changes: dict[str, Any] = {"attempt": 77} if lost == "attempt" else {"owner_run_id": "chain-of-a-stranger"}
     before, outside = world.tables(), world.outside()
-    with pytest.raises(Fenced):
-        world.call(case.activity, _with_fence(argument, **changes))
-    assert world.tables() == before
-    if case.activity not in OUTSIDE_FIRST:
-        assert world.outside() == outside
+    lost: list[dict[str, Any]] = [{"attempt": 77}, {"owner_run_id": "chain-of-a-stranger"}]
+    for changes in lost:
+        with pytest.raises(Fenced):
+            world.call(case.activity, _with_fence(argument, **changes))
+        assert world.tables() == before, changes
+        if case.activity not in OUTSIDE_FIRST:
+            assert world.outside() == outside, changes

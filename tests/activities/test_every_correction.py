@@ -125,16 +125,16 @@ class LocalWorld(World):
 
 @pytest.fixture(params=["fake", "local"])
 def stage(
-    request: pytest.FixtureRequest, empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[World, Hands]]:
     """A world and the hands that reach into it."""
     if request.param == "fake":
-        world = World.over(empty_database, tmp_path / "fake")
+        world = World.over(tmp_path / "fake")
         yield world, FakeHands(world)
         world.close()
         return
     monkeypatch.setattr(task_rules, "LATE_TOLERANCE_SECONDS", 0.0)
-    world = LocalWorld.over(empty_database, tmp_path / "local")
+    world = LocalWorld.over(tmp_path / "local")
     bench = Bench(tmp_path)
     bench.folder = lambda index=0: next((bench.state / "tasks").glob(f"1-*/{index}/1"))  # type: ignore[method-assign]
     command = [sys.executable, "-I", "-S", "-c", UNTIL_TOLD]

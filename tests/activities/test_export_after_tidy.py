@@ -21,8 +21,9 @@ from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.runner.state import NO_STATE, WENT_ON, JobState
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store import Store, open_store
 from tests.contracts.store.world import Clock, World
+from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 
 
@@ -81,8 +82,7 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    url = f"sqlite:///{tmp_path}/runs.db"
-    upgrade(url)
+    url = make_tables(f"sqlite:///{tmp_path}/runs.db")
     clock = Clock()
     store = open_store(url, clock=clock)
     (tmp_path / "volume" / "tasks").mkdir(parents=True)

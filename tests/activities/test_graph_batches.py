@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import threading
 from collections import Counter
@@ -33,10 +32,11 @@ from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.ports.graphs import Done, StepWork
 from crawler_lifecycle.ports.managers import PlanRow
 from crawler_lifecycle.ports.protocols import PlanFailed, WorkerLeaves
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store import open_store
 from tests.contracts.store.graphing import Graphed, crawl, group
 from tests.contracts.store.world import Clock, World
 from tests.plans.plans_support import module, until
+from tests.support.databases import make_tables
 
 BODY = """
 from datetime import date
@@ -178,19 +178,11 @@ class Bench:
         return decode(b"".join(unpacked(parts)))
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("batches") / "empty.db"
-    upgrade(f"sqlite:///{file}")
-    return file
-
-
 @pytest.fixture
-def bench(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(graph_batches, "BEGIN_S", 600.0)  # how many calls there are depends on no clock
-    shutil.copy(empty, tmp_path / "state.db")
     clock = Clock()
-    store = open_store(f"sqlite:///{tmp_path / 'state.db'}", pool_size=4, clock=clock)
+    store = open_store(make_tables(f"sqlite:///{tmp_path}/state.db"), pool_size=4, clock=clock)
     users = tmp_path / "users"
     users.mkdir()
     found = Bench(World(store, clock), users)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,10 +24,11 @@ from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, Work
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager, PlanRow
 from crawler_lifecycle.ports.protocols import FileArchive, PlanFailed
 from crawler_lifecycle.ports.runs import Fence, Owner
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store import open_store
 from tests.contracts.store.managing import FLOW, NAME, Managed
 from tests.contracts.store.managing import MINE as OWNER
 from tests.contracts.store.world import Clock, World
+from tests.support.databases import make_tables
 from tests.support.fakes.plans import FakeHost, FakeHosts
 from tests.support.fakes.services import FakeArchive, FakeCatalogue
 
@@ -50,13 +50,6 @@ class Once(CrawlManager):
     name = NAME
     spider = "shop"
     loop_mode = 60
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("managers") / "empty.db"
-    upgrade(f"sqlite:///{file}")
-    return file
 
 
 @dataclass
@@ -118,13 +111,12 @@ class Bench:
 
 
 @pytest.fixture
-def bench(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     # However slow the machine is, a page holds as much as it may.
     monkeypatch.setattr(cycle, "READ_S", 600.0)
     monkeypatch.setattr(driver, "PAGE_S", 600.0)
-    shutil.copy(empty, tmp_path / "state.db")
     clock = Clock()
-    store = open_store(f"sqlite:///{tmp_path / 'state.db'}", pool_size=2, clock=clock)
+    store = open_store(make_tables(f"sqlite:///{tmp_path}/state.db"), pool_size=2, clock=clock)
     yield Bench(World(store, clock))
     store.close()
 

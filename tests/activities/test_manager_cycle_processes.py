@@ -18,9 +18,9 @@ from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.ports.runs import Fence
-from tests.activities.test_manager_cycle import PLAN, Bench, bench, empty
+from tests.activities.test_manager_cycle import PLAN, Bench, bench
 
-__all__ = ["bench", "empty"]
+__all__ = ["bench"]
 
 SOURCE = """
 from crawler_lifecycle.managers import GeneratorCrawlManager

@@ -17,11 +17,11 @@ from crawler_lifecycle.domain.managers.manager import Added, Decision, Hooked, H
 from crawler_lifecycle.plans import calls
 from crawler_lifecycle.plans.wire import encode
 from crawler_lifecycle.ports.managers import ManagerFence
-from tests.activities.test_manager_cycle import Bench, bench, empty
+from tests.activities.test_manager_cycle import Bench, bench
 from tests.contracts.store.managing import MINE
 from tests.support.examples import examples
 
-__all__ = ["bench", "empty"]
+__all__ = ["bench"]
 
 #: What JSON from a pipe may hold.
 TEXTS = st.text(max_size=8) | st.sampled_from(

@@ -35,6 +35,7 @@ from crawler_lifecycle.ports.managers import NewManager
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRow, TaskRef, TaskRow
 from crawler_lifecycle.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
+from tests.support.databases import make_tables
 from tests.support.fakes.cluster import Behaviour, FakeCluster
 from tests.support.fakes.plans import FakeFunctions, FakeHosts
 from tests.support.fakes.services import (
@@ -148,10 +149,11 @@ class World:
         self.functions = FakeFunctions()
 
     @classmethod
-    def over(cls, empty: Path, folder: Path) -> World:
-        """A new world on a copy of an empty database."""
+    def over(cls, folder: Path) -> World:
+        """A new world on an empty database."""
         folder.mkdir(parents=True)
-        return cls(Path(shutil.copy(empty, folder / "state.db")), folder)
+        make_tables(f"sqlite:///{folder}/state.db")
+        return cls(folder / "state.db", folder)
 
     def twin(self, folder: Path) -> World:
         """The same world once more, in a copy of its database and of all that is outside. The store here is closed."""

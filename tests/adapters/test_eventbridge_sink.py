@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -20,8 +18,6 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.settings import Settings, UrlSettings
 from tests.support.event_bus import (
-    AWS_ENVIRONMENT,
-    AWS_UNSET,
     BUS,
     BUS_ARN,
     SECRET_KEY,
@@ -31,6 +27,7 @@ from tests.support.event_bus import (
     entry_size,
     event_bus_server,
     moto_bus,
+    use_aws,
 )
 from tests.support.faulty_http import Answer
 from tests.support.ports import deaf_port
@@ -45,10 +42,7 @@ def _event(type: str = "run.ended", seq: int = 3, **body: object) -> Event:
 
 @pytest.fixture(autouse=True)
 def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in AWS_UNSET:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in AWS_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    use_aws(monkeypatch)
 
 
 @pytest.fixture
@@ -299,12 +293,3 @@ def test_a_region_is_needed_and_an_arn_has_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("AWS_ENDPOINT_URL", "no address")
     with pytest.raises(InvalidRequest, match="check the AWS_"):
         EventBridgeSink("eventbridge://arn:aws:events:us-west-2:123456789012:event-bus/crawls")
-
-
-def test_boto3_is_loaded_only_by_those_who_use_it() -> None:
-    code = (
-        "import sys; from crawler_lifecycle.compose import open_archive; open_archive('s3://bucket/prefix')\n"
-        "print([m for m in ('boto3', 'botocore', 'pusher') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -21,9 +21,10 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.ports.protocols import EventSink, Notifier
 from crawler_lifecycle.ports.runs import Event, Fence
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store import Store, open_store
 from tests.contracts.store.world import Clock, World
-from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, aws_error, event_bus_server
+from tests.support.databases import make_tables
+from tests.support.event_bus import BUS, aws_error, event_bus_server, use_aws
 from tests.support.fakes.cluster import FakeCluster
 from tests.support.fakes.services import FakeArchive, FakeCatalogue, FakeNotifier, FakeScheduler, FakeSink
 from tests.support.faulty_http import Answer
@@ -50,9 +51,7 @@ TYPES = {names.EVENT_RUN_STARTED, names.EVENT_RUN_CHANGED, names.EVENT_RUN_STOPP
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('events') / 'lifecycle.db'}"
-    upgrade(url)
-    store = open_store(url)
+    store = open_store(make_tables(f"sqlite:///{tmp_path_factory.mktemp('events')}/lifecycle.db"))
     yield store
     store.close()
 
@@ -170,10 +169,7 @@ def fence_of(store: Store, run_id: int) -> Fence:
 def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
     store: Store, real: list[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in AWS_UNSET:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in AWS_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    use_aws(monkeypatch)
     fence = fence_of(store, 1)
 
     def row() -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -113,14 +112,8 @@ def test_nothing_heavy_is_loaded_before_the_first_request(tmp_path: Path) -> Non
     assert json.loads(done.stderr.splitlines()[-1]) == [[0, []]] * 2 + [[8, []]] * 6
 
 
-def test_help_shows_every_verb(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "crawler_lifecycle.cli", "--help"],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "120"},
-    )
+def test_help_shows_every_verb(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = crawlctl("--help").out
     for verb in (*main.RUNS, *main.SERVICES, *main.PROGRAM, "crawler", "db"):
-        assert re.search(rf"^│ {verb}\b.*\.", done.stdout, re.MULTILINE), verb
+        assert re.search(rf"^│ {verb}\b.*\.", shown, re.MULTILINE), verb

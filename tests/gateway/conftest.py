@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,9 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.runs import blocked
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store import open_store
 from tests.gateway.gateway_world import Clock, World
+from tests.support.databases import make_tables
 
 
 @pytest.fixture(autouse=True)
@@ -22,19 +22,10 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocked, "ANSWER_S", 120.0)
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("gateway") / "empty.db"
-    upgrade(f"sqlite:///{file}")
-    return file
-
-
 @pytest.fixture
-def world(empty_database: Path, tmp_path: Path) -> Iterator[World]:
-    file = tmp_path / "runs.db"
-    shutil.copy(empty_database, file)
+def world(tmp_path: Path) -> Iterator[World]:
     clock = Clock()
-    store = open_store(f"sqlite:///{file}", pool_size=30, clock=clock)
+    store = open_store(make_tables(f"sqlite:///{tmp_path}/runs.db"), pool_size=30, clock=clock)
     yield World(store, clock)
     store.close()
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.store import upgrade
 from tests.gateway.gateway_process import environment, gateway
 from tests.gateway.gateway_world import World
+from tests.support.databases import make_tables
 
 HOSTILE = [
     *("' OR '1'='1", "'; DROP TABLE run_history; --", '" UNION SELECT * FROM task_history --', "1) OR (1=1"),
@@ -125,8 +125,7 @@ def test_a_resume_of_a_run_that_is_being_stopped_is_refused(world: World, client
 
 
 def test_no_request_breaks_a_line_of_the_log(tmp_path: Path) -> None:
-    database = f"sqlite:///{tmp_path}/runs.db"
-    upgrade(database)
+    database = make_tables(f"sqlite:///{tmp_path}/runs.db")
     with gateway(environment(tmp_path, LIFECYCLE_DATABASE__URL=database), tmp_path) as running:
         with httpx.Client(base_url=running.url, timeout=60) as http:
             for text in HOSTILE:

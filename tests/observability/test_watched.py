@@ -23,9 +23,9 @@ from crawler_lifecycle.activities.meters import INSTRUMENTS
 from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunResult, RunSnapshot
-from crawler_lifecycle.store import upgrade
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.observability.watched_world import ROOT, VALUES, Collector, Watched, until
+from tests.support.databases import make_tables
 from tests.support.temporal import temporal_server
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
@@ -76,7 +76,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
     """Four runs: one waits for the scheduler service and is good, one fails, one is stopped, one comes by HTTP."""
     folder = tmp_path_factory.mktemp("watched")
     async with temporal_server(skipping=False) as server:
-        upgrade(f"sqlite:///{folder / 'runs.db'}")
+        make_tables(f"sqlite:///{folder / 'runs.db'}")
         target = server.client.service_client.config.target_host
         watched = Watched(folder, target, server.client.namespace, Collector())
         world = World(server, watched)

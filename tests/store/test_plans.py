@@ -342,7 +342,7 @@ def managing(world: World, size: Size) -> None:
     managed = Managed.begun(world)
     for n in range(size.large // 1000):
         managers.add_page(managed.fence, page(range(500 * n, 500 * n + 500), 500 * n))
-    managed.pick(500)
+    managed.pick(size.large // 20)
     managers.known_identities(managed.id, [job(n).identity for n in range(300, 900)])
     [first, *_] = runs = managed.begin()
     managed.pick(2)

@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import boto3.session
+import pytest
+
+from tests.support import s3
 from tests.support.faulty_http import Answer, FaultyServer, serving
 
 REGION = "eu-central-1"
@@ -28,6 +32,15 @@ AWS_ENVIRONMENT = {
 }
 #: What must not be set beside it.
 AWS_UNSET = ("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_EVENTBRIDGE")
+
+
+def use_aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a process that sends to EventBridge."""
+    for name in AWS_UNSET:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in AWS_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(boto3.session, "Session", s3.session)
 
 
 class EventBusServer(FaultyServer):

@@ -17,10 +17,10 @@ SEARCHES_MORE = 20
 
 
 def examples(count: int) -> int:
-    """For a property that sets a number of its own: ``count``, far more in a search, a third in the usual play."""
+    """For a property that sets a number of its own: ``count``, far more in a search, a fifth in the usual play."""
     if PROFILE == "search":
         return count * SEARCHES_MORE
-    return max(count // 3, min(count, 10)) if PROFILE == "ours" else count
+    return max(count // 5, min(count, 10)) if PROFILE == "ours" else count
 
 
 def load_profile() -> None:

@@ -12,6 +12,8 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
+from tests.support.covering import covering
+
 PAGE = Path(__file__).parents[2] / "docs" / "resuming.md"
 
 #: Something that a cell plays, in words.
@@ -140,14 +142,18 @@ def _kinds(text: str, shape: str) -> frozenset[str]:
 
 @cache
 def sampled() -> frozenset[Cell]:
-    """A set of cells that together meet everything a cell ``meets``, chosen one after the other; always the same."""
-    rest = sorted(cells(), key=lambda cell: cell.id)
-    wanted, chosen = set[Met]().union(*map(meets, rest)), set[Cell]()
-    while wanted:
-        best = max(rest, key=lambda cell: len(meets(cell) & wanted))
-        chosen.add(best)
-        wanted -= meets(best)
-    return frozenset(chosen)
+    """A set of cells that together meet everything a cell ``meets``; always the same."""
+    return frozenset(covering(sorted(cells(), key=lambda cell: cell.id), meets))
+
+
+@cache
+def few() -> frozenset[Cell]:
+    """The few of them with everything that is left, each thing that happens meanwhile, and each shape in each way."""
+    few = covering(
+        sorted(sampled(), key=lambda cell: cell.id),
+        lambda cell: {("left", cell.left), ("meanwhile", cell.meanwhile), (cell.shape, cell.way)},
+    )
+    return frozenset(few)
 
 
 def meets(cell: Cell) -> frozenset[Met]:

@@ -46,7 +46,7 @@ class S3Server:
     @cached_property
     def client(self) -> Any:
         """A client that goes straight to the server, whatever the test does to the way of the adapter."""
-        return _session().client(
+        return session().client(
             "s3",
             endpoint_url=self.url,
             region_name="us-east-1",
@@ -109,10 +109,11 @@ def use_aws(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
         monkeypatch.delenv(name, raising=False)
     for name, value in aws_environment(url).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(boto3.session, "Session", _session)
+    monkeypatch.setattr(boto3.session, "Session", session)
 
 
-def _session() -> boto3.session.Session:
+def session() -> boto3.session.Session:
+    """One that shares what boto3 has read of its services with every other: reading it is most of a client's cost."""
     core = botocore.session.get_session()
     core.register_component("data_loader", _LOADER)
     return _SESSION(botocore_session=core)

@@ -27,7 +27,6 @@ from crawler_lifecycle.ports.schedules import DueOrder, DueRow
 from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper
 from tests.activities.world import World
-from tests.support.databases import make_tables
 from tests.support.firing import MINUTE, FiringTemporal
 
 CRON, OTHER_CRON = "10,40 1-2 * * *", "25,55 1-2 * * *"
@@ -162,8 +161,7 @@ class Play:
 async def test_each_due_time_has_one_line_and_at_most_one_run(
     zone: str, change: str, seed: int, tmp_path: Path
 ) -> None:
-    make_tables(f"sqlite:///{tmp_path / 'empty.db'}")
-    w = World.over(tmp_path / "empty.db", tmp_path / "world")
+    w = World.over(tmp_path / "world")
     play = Play(w, zone, datetime.fromisoformat(change).replace(tzinfo=UTC), seed)
     kinds = {f"{overlap}-{catch}": (overlap, catch) for overlap in Overlap for catch in (10, 600, 7200)}
     for name, (overlap, catch) in kinds.items():

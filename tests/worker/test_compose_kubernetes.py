@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +62,6 @@ def test_a_wrong_setting_is_named(tmp_path: Path, wrong: dict[str, Any], said: s
         given = settings(**{**wrong, "kubeconfig": tmp_path / wrong["kubeconfig"]})
         with pytest.raises(InvalidRequest, match=said):
             [kind_of(given.cluster).files(build_bundles(given)), kind_of(given.cluster).cluster()]
-
-
-def test_nobody_loads_the_client_before_it_is_used() -> None:
-    code = (
-        "import sys, crawler_lifecycle.compose\n"
-        "print([name for name in sys.modules if name.split('.')[0] in ('kubernetes', 'msgspec')\n"
-        "       or 'clusters.kubernetes' in name])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert found.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

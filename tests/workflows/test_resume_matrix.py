@@ -1,6 +1,7 @@
 """The resume matrix, made from the tables in ``docs/resuming.md``, under time skipping; every history is replayed.
 
-An eighth of it in every run of the tests, all of it in ``make test-all``. A resume reads what a former attempt has left
+Everything that is left once in every run of the tests, an eighth of all cells in ``make test-more``, all of them in
+``make test-all``. A resume reads what a former attempt has left
 and cannot know how that came to be: so the covering set has each former attempt and each line of the table, and what
 leaves the same meets the rest together (``resume_table.meets``).
 """
@@ -20,7 +21,7 @@ from crawler_lifecycle.store.runs import unit as unit_of_work
 from tests.support import resume_table
 from tests.support.lab import laboratory
 from tests.support.resume_drill import FORMER, MEANWHILE, Drill, Forward
-from tests.support.resume_table import SHAPES, WAYS, Cell, cells, sampled
+from tests.support.resume_table import SHAPES, WAYS, Cell, cells, few, sampled
 
 #: What the matrix has to hold at least, in the words of its table.
 DEMANDED = {
@@ -36,6 +37,7 @@ DEMANDED = {
 }  # fmt: skip
 
 WHOLE = sorted(cells(), key=lambda cell: cell.id)
+FEW = [cell for cell in WHOLE if cell in few()]
 SAMPLE = [cell for cell in WHOLE if cell in sampled()]
 REST = [cell for cell in WHOLE if cell not in sampled()]
 LEFT = list(dict.fromkeys(cell.left for cell in WHOLE))
@@ -58,11 +60,20 @@ async def end_as_the_table_says(
 
 
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("left", LEFT)
-async def test_a_sample_of_what_is_left_ends_as_the_table_says(
-    skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+async def test_what_is_left_ends_as_the_table_says(
+    skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await end_as_the_table_says(skipping, tmp_path, monkeypatch, [cell for cell in SAMPLE if cell.left == left])
+    await end_as_the_table_says(skipping, tmp_path, monkeypatch, FEW)
+
+
+@pytest.mark.troubles
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_sample_ends_as_the_table_says(
+    skipping: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    chosen = [cell for cell in SAMPLE if cell not in few() and cell.shape == shape]
+    await end_as_the_table_says(skipping, tmp_path, monkeypatch, chosen)
 
 
 @pytest.mark.slow
@@ -94,6 +105,11 @@ def test_the_sample_meets_everything() -> None:
         *product(LEFT, ["the cluster is wiped"]),
     }
     assert len(SAMPLE) <= 40
+    assert set(FEW) < set(SAMPLE)
+    assert {cell.left for cell in FEW} == set(LEFT)
+    assert {(cell.shape, cell.way) for cell in FEW} == set(product(SHAPES, WAYS))
+    assert {cell.meanwhile for cell in FEW} == set(MEANWHILE)
+    assert len(FEW) == len(LEFT)
 
 
 def test_the_page_quotes_what_is_said() -> None:

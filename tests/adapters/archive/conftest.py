@@ -48,8 +48,8 @@ def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultPr
 
 @pytest.fixture
 def part_size(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Small parts, so that few megabytes are many of them. moto insists on the smallest size of S3, rclone does not."""
-    size = 5 * MIB if server.kind == "moto" else MIB
+    """Small parts, so that little is many of them. moto insists on the smallest size of S3, rclone does not."""
+    size = 5 * MIB if server.kind == "moto" else MIB // 8
     monkeypatch.setattr(upload, "part_bytes", lambda _: size)
     return size
 

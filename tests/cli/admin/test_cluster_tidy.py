@@ -17,10 +17,11 @@ from crawler_lifecycle.clusters.volume import VolumePlace
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store import Store, open_store
 from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 from tests.cli.cli_support import NOW, Crawlctl, Result
 from tests.contracts.store.world import Clock, World
+from tests.support.databases import make_tables
 from tests.support.run_refs import run_ref
 from tests.support.s3 import Bucket, S3Server
 from tests.support.s3_faults import Fault, FaultProxy
@@ -71,8 +72,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    url = f"sqlite:///{tmp_path}/runs.db"
-    upgrade(url)
+    url = make_tables(f"sqlite:///{tmp_path}/runs.db")
     clock = Clock()
     store = open_store(url, clock=clock)
     (tmp_path / "volume" / "tasks").mkdir(parents=True)

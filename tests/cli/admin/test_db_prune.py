@@ -15,10 +15,11 @@ from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.ports.looks import Details
-from crawler_lifecycle.store import Pruner, Store, open_store, upgrade
+from crawler_lifecycle.store import Pruner, Store, open_store
 from crawler_lifecycle.store.retention import pruning as adapter
 from tests.cli.cli_support import NOW, Crawlctl, Result
 from tests.contracts.store.world import Clock, World
+from tests.support.databases import make_tables
 
 
 class Fleet:
@@ -50,8 +51,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    url = f"sqlite:///{tmp_path}/runs.db"
-    upgrade(url)
+    url = make_tables(f"sqlite:///{tmp_path}/runs.db")
     clock = Clock()
     store = open_store(url, clock=clock)
     yield Fleet(store, clock)

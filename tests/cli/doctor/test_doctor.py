@@ -43,6 +43,7 @@ from crawler_lifecycle.temporal.operator.server import Server
 from crawler_lifecycle.temporal.operator.task_queues import Poller, Queue, Version
 from tests.cli.cli_support import GATEWAY, Crawlctl, Result
 from tests.cli.cli_world import Served, serve
+from tests.support.databases import make_tables
 from tests.support.mariadb import MariaDb
 
 ROOT = Path(__file__).parents[3]
@@ -108,7 +109,7 @@ def test_fix_makes_the_schema(doctor: Any, tmp_path: Path) -> None:
 
 def test_a_database_that_can_only_be_read_is_bad(doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
-    upgrade(f"sqlite:///{tmp_path}/runs.db")
+    make_tables(f"sqlite:///{tmp_path}/runs.db")
     assert found(doctor(), "database")[0][0] == "ok"
     with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -442,8 +443,7 @@ def test_plans_that_cannot_be_used_are_told() -> None:
 
 def test_what_a_worker_said_that_is_gone_is_no_trouble_any_more(doctor: Any, tmp_path: Path) -> None:
     """Nobody else came after it, who would have taken its word back."""
-    url = f"sqlite:///{tmp_path}/plans.db"
-    upgrade(url)
+    url = make_tables(f"sqlite:///{tmp_path}/plans.db")
     for ago_s, level in ((0.0, "bad"), (HEARD_S + 1, "ok")):
         said_at = datetime.now(UTC) - timedelta(seconds=ago_s)
         with closing(open_store(url, clock=Mock(return_value=said_at))) as store:

@@ -25,9 +25,10 @@ from crawler_lifecycle.ports.looks import Details
 from crawler_lifecycle.ports.runs import Fence, TaskRef
 from crawler_lifecycle.runner.contract import valid_stats
 from crawler_lifecycle.runner.state import JobState
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store import open_store
 from tests.clusters.local.local_bench import RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.contracts.store.world import Clock, World, seen
+from tests.support.databases import make_tables
 from tests.support.examples import examples
 from tests.support.run_refs import run_ref
 
@@ -89,10 +90,10 @@ class Place:
     task: TaskRef
 
     @classmethod
-    def over(cls, empty: Path, folder: Path) -> Place:
+    def over(cls, folder: Path) -> Place:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        store = open_store(f"sqlite:///{shutil.copy(empty, folder / 'state.db')}", pool_size=1)
+        store = open_store(make_tables(f"sqlite:///{folder}/state.db"), pool_size=1)
         world = World(store, Clock())
         fence = world.deployed(tasks=3)
         world.execute(fence)
@@ -118,16 +119,14 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("any") / "empty.db"
-    upgrade(f"sqlite:///{file}")
-    return file
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("any")
 
 
 @settings(max_examples=examples(12))
 @given(left=st.dictionaries(st.sampled_from(NAMES), THINGS, max_size=len(NAMES)))
-def test_whatever_lies_in_a_folder_is_read_and_kept(empty: Path, left: Mapping[str, bytes | str]) -> None:
-    place = Place.over(empty, empty.parent / "one")
+def test_whatever_lies_in_a_folder_is_read_and_kept(folder: Path, left: Mapping[str, bytes | str]) -> None:
+    place = Place.over(folder / "one")
     try:
         run, task = place.fence.run, place.task
         for name, thing in left.items():
@@ -154,13 +153,13 @@ def test_whatever_lies_in_a_folder_is_read_and_kept(empty: Path, left: Mapping[s
 @settings(max_examples=examples(12))
 @given(said=st.one_of(OBJECTS, CONTENTS), before=st.binary(max_size=30), after=st.binary(max_size=30))
 def test_whatever_a_pod_prints_is_read_and_kept(
-    empty: Path, said: dict[str, Any] | bytes, before: bytes, after: bytes
+    folder: Path, said: dict[str, Any] | bytes, before: bytes, after: bytes
 ) -> None:
     body = said if isinstance(said, bytes) else json.dumps(said).encode()
     word = read_summary((before + body + after).decode("utf-8", "replace"))
     own = read_summary(body.decode("utf-8", "replace"))
     progress = last_progress(before + b'{"crawl_progress": ' + body + b"}\n" + after)
-    place = Place.over(empty, empty.parent / "two")
+    place = Place.over(folder / "two")
     try:
         first, now = place.world.store.looks.found_state(place.fence).tasks[0], place.world.clock.now
         told = [] if progress is None else [Details(first.task_id, "log", progress.counters, own.peak_memory)]
@@ -181,9 +180,9 @@ def test_whatever_a_pod_prints_is_read_and_kept(
 @given(marker=THINGS, job=st.one_of(st.just("folder"), THINGS), aside=THINGS, stats=OBJECTS)
 @example(marker=b"", job="folder", aside="pipe", stats={})
 def test_saved_state_never_keeps_a_crawler_from_its_start(
-    empty: Path, marker: bytes | str, job: bytes | str, aside: bytes | str, stats: dict[str, Any]
+    folder: Path, marker: bytes | str, job: bytes | str, aside: bytes | str, stats: dict[str, Any]
 ) -> None:
-    folder = empty.parent / "state"
+    folder = folder / "state"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, thing in (("clean-stop.json", marker), ("job", job), ("job.aside", aside)):

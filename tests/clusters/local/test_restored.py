@@ -19,8 +19,9 @@ from crawler_lifecycle.domain.errors import Fenced
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import Fence, Owner, TaskRef
-from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store import Store, open_store
 from tests.clusters.local.local_bench import SLEEP, Bench, wait_until
+from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler
 
 
@@ -32,7 +33,7 @@ class Stand:
         self.bench = Bench(folder)
         self.cluster = self.bench.cluster
         self.scheduler = FakeScheduler([self.bench.crawler(SLEEP)], self.cluster)
-        upgrade(f"sqlite:///{self.file}")
+        make_tables(f"sqlite:///{self.file}")
         self.store = self._open()
 
     def _open(self) -> Store:

@@ -13,8 +13,9 @@ from crawler_lifecycle.activities.reconciliation import LookOrder, LookStep, Rec
 from crawler_lifecycle.domain.run import RunRequest, verdict
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRow, TaskRow
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store import open_store
 from tests.clusters.local.local_bench import Bench, wait_until
+from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeNotifier, FakeScheduler
 
 FEED = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/items.jsonl', 'w').write('{}\\n{}\\n{}')\n"
@@ -23,8 +24,7 @@ FAKE = "print('Traceback (most recent call last):\\n  File x\\nKeyError: 1', flu
 
 def crawled(folder: Path, code: str, **options: Any) -> tuple[RunRow, TaskRow]:
     """The run and its task after a whole life: real processes, activities and database."""
-    url = f"sqlite:///{folder / 'state.db'}"
-    upgrade(url)
+    url = make_tables(f"sqlite:///{folder / 'state.db'}")
     bench = Bench(folder)
     store, cluster = open_store(url, pool_size=1), bench.cluster
     scheduler = FakeScheduler([bench.crawler(code, **options)], cluster)

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.ports.protocols import Catalogue, EventSink, Notifier
 from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.services.services_harness import CRAWLERS, event
-from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, moto_bus
+from tests.support.event_bus import BUS, moto_bus, use_aws
 from tests.support.fakes.services import FakeCatalogue, FakeDirectory, FakeNotifier, FakeSink
 from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 
@@ -43,10 +43,7 @@ def sink(
             lambda: [json.loads(s)["data"]["run_id"] for s in path.read_text().splitlines()],
         )
     else:
-        for name in AWS_UNSET:
-            monkeypatch.delenv(name, raising=False)
-        for name, value in AWS_ENVIRONMENT.items():
-            monkeypatch.setenv(name, value)
+        use_aws(monkeypatch)
         with moto_bus() as (url, arrived):
             monkeypatch.setenv("AWS_ENDPOINT_URL", url)
             real = EventBridgeSink(f"eventbridge://{BUS}")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.store import Pruner, Store, open_pruner, open_store, upgrade
+from crawler_lifecycle.store import Pruner, Store, open_pruner, open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.world import Clock, World
-from tests.support.databases import wait_patiently
+from tests.support.databases import make_tables, wait_patiently
 from tests.support.servers import DATABASES, shared_server
 
 
@@ -25,20 +24,12 @@ def patience() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def empty_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("store") / "empty.db"
-    upgrade(f"sqlite:///{file}")
-    return file
-
-
 @functools.cache
 def _migrated(kind: str) -> str:
     """The URL of one database for all tests: making its tables again would take longer than most of them."""
     server = shared_server(kind)
     server.execute("CREATE DATABASE contract")
-    upgrade(server.url_of("contract"))
-    return server.url_of("contract")
+    return make_tables(server.url_of("contract"))
 
 
 def _empty(kind: str) -> str:
@@ -55,11 +46,10 @@ def _empty(kind: str) -> str:
 
 
 @pytest.fixture(params=DATABASES)
-def store_url(request: pytest.FixtureRequest, empty_sqlite: Path, tmp_path: Path) -> str:
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database with the schema of this build."""
     if request.param == "sqlite":
-        shutil.copy(empty_sqlite, tmp_path / "state.db")
-        return f"sqlite:///{tmp_path / 'state.db'}"
+        return make_tables(f"sqlite:///{tmp_path}/state.db")
     return _empty(request.param)
 
 

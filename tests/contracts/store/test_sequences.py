@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +14,7 @@ from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus, task_may_
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store import open_store
 from tests.contracts.store.world import Clock, World, bad_end, good_end, seen
+from tests.support.databases import make_tables
 from tests.support.examples import examples
 
 TASKS = 3
@@ -106,11 +105,10 @@ def check(world: World, fence: Fence) -> None:
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_rules_that_no_sequence_breaks(empty_sqlite: Path, steps: list[tuple[str, list[str], bool]]) -> None:
+def test_rules_that_no_sequence_breaks(steps: list[tuple[str, list[str], bool]]) -> None:
     with TemporaryDirectory() as folder:
-        shutil.copy(empty_sqlite, f"{folder}/state.db")
         clock = Clock()
-        store = open_store(f"sqlite:///{folder}/state.db", clock=clock)
+        store = open_store(make_tables(f"sqlite:///{folder}/state.db"), clock=clock)
         try:
             world = World(store, clock)
             fence = world.run(tasks=TASKS)

@@ -21,10 +21,11 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.scheduler.app import create_app
-from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store import open_store
 from crawler_lifecycle.web.listening import bind
 from tests.gateway.gateway_process import Gateway, environment, gateway
 from tests.gateway.gateway_world import CRAWLERS
+from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeCatalogue, FakeDeployer
 from tests.support.mariadb import MariaDb
 from tests.support.temporal import temporal_server
@@ -108,7 +109,7 @@ def pair(
             database = stack.enter_context(server.database())
         else:
             database = f"sqlite:///{tmp_path}/runs.db"
-        upgrade(database)
+        make_tables(database)
         settings = environment(
             tmp_path,
             TEMPORAL_ADDRESS=temporal.client.service_client.config.target_host,
