@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
@@ -165,28 +165,15 @@ class SweepStore(StorePart):
         workflows must be started.
         """
         r = run_history.c
-        query = (
-            select(run_history)
-            .where(
-                r.owner_run_id.is_(None),
-                r.status == RunStatus.INITIALIZING,
-                r.created_at < older_than,
-                or_(r.attempt_at.is_(None), r.attempt_at < older_than),
-            )
-            .order_by(r.created_at)
-            .limit(limit)
-        )
-        return [run_row(row) for row in self._rows(query)]
+        old = and_(r.created_at < older_than, or_(r.attempt_at.is_(None), r.attempt_at < older_than))
+        query = select(run_history).where(r.owner_run_id.is_(None), r.status == RunStatus.INITIALIZING, old)
+        return [run_row(row) for row in self._rows(query.order_by(r.created_at).limit(limit))]
 
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
         """Return live runs with a stop from before ``older_than`` on which no workflow has acted yet."""
         r = run_history.c
-        query = (
-            select(run_history)
-            .where(r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at < older_than)
-            .order_by(r.stop_requested_at)
-            .limit(limit)
-        )
+        unheard = (r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at < older_than)
+        query = select(run_history).where(*unheard).order_by(r.stop_requested_at).limit(limit)
         return [run_row(row) for row in self._rows(query)]
 
 
@@ -201,14 +188,6 @@ class WakeUpStore(StorePart):
         r = run_history.c
         if not run_ids:
             return []
-        query = select(r.run_id, r.owner_workflow_id, r.status, r.verified_at)
+        query = select(r.run_id, r.owner_workflow_id.label("workflow_id"), r.status, r.verified_at)
         rows = self._rows(query.where(r.run_id.in_(sorted(set(run_ids)))).order_by(r.run_id))
-        return [
-            WakeUpState(
-                row["run_id"],
-                row["owner_workflow_id"],
-                ended=RunStatus(row["status"]).terminal,
-                verified_at=row["verified_at"],
-            )
-            for row in rows
-        ]
+        return [made(WakeUpState, row, ended=RunStatus(row["status"]).terminal) for row in rows]
