@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from operator import attrgetter
 
 from sqlalchemy import and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.wake_ups import WakeUpState
-from crawler_lifecycle.ports.runs import CRAWLERS_MAX, ROWS_MAX, RecentRun, Resumption, RunRow, TransitionRow
-from crawler_lifecycle.store.base.rows import Row, made
-from crawler_lifecycle.store.base.unit import StorePart, stop_of
+from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, Resumption, RunRow, TransitionRow
+from crawler_lifecycle.store.base.rows import made
+from crawler_lifecycle.store.base.unit import StorePart
 
 from .lists import ATTENTION, RunFilters, newest_of_each, newest_runs
 from .rows import load_request, run_row, whole_run
 from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
 from .unit import RunPart, current_tasks, missing
 
-#: Columns that ``changed_runs`` does not compare.
-_FIXED = ("request", "request_id", "crawler", "trigger", "multi", "flow_id", "parent", "created_at")
-_SHOWN = {*RunRow.__dataclass_fields__, *(c.name for c in run_history.c if c.name.startswith("stop_"))}
-_MOVING = [column for column in run_history.c if column.name in _SHOWN and column.name not in _FIXED]
-#: The columns that are also fields of ``RunRow``. Most rows are compared by them, without a new object.
-_PLAIN = [column.name for column in _MOVING if column.name in RunRow.__dataclass_fields__]
-_plain = attrgetter(*_PLAIN)
 #: The most notes about resumption that are returned for one run.
 _NOTES_MAX = 10
 
@@ -101,22 +93,6 @@ class RunReader(RunPart):
             found += len(self._rows(select(r.run_id).where(r.status == one).limit(most - found)))
         return found
 
-    def changed_runs(self, known: Collection[RunRow]) -> list[RunRow]:
-        """Return the present rows of the runs among ``known`` that have changed since they were read.
-
-        ``known`` has at most ``ROWS_MAX`` rows. One statement reads only columns that can change, for lists that stay
-        on a screen. A run that does not exist any more is left out. A manual edit of a request is not noticed.
-        """
-        before = {row.run_id: row for row in known}
-        if len(before) > ROWS_MAX:
-            raise ValueError(f"known: {len(before)} rows are not allowed; give at most {ROWS_MAX}")
-        if not before:
-            return []
-        # Without the hint a server with few runs may read the whole table.
-        query = select(*_MOVING).where(run_history.c.run_id.in_(sorted(before)))
-        rows = self._rows(query.with_hint(run_history, "FORCE INDEX (PRIMARY)", "mysql"))
-        return [now for row in rows if (now := _changed(before[row["run_id"]], row)) is not None]
-
     def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
         """Return the newest ``each`` runs of each of these crawlers, the newest first, by one statement.
 
@@ -146,15 +122,6 @@ class RunReader(RunPart):
 
     def properties(self, run_id: int) -> list[Mapping[str, object]]:
         return self._of_run(history_property, run_id)
-
-
-def _changed(before: RunRow, row: Row) -> RunRow | None:
-    """Return the present row; ``None``: it is unchanged, or another run has the number now."""
-    same = _plain(before) == tuple(map(row.__getitem__, _PLAIN))
-    if row["run_uid"] != before.run_uid or (same and before.stop == stop_of(row)):
-        return None
-    now = run_row({**{name: getattr(before, name) for name in _FIXED}, **row})
-    return None if now == before else now
 
 
 class SweepStore(StorePart):
