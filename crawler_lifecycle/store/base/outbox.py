@@ -99,7 +99,8 @@ def record_tries(conn: Connection, sink: str, tried: Mapping[int, str | None], n
     known = select(outbox_delivery).where(d.seq.in_(there), d.sink == sink)
     before = {row["seq"]: row for row in conn.execute(known).mappings()}
     for seq in there:
-        values, row = {"status": "failed", "error": tried[seq], "delivered_at": None}, before.get(seq)
+        row = before.get(seq)
+        values: dict[str, object] = {"status": "failed", "error": tried[seq], "delivered_at": None}
         delivered_at = row["delivered_at"] if row is not None else None
         if tried[seq] is None or delivered_at is not None:
             values = {"status": "delivered", "error": None, "delivered_at": delivered_at or now}
