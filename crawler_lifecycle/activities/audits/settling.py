@@ -17,6 +17,7 @@ from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.activities.shared import alive
 from crawler_lifecycle.domain.audits.audit import (
+    FOR_PEOPLE,
     AuditFinding,
     AuditRules,
     ClusterTask,
@@ -210,7 +211,7 @@ class Settling:
             except LifecycleError as error:
                 text = f"could not be repaired: {error}"
             self.store.note_repair(finding.subject, text, done=done, tries=tries if done else noted.tries)
-        person = finding.kind.repair is None or finding.spared is not None
+        person = finding.kind in FOR_PEOPLE or finding.spared is not None
         left = None if done or person else ready_at(finding, noted, self.rules)
         return Reported(
             finding.kind, finding.detail, finding.run_id, finding.task_id, finding.workflow_id, text, done, left
