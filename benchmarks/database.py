@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
 from crawler_lifecycle.ports.looks import Look, TaskFinding
-from crawler_lifecycle.ports.runs import ROWS_MAX, Deployed, Fence, Owner
+from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
 from crawler_lifecycle.store import Store, open_store, upgrade
 from crawler_lifecycle.store.runs.tables import task_history
 from crawler_lifecycle.store.runs.unit import count_tasks
@@ -163,10 +163,8 @@ def _lists(store: Store, name: str) -> None:
 
 
 def _screens(store: Store, name: str) -> None:
-    rows = store.runs.list_runs(limit=ROWS_MAX)
     crawlers = [f"crawler-{n}" for n in range(CRAWLERS)]
     calls = {
-        f"rows on screens, {ROWS_MAX:,} compared": lambda: store.runs.changed_runs(rows),
         f"last 20 runs of {CRAWLERS} crawlers": lambda: store.runs.recent_runs(crawlers, 20),
         "attention, of all runs": lambda: store.runs.list_runs(limit=PAGE, attention=True, created_from=FILLED_FROM),
     }

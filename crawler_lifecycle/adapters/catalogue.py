@@ -14,7 +14,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,9 @@ DEPTH_MAX = 32
 
 _DEFINITION = TypeAdapter(CrawlerDefinition)
 _FIELDS = [f.name for f in fields(CrawlerDefinition)]
-_KNOWN: Mapping[str, list[str]] = {
-    "": _FIELDS,
-    "args": [f.name for f in fields(Argument)],
-    "resources": [f.name for f in fields(Resources)],
-    "kubernetes": [f.name for f in fields(PodOptions)],
-    "kubernetes.tolerations": [f.name for f in fields(Toleration)],
-    "kubernetes.volumes": [f.name for f in fields(PodVolume)],
-    "kubernetes.requests": [f.name for f in fields(Resources)],
-}
+_PARTS = {"args": Argument, "resources": Resources, "kubernetes": PodOptions, "kubernetes.requests": Resources}
+_PARTS |= {"kubernetes.tolerations": Toleration, "kubernetes.volumes": PodVolume}
+_KNOWN = {"": _FIELDS, **{path: [f.name for f in fields(part)] for path, part in _PARTS.items()}}
 
 #: Types of arguments whose values need no quotes in the file.
 _UNQUOTED = frozenset(kind.value for kind in ArgumentType if kind is not ArgumentType.STRING)

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from types import MappingProxyType
 
 from .bounds import ID_MAX
 from .names import PROPERTY_PRUNED
@@ -53,50 +52,46 @@ UPLOADS = Retention(20.0)
 
 
 #: The tables from which rows are removed, in this order, and a description of these rows.
-GOES: Mapping[str, str] = MappingProxyType(
-    {
-        "outbox_event": "events about objects that ended long ago",
-        "outbox_delivery": "pushes and webhook deliveries of these events",
-        "task_log": "ends of the logs of tasks, in runs that ended long ago",
-        "task_stats": "final statistics of crawlers, in runs that ended long ago",
-        "task_observation": "observations that were not applied, of runs that ended long ago",
-        "task_finding": "prepared changes that were not applied, of these runs",
-        "manager_item": "jobs of managers that ended long ago; a resume begins without them",
-        "manager_addition": "pages of jobs that were added to such managers",
-        "graph_page": "pages of old drafts that never became a graph",
-        "graph_result": "results of steps, of graphs that ended long ago",
-        "graph_step": "all steps of a graph together, after its results were removed",
-        "graph_log": "the last output of their functions",
-        "schedule_due": "old due times whose run, manager or graph has its verdict",
-        "audit_finding": "findings that were closed long ago",
-    }
-)
+GOES: Mapping[str, str] = {
+    "outbox_event": "events about objects that ended long ago",
+    "outbox_delivery": "pushes and webhook deliveries of these events",
+    "task_log": "ends of the logs of tasks, in runs that ended long ago",
+    "task_stats": "final statistics of crawlers, in runs that ended long ago",
+    "task_observation": "observations that were not applied, of runs that ended long ago",
+    "task_finding": "prepared changes that were not applied, of these runs",
+    "manager_item": "jobs of managers that ended long ago; a resume begins without them",
+    "manager_addition": "pages of jobs that were added to such managers",
+    "graph_page": "pages of old drafts that never became a graph",
+    "graph_result": "results of steps, of graphs that ended long ago",
+    "graph_step": "all steps of a graph together, after its results were removed",
+    "graph_log": "the last output of their functions",
+    "schedule_due": "old due times whose run, manager or graph has its verdict",
+    "audit_finding": "findings that were closed long ago",
+}
 
 #: All other tables, and the reason why nothing is removed from them.
-NEVER: Mapping[str, str] = MappingProxyType(
-    {
-        "run_history": "the record of runs",
-        "task_history": "the record of tasks; a resume continues from it",
-        "status_transition": "a permanent record: it is never changed or removed",
-        "correction": "a permanent record: it is never changed or removed",
-        "cancellation_log": "a permanent record: it is never changed or removed",
-        "run_tag": "filters of lists need it",
-        "history_property": "the record of attempts, with notes about removed data",
-        "task_addition": "a resume needs it to count tasks",
-        "export_record": "the locations of archives",
-        "outbox_counter": "one row: the number of the newest event",
-        "manager": "the record of managers; a resume continues from it",
-        "manager_log": "at most 16 KiB for each manager: the last output of its class",
-        "graph": "the record of graphs",
-        "graph_change": "empty between two transactions",
-        "plan": "the list of plans that may be started",
-        "webhook": "the record of webhooks; a deleted webhook keeps its number",
-        "schedule": "the record of schedules",
-        "audit_report": "audits themselves remove reports after 30 days",
-        "task_change": "empty between two transactions",
-        "schema_compatibility": "one row: the builds that can use the schema",
-    }
-)
+NEVER: Mapping[str, str] = {
+    "run_history": "the record of runs",
+    "task_history": "the record of tasks; a resume continues from it",
+    "status_transition": "a permanent record: it is never changed or removed",
+    "correction": "a permanent record: it is never changed or removed",
+    "cancellation_log": "a permanent record: it is never changed or removed",
+    "run_tag": "filters of lists need it",
+    "history_property": "the record of attempts, with notes about removed data",
+    "task_addition": "a resume needs it to count tasks",
+    "export_record": "the locations of archives",
+    "outbox_counter": "one row: the number of the newest event",
+    "manager": "the record of managers; a resume continues from it",
+    "manager_log": "at most 16 KiB for each manager: the last output of its class",
+    "graph": "the record of graphs",
+    "graph_change": "empty between two transactions",
+    "plan": "the list of plans that may be started",
+    "webhook": "the record of webhooks; a deleted webhook keeps its number",
+    "schedule": "the record of schedules",
+    "audit_report": "audits themselves remove reports after 30 days",
+    "task_change": "empty between two transactions",
+    "schema_compatibility": "one row: the builds that can use the schema",
+}
 
 
 class Stays(StrEnum):

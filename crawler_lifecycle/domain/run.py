@@ -167,17 +167,14 @@ class ChildTask:
 
 
 def check_sizes(
-    args: Mapping[str, str],
-    settings: Mapping[str, str],
-    tasks: Sequence[Mapping[str, str]] | None = None,
-    first: int = 0,
+    args: Mapping[str, str], settings: Mapping[str, str], tasks: Sequence[Mapping[str, str]] | None = None
 ) -> None:
     """Raise ``InvalidRequest`` if the arguments and settings of a task are larger than ``TASK_BYTES_MAX``.
 
-    ``tasks``: the own arguments of each task. The error names the task, counted from ``first``.
+    ``tasks``: the own arguments of each task. The error names the task by its place.
     """
     shared, set_ = _json_bytes(args), _json_bytes(settings)
-    for n, own in enumerate([{}] if tasks is None else tasks, first):
+    for n, own in enumerate([{}] if tasks is None else tasks):
         if shared + _json_bytes(own) + set_ <= TASK_BYTES_MAX:
             continue
         size = _json_bytes({**args, **own})

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatu
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 
-#: The most rows that one call of ``changed_runs`` compares, and the most crawlers in one call of ``recent_runs``.
+#: The most runs or tasks in one call of the store, and the most crawlers in one call of ``recent_runs``.
 ROWS_MAX, CRAWLERS_MAX = 2_000, 200
 
 

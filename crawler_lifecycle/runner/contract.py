@@ -40,6 +40,10 @@ class BadConfiguration(Exception):
     """An environment or command line that can never work."""
 
 
+#: The fields of a contract that are the text of their variable.
+_TEXTS = ("files_dir", "state_dir", "stats_file", "summary_file", "upload_url", "upload_token", "log_file")
+
+
 class Contract(NamedTuple):
     """The variables of the contract that the runner uses. A path is ``None`` when its variable is not set."""
 
@@ -91,10 +95,6 @@ class Contract(NamedTuple):
         return cls(
             args=args,
             settings=_object(environ, "CRAWL_SETTINGS"),
-            files_dir=environ.get("CRAWL_FILES_DIR"),
-            state_dir=environ.get("CRAWL_STATE_DIR"),
-            stats_file=environ.get("CRAWL_STATS_FILE"),
-            summary_file=environ.get("CRAWL_SUMMARY_FILE"),
             resume=environ.get("CRAWL_RESUME") == "1",
             attempt=_attempt(environ),
             stop_signal=int(getattr(signal, name)),
@@ -102,13 +102,11 @@ class Contract(NamedTuple):
             deadline=_deadline(environ),
             stop_grace_s=_seconds(environ, "CRAWL_STOP_GRACE_S", 30.0),
             end_grace_s=_seconds(environ, "CRAWL_END_GRACE_S", 0.0) if environ.get("CRAWL_END_GRACE_S") else None,
-            upload_url=environ.get("CRAWL_UPLOAD_URL"),
-            upload_token=environ.get("CRAWL_UPLOAD_TOKEN"),
-            log_file=environ.get("CRAWL_LOG_FILE"),
             stop_url=_stop_url(environ),
             stop_token=environ.get("CRAWL_TOKEN"),
             items=environ.get("CRAWL_ITEMS") != "off",
             fields=_fields(environ),
+            **{name: environ.get(f"CRAWL_{name.upper()}") for name in _TEXTS},
         )
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, text
+from sqlalchemy import Connection, text
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.store.migrations.schema_version import Schema, schema_of
 
-from .engine import Database, masked, open_engine, parse_url
+from .engine import Database, masked, parse_url
 
 #: Server variables that decide whether our writes are possible, complete and durable.
 _VARIABLES = (
@@ -56,7 +55,7 @@ def diagnose(url: str) -> Diagnosis:
     file = sqlite_file(url)
     if file is not None and not file.exists():
         return Diagnosis(f"no file {file}", Schema(None), exists=False)
-    with _database(parsed) as database, database.reading() as connection:
+    with Database.alone(parsed, _ANSWER_TIMEOUT_S) as database, database.reading() as connection:
         schema = schema_of(connection)
         if file is not None:
             version = connection.execute(text("SELECT sqlite_version()")).scalar_one()
@@ -70,12 +69,8 @@ def try_writing(url: str) -> None:
     On a server it proves little: a variable of the server says whether it is read-only (``Diagnosis.variables``).
     Raises ``StoreUnavailable`` after at most ten seconds when the database cannot be used.
     """
-    with _database(parse_url(url)) as database, database.writing():
+    with Database.alone(parse_url(url), _ANSWER_TIMEOUT_S) as database, database.writing():
         pass
-
-
-def _database(url: URL) -> closing[Database]:
-    return closing(Database(open_engine(url, pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S)))
 
 
 def _of_server(connection: Connection, url: str, schema: Schema) -> Diagnosis:

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -281,6 +281,11 @@ class Database:
             yield
         finally:
             self._turnstile.release()
+
+    @classmethod
+    def alone(cls, url: URL, answer_timeout_s: float) -> closing[Database]:
+        """Open a database with one connection, for a ``with`` statement."""
+        return closing(cls(open_engine(url, pool_size=1, answer_timeout_s=answer_timeout_s)))
 
     def close(self) -> None:
         """Close all connections. A second call does nothing."""

@@ -13,8 +13,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import EVENT_RUN_BLOCKED, EVENT_RUN_STALE, request_of_workflow
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
 from crawler_lifecycle.ports.runs import Event, Fence
-from crawler_lifecycle.store.base.bulk import put_row
-from crawler_lifecycle.store.base.outbox import facts, outbox_counter, outbox_delivery, outbox_event
+from crawler_lifecycle.store.base.outbox import facts, outbox_counter, outbox_delivery, outbox_event, record_tries
 from crawler_lifecycle.store.base.rows import made, wanted
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 from crawler_lifecycle.store.runs.unit import RunPart, Unit
@@ -35,22 +34,9 @@ class EventStore(RunPart):
 
         Raises ``InvalidRequest`` when no event has the number ``seq``.
         """
-        d = outbox_delivery.c
         with self._db.writing() as conn:
-            event = select(outbox_event.c.seq).where(outbox_event.c.seq == seq).with_for_update()
-            if conn.execute(event).one_or_none() is None:
+            if not record_tries(conn, sink, {seq: error}, self._clock()):
                 raise InvalidRequest(f"seq: {seq} is not allowed; there is no such event")
-            known = select(outbox_delivery).where(d.seq == seq, d.sink == sink)
-            row = conn.execute(known).mappings().one_or_none()
-            delivered = error is None or (row is not None and row["status"] == "delivered")
-            at = self._clock() if error is None else None
-            values = {
-                "status": "delivered" if delivered else "failed",
-                "tries": (row["tries"] if row is not None else 0) + 1,
-                "error": None if delivered else error,
-                "delivered_at": row["delivered_at"] or at if row is not None else at,
-            }
-            put_row(conn, outbox_delivery, {"seq": seq, "sink": sink}, values)
 
     def delivered_by(self, seq: int) -> set[str]:
         """Return the names of the sinks that have delivered this event."""

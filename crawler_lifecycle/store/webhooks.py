@@ -31,7 +31,14 @@ from crawler_lifecycle.domain.webhooks.definition import (
 )
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import Tried, WaitingEvents, WebhookDelivery, WebhookRow
-from crawler_lifecycle.store.base.outbox import facts, insert_event, outbox_counter, outbox_delivery, outbox_event
+from crawler_lifecycle.store.base.outbox import (
+    facts,
+    insert_event,
+    outbox_counter,
+    outbox_delivery,
+    outbox_event,
+    record_tries,
+)
 from crawler_lifecycle.store.base.rows import Row, definition_of, locked_row, made, needed_row
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table
@@ -112,9 +119,7 @@ class WebhookStore(StorePart):
             conn.execute(insert(webhook).values(name=name, **new))
         else:
             conn.execute(update(webhook).where(_w.webhook_id == found["webhook_id"]).values(**new))
-        row = locked_row(conn, webhook, name)
-        assert row is not None, "it was written in this transaction"
-        return made(WebhookRow, row), True
+        return made(WebhookRow, needed_row(conn, webhook, name)), True
 
     def pause_webhook(
         self, name: str, reason: str | None, *, skip: bool = False, skip_seq: int | None = None
@@ -249,7 +254,8 @@ class WebhookStore(StorePart):
             if row is None or row["follower"] != follower:
                 raise _fenced(webhook_id)
             now, errors = self._clock(), [one.error for one in tried if one.error is not None]
-            _note(conn, webhook_sink(webhook_id), tried, now)
+            if tried:  # of several tries of one event only the last is recorded
+                record_tries(conn, webhook_sink(webhook_id), {one.seq: one.error for one in tried}, now)
             new: dict[str, Any] = {"through_seq": max(row["through_seq"], through_seq)}
             if len(errors) < len(tried):
                 new["delivered_at"] = now
@@ -300,17 +306,8 @@ def _skip(conn: Connection, row: Row, seq: int) -> None:
 
 def _append(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]) -> Event:
     """Append an event about a webhook. It must be the last statement of the transaction."""
-    event = {
-        "subject": webhook_subject(row["webhook_id"]),
-        "subject_uid": row["webhook_uid"],
-        "run_id": None,
-        "attempt": 1,
-        "type": type,
-        "event_key": None,
-        "body": {"webhook_id": row["webhook_id"], "name": row["name"], **more},
-        "created_at": now,
-    }
-    return insert_event(conn, event)
+    body = {"webhook_id": row["webhook_id"], "name": row["name"], **more}
+    return insert_event(conn, now, type, webhook_subject(row["webhook_id"]), row["webhook_uid"], body)
 
 
 def _report_missed(conn: Connection, row: Row, through_seq: int, now: datetime) -> None:
@@ -336,29 +333,3 @@ def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[i
             tags: Any = found[run_id]["tags"]
             tags.append(tag)
     return found
-
-
-def _note(conn: Connection, sink: str, tried: Sequence[Tried], now: datetime) -> None:
-    """Record tries to deliver events. Only the last of several tries of one event is recorded. Removed events are left
-    out.
-    """
-    if not tried:
-        return
-    last = {one.seq: one for one in tried}
-    # The events are locked, so that the pruner removes them either before this transaction or after it.
-    locked = select(_e.seq).where(_e.seq.in_(sorted(last))).order_by(_e.seq).with_for_update()
-    there = set(conn.execute(locked).scalars())
-    known = select(_d.id, _d.seq, _d.tries).where(_d.seq.in_(sorted(there)), _d.sink == sink)
-    before = {seq: (id, tries) for id, seq, tries in conn.execute(known)}
-    new = []
-    for seq in sorted(there):
-        error = last[seq].error
-        values = {"error": error, "delivered_at": now if error is None else None}
-        values["status"] = "delivered" if error is None else "failed"
-        if seq in before:
-            id, tries = before[seq]
-            conn.execute(update(outbox_delivery).where(_d.id == id).values(tries=tries + 1, **values))
-        else:
-            new.append({"seq": seq, "sink": sink, "tries": 1, **values})
-    if new:
-        conn.execute(insert(outbox_delivery), new)

@@ -286,8 +286,6 @@ def readers(store: Store, filled: Filled) -> None:
         store.runs.list_runs(**wanted, before_run_id=filled.size.runs // 2)
     store.runs.count_runs([RunStatus.INITIALIZING], 10_000)
     store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
-    [newest] = store.runs.list_runs(limit=1)
-    store.runs.changed_runs([replace(newest, run_id=n * 3) for n in range(500)])
     store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
     store.tasks.list_tasks(run_id)
     store.tasks.list_tasks(run_id, after_task_id=filled.size.runs * filled.size.each + 500, superseded=True)

@@ -127,8 +127,7 @@ class AuditActivities:
                 now = {one.subject: (ended[one.subject], one.task_id) for one in wanted if one.subject in ended}
                 became.update(end_tasks(self.cluster, now))
 
-            part = self._settling.settle(found, page, len(seen), end)
-        return replace(part, next="/".join(map(str, seen[-1].key)) if len(seen) >= PAGE else None)
+            return self._settling.settle(found, page, ["/".join(map(str, task.key)) for task in seen], end)
 
     def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
         """Record a correction for a task that is recorded as ended and still executes."""
@@ -168,8 +167,7 @@ class AuditActivities:
                 uncounted = judge_counted(run)
                 if uncounted is not None:
                     found.append(Found(uncounted, partial(wake_parent, self.directory, uncounted)))
-            part = self._settling.settle(found, page, len(runs))
-        return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
+            return self._settling.settle(found, page, [run.run_id for run in runs])
 
     def _judged(self, run: LiveRun) -> AuditFinding | None:
         state = self._state(run)
@@ -244,7 +242,7 @@ class AuditActivities:
             return None
         grace = min(self.rules.grace_s, OVERDUE_S) if finding.since is not None else 0.0
         sooner = replace(self, rules=replace(self.rules, grace_s=grace))
-        part = sooner._settling.settle([self._lost(finding, run)], AuditPage(repair), 1)
+        part = sooner._settling.settle([self._lost(finding, run)], AuditPage(repair), [run.run_id])
         return next(iter(part.findings), None)
 
     # --- workflows that are open ------------------------------------------------------------------------------------
@@ -268,7 +266,7 @@ class AuditActivities:
             adoption = Adoption(self.store, self.cluster, self.directory)
             mends = [self._without_row(finding, workflow, page.unknown, adoption) for finding, workflow in found]
             settled = [Found(finding, mend) for (finding, _), mend in zip(found, mends, strict=True)]
-            part = self._settling.settle(settled, page, len(listed))
+            part = self._settling.settle(settled, page, [w.workflow_id for w in listed])
         return replace(part, next=following)
 
     def _judged_workflows(self, listed: Sequence[OpenWorkflow]) -> list[tuple[OpenWorkflow, AuditFinding | None]]:
@@ -308,9 +306,7 @@ class AuditActivities:
                 if undelivered is not None:
                     found.append(Found(undelivered, partial(self._deliver, run)))
             found += self._late_evidence({run.run_id: run.stop for run in runs}, since)
-            part = self._settling.settle(found, page, len(runs))
-        last = runs[-1] if len(runs) >= PAGE else None
-        return replace(part, next=f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
+            return self._settling.settle(found, page, [f"{run.ended_at.isoformat()} {run.run_id}" for run in runs])
 
     def _undelivered(self, run: EndedRun) -> AuditFinding | None:
         finding = judge_deliveries(run)

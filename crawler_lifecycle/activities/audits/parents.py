@@ -106,8 +106,8 @@ class ParentAudit:
             for row in rows:
                 alive()
                 found += [Found(finding, partial(self._note, row)) for finding in self._judged_schedule(row)]
-            part = Settling(self.store.findings, self.rules, self.clock()).settle(found, page, len(rows))
-        return replace(part, next=str(rows[-1].schedule_id) if len(rows) >= PAGE else None)
+            settling = Settling(self.store.findings, self.rules, self.clock())
+            return settling.settle(found, page, [row.schedule_id for row in rows])
 
     def _judged_schedule(self, row: ScheduleRow) -> Iterator[AuditFinding]:
         if row.deleted_at is not None:
@@ -176,8 +176,8 @@ class ParentAudit:
         for step in self.store.audits.steps_without_runs([parent.number for parent in parents]) if steps else ():
             judged = judge_step(step)
             found.append(Found(judged, partial(wake_parent, self.directory, judged)))
-        part = Settling(self.store.findings, self.rules, self.clock()).settle(found, page, len(parents))
-        return replace(part, next=str(parents[-1].number) if len(parents) >= PAGE else None)
+        settling = Settling(self.store.findings, self.rules, self.clock())
+        return settling.settle(found, page, [parent.number for parent in parents])
 
     def _lost(self, finding: AuditFinding, parent: LiveParent, read: Read, begin: Begin) -> Found:
         """Return the finding with its repair: start a workflow. If no workflow can carry the parent, end the parent."""

@@ -17,6 +17,7 @@ from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.activities.shared import alive
 from crawler_lifecycle.domain.audits.audit import (
+    FOR_PEOPLE,
     AuditFinding,
     AuditRules,
     ClusterTask,
@@ -167,10 +168,13 @@ class Settling:
         self,
         found: Iterable[Found],
         page: AuditPage,
-        looked: int,
+        keys: Sequence[object],
         prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
     ) -> AuditPart:
-        """Store the findings, repair those that are due or that a person decided about, and report each result."""
+        """Store the findings, repair those that are due or that a person decided about, and report each result.
+
+        ``keys`` has the key of everything that was compared. The following page begins after the last one.
+        """
         by = {one.finding.subject: one for one in found if reportable(one.finding, self.now, self.rules)}
         worth = [one.finding for one in by.values()]
         noted = self.store.note_findings(worth) if worth else {}
@@ -200,7 +204,8 @@ class Settling:
             level = logging.WARNING if mend is not None or on_record.first_seen >= self.now else logging.DEBUG
             repair = f"; {one.repair}" if one.repair else ""
             log.log(level, "audit: %s%s", finding.detail, repair, extra=_about(finding))
-        return AuditPart(looked, dict(counts), dict(+repaired), most_urgent(reports), noted_at=self.now)
+        following = str(keys[-1]) if len(keys) >= PAGE else None
+        return AuditPart(len(keys), dict(counts), dict(+repaired), most_urgent(reports), following, self.now)
 
     def _report(self, finding: AuditFinding, noted: Noted, mend: Mend | None, tries: int) -> Reported:
         text, done = finding.spared, False
@@ -210,7 +215,7 @@ class Settling:
             except LifecycleError as error:
                 text = f"could not be repaired: {error}"
             self.store.note_repair(finding.subject, text, done=done, tries=tries if done else noted.tries)
-        person = finding.kind.repair is None or finding.spared is not None
+        person = finding.kind in FOR_PEOPLE or finding.spared is not None
         left = None if done or person else ready_at(finding, noted, self.rules)
         return Reported(
             finding.kind, finding.detail, finding.run_id, finding.task_id, finding.workflow_id, text, done, left

@@ -8,7 +8,7 @@ All functions here are pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -28,60 +28,35 @@ class FindingKind(StrEnum):
     """The kinds of findings, in the order of a report: executing tasks without an owner come first."""
 
     ORPHAN = "orphan"
+    """A task executes that no row of the database knows."""
     STILL_ALIVE = "still_alive"
+    """A task executes, but it or its run is recorded as ended."""
     NO_WORKFLOW = "no_workflow"
+    """A run, a manager, a graph or a webhook is open, but its workflow is closed."""
     NOT_STARTED = "not_started"
+    """A run, manager, graph, due time or webhook was accepted, but no workflow started."""
     NOT_COUNTED = "not_counted"
+    """A manager or a graph began a run but has not recorded it."""
     NO_RUN = "no_run"
+    """A step executes as a run or a manager that does not exist or belongs to another graph."""
     NOT_FIRED = "not_fired"
+    """A schedule was due, but Temporal did not fire, and no firing is recorded."""
     NOT_TOLD = "not_told"
+    """Temporal does not have the schedule as it is in the database."""
     NO_ROW = "no_row"
+    """A workflow is open, but its run, manager or graph is not in the database."""
     UNRECORDED = "unrecorded"
+    """A workflow is open but has not recorded its run."""
     UNDELIVERED = "undelivered"
+    """A run has ended, but its event, a push or its files are not delivered."""
     LATE_EVIDENCE = "late_evidence"
+    """New evidence shows that a task ended differently than was recorded."""
     UNREADABLE = "unreadable"
-
-    @property
-    def meaning(self) -> str:
-        """One sentence for people."""
-        return MEANINGS[self]
-
-    @property
-    def repair(self) -> str | None:
-        """The effect of the repair; ``None``: only a person can repair it."""
-        return REPAIRS.get(self)
+    """A row has an impossible value."""
 
 
-MEANINGS: Mapping[FindingKind, str] = {
-    FindingKind.ORPHAN: "A task executes that no row of the database knows.",
-    FindingKind.STILL_ALIVE: "A task executes, but it or its run is recorded as ended.",
-    FindingKind.NO_WORKFLOW: "A run, a manager, a graph or a webhook is open, but its workflow is closed.",
-    FindingKind.NOT_STARTED: "A run, manager, graph, due time or webhook was accepted, but no workflow started.",
-    FindingKind.NOT_COUNTED: "A manager or a graph began a run but has not recorded it.",
-    FindingKind.NO_RUN: "A step executes as a run or a manager that does not exist or belongs to another graph.",
-    FindingKind.NOT_FIRED: "A schedule was due, but Temporal did not fire, and no firing is recorded.",
-    FindingKind.NOT_TOLD: "Temporal does not have the schedule as it is in the database.",
-    FindingKind.NO_ROW: "A workflow is open, but its run, manager or graph is not in the database.",
-    FindingKind.UNRECORDED: "A workflow is open but has not recorded its run.",
-    FindingKind.UNDELIVERED: "A run has ended, but its event, a push or its files are not delivered.",
-    FindingKind.LATE_EVIDENCE: "New evidence shows that a task ended differently than was recorded.",
-    FindingKind.UNREADABLE: "A row has an impossible value.",
-}
-
-REPAIRS: Mapping[FindingKind, str] = {
-    FindingKind.ORPHAN: "adopted, or ended, as a person decides",
-    FindingKind.STILL_ALIVE: "ended",
-    FindingKind.NO_WORKFLOW: "taken over by a new workflow",
-    FindingKind.NOT_STARTED: "started",
-    FindingKind.NOT_COUNTED: "its manager or graph is woken and records it",
-    FindingKind.NO_RUN: "its graph is woken, and the step ends",
-    FindingKind.NOT_FIRED: "recorded as missed, or as paused",
-    FindingKind.NO_ROW: "adopted, or its workflow terminated, as a person decides",
-    FindingKind.UNDELIVERED: "sent again",
-    FindingKind.LATE_EVIDENCE: "recorded as a correction",
-}
-
-
+#: Findings that only a person can repair.
+FOR_PEOPLE = (FindingKind.NOT_TOLD, FindingKind.UNRECORDED, FindingKind.UNREADABLE)
 #: Findings about a row without a workflow. The repair starts a new workflow.
 LOST = (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)
 
@@ -359,7 +334,7 @@ def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
 
 def due(finding: AuditFinding, noted: Noted, now: datetime, rules: AuditRules) -> bool:
     """Return whether a finding is repaired now: after its grace period, and if it does not need a person."""
-    if finding.kind not in REPAIRS or finding.spared is not None or noted.settled:
+    if finding.kind in FOR_PEOPLE or finding.spared is not None or noted.settled:
         return False
     if finding.kind is FindingKind.UNDELIVERED and noted.repaired_at is not None:
         return now - noted.repaired_at >= timedelta(seconds=rules.resend_s)

@@ -30,12 +30,8 @@ class ArgumentType(StrEnum):
     NUMBER = "number"
     BOOLEAN = "boolean"
 
-    @property
-    def cure(self) -> str:
-        """The advice after a wrong value of this type."""
-        return _CURES[self]
 
-
+#: The advice after a wrong value of a type.
 _CURES = {
     ArgumentType.STRING: "give a text",
     ArgumentType.INTEGER: "give a whole number of at most 18 digits",
@@ -91,7 +87,7 @@ def fits(kind: ArgumentType, text: str) -> bool:
 def check_value(name: str, argument: Argument, text: str) -> None:
     """Raise ``InvalidRequest`` for a value that the declaration does not allow."""
     if not fits(argument.type, text):
-        raise InvalidRequest(f"{name}: {_shown(text)} is not allowed; {argument.type.cure}")
+        raise InvalidRequest(f"{name}: {_shown(text)} is not allowed; {_CURES[argument.type]}")
     if argument.choices and text not in argument.choices:
         known = ", ".join(argument.choices)
         raise InvalidRequest(f"{name}: {_shown(text)} is not allowed; give one of {known[:500]}")
@@ -106,7 +102,7 @@ def check_declared(name: str, argument: Argument) -> None:
         raise InvalidRequest(f"{name}.choices: {len(argument.choices)} are too many; give at most {CHOICES_MAX}")
     for n, choice in enumerate(argument.choices):
         if not fits(argument.type, choice):
-            raise InvalidRequest(f"{name}.choices[{n}]: {_shown(choice)} is not allowed; {argument.type.cure}")
+            raise InvalidRequest(f"{name}.choices[{n}]: {_shown(choice)} is not allowed; {_CURES[argument.type]}")
     if argument.default is not None:
         check_value(f"{name}.default", argument, argument.default)
 

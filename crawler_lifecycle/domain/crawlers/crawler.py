@@ -177,14 +177,14 @@ def given_to_task(
 
 
 def args_of_tasks(
-    crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Sequence[Mapping[str, str]], first: int = 0
+    crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Sequence[Mapping[str, str]]
 ) -> list[dict[str, str]]:
     """Return the complete arguments of each task: those of the run, overridden by those of the task.
 
-    Raises ``InvalidRequest``. It names the task (counted from ``first``), unless an argument of the run is wrong.
+    Raises ``InvalidRequest``. It names the task by its place, unless an argument of the run is wrong.
     """
     complete = []
-    for n, own in enumerate(tasks, first):
+    for n, own in enumerate(tasks):
         try:
             complete.append(effective_args(crawler, args, own))
         except InvalidRequest as error:

@@ -101,6 +101,5 @@ class FindingStore(StorePart):
         query = select(a.report).order_by(a.id.desc()).limit(1)
         if audit_id is not None:
             query = query.where(a.audit_id == audit_id)
-        with self._db.reading() as conn:
-            found = conn.execute(query).scalar_one_or_none()
-            return None if found is None else _REPORT.validate_python(found)
+        rows = self._rows(query)
+        return _REPORT.validate_python(rows[0]["report"]) if rows else None

@@ -35,7 +35,7 @@ from crawler_lifecycle.domain.names import (
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import chunks, rows_in
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
 from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import StorePart, stop_of
@@ -71,15 +71,13 @@ class AuditStore(StorePart):
         """Return managers that have not ended, by id."""
         m = manager.c
         query = _open_page(m.manager_id, m, m.status, LIVE_RUNS, after_manager_id, limit)
-        with self._db.reading() as conn:
-            return [_live_manager(row) for row in conn.execute(query).mappings()]
+        return [_live_manager(row) for row in self._rows(query)]
 
     def open_graphs(self, after_graph_id: int = 0, limit: int = 500) -> list[LiveParent]:
         """Return graphs that have not ended, by id, without drafts. An invalid row is reported in ``unreadable``."""
         g = graph.c
         query = _open_page(g.graph_id, GRAPH, g.state, [GraphState.EXECUTING.value], after_graph_id, limit)
-        with self._db.reading() as conn:
-            return [_live_graph(row) for row in conn.execute(query).mappings()]
+        return [_live_graph(row) for row in self._rows(query)]
 
     def steps_without_runs(self, graph_ids: Collection[int], limit: int = 1000) -> list[StepWithoutRun]:
         """Return live steps of these graphs whose run or manager does not exist, or belongs to another parent.
@@ -153,28 +151,22 @@ class AuditStore(StorePart):
     def unproved_ends(self, run_ids: Collection[int], since: datetime, limit: int = 500) -> list[RecordedTask]:
         """Return tasks of these runs that ended at ``since`` or later and have neither an exit code nor a signal."""
         t = task_history.c
-        found: list[RecordedTask] = []
+        query = (
+            recorded()
+            .where(t.superseded_by.is_(None), t.status.in_(_UNPROVED), t.ended_at >= since)
+            .where(t.exit_code.is_(None), t.exit_signal.is_(None), t.cluster_uid.is_not(None))
+            .limit(limit)
+            .with_hint(task_history, BY_RUN, "mysql")
+        )
         with self._db.reading() as conn:
-            for chunk in chunks(sorted(set(run_ids)), 200):
-                query = (
-                    recorded()
-                    .where(t.run_id.in_(chunk), t.superseded_by.is_(None), t.status.in_(_UNPROVED))
-                    .where(t.exit_code.is_(None), t.exit_signal.is_(None), t.cluster_uid.is_not(None))
-                    .where(t.ended_at >= since)
-                    .limit(limit)
-                    .with_hint(task_history, BY_RUN, "mysql")
-                )
-                found += [recorded_task(row) for row in conn.execute(query).mappings()]
-        return found[:limit]
+            return [recorded_task(row) for row in rows_in(conn, query, t.run_id, run_ids, 200)[:limit]]
 
     def existing_runs(self, run_ids: Collection[int]) -> dict[int, str]:
         """Return the runs among these that exist, each with its uid."""
-        r, found = run_history.c, dict[int, str]()
+        r = run_history.c
         with self._db.reading() as conn:
-            for chunk in chunks(sorted(set(run_ids))):
-                rows = conn.execute(select(r.run_id, r.run_uid).where(r.run_id.in_(chunk)))
-                found |= {row.run_id: row.run_uid for row in rows}
-        return found
+            rows = rows_in(conn, select(r.run_id, r.run_uid), r.run_id, run_ids)
+        return {row["run_id"]: row["run_uid"] for row in rows}
 
 
 class OverdueStore(StorePart):
@@ -195,9 +187,7 @@ class OverdueStore(StorePart):
             unplanned = and_(r.next_look_at.is_(None), r.status == status)
             pages.append(_due_page(r.updated_at, unplanned, before, after, limit, f"page_unplanned_{n}"))
         ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_due")
-        with self._db.reading() as conn:
-            rows = conn.execute(select(run_history).join(ids, ids.c.run_id == r.run_id)).mappings()
-            found = [_live_run(row) for row in rows]
+        found = [_live_run(row) for row in self._rows(select(run_history).join(ids, ids.c.run_id == r.run_id))]
         return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
 
     def overdue_looks(self, before: datetime) -> OverdueLooks:
@@ -300,9 +290,7 @@ def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]
         job, parent = job_of_request(str(row["request_id"])), str(row["parent"])
         if job is not None and names_of_workflow(parent) is not None:
             jobs[row["run_id"]] = (job, parent)
-    counted = set[int]()
-    for chunk in chunks(sorted(jobs)):
-        counted |= set(conn.execute(select(i.run_id).where(i.run_id.in_(chunk))).scalars())
+    counted = {row["run_id"] for row in rows_in(conn, select(i.run_id), i.run_id, jobs)}
     for run_id in sorted(set(jobs) - counted):
         (manager_id, seq, retry), parent = jobs[run_id]
         query = select(i.state).where(i.manager_id == manager_id, i.seq == seq, i.retry == retry)
@@ -323,16 +311,13 @@ def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob
     for key, runs in named.items():
         graph_id = conn.execute(select(g.graph_id).where(g.graph_key == key)).scalar_one_or_none()
         query = select(s.path_hash, s.state, s.attempt, s.begun_attempt).where(s.graph_id == graph_id)
-        steps = {
-            found_step.path_hash: found_step
-            for chunk in chunks(sorted({path for path, _ in runs.values()}) if graph_id is not None else ())
-            for found_step in conn.execute(query.where(s.path_hash.in_(chunk)))
-        }
+        paths = [path for path, _ in runs.values()] if graph_id is not None else ()
+        steps = {step["path_hash"]: step for step in rows_in(conn, query, s.path_hash, paths)}
         for run_id, (path, attempt) in runs.items():
             row = steps.get(path)
-            if row is None or row.begun_attempt < attempt:
-                state = None if row is None else row.state
-                starting = row is not None and (state, row.attempt) == (StepState.EXECUTING, attempt)
+            if row is None or row["begun_attempt"] < attempt:
+                state = None if row is None else row["state"]
+                starting = row is not None and (state, row["attempt"]) == (StepState.EXECUTING, attempt)
                 name = f"graph {key!r}" + (" (not in the database)" if graph_id is None else "")
                 found[run_id] = ParentJob(name, "step", graph_workflow_id(key), state, starting)
     return found
@@ -348,18 +333,12 @@ def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
     delivered: set[tuple[int, str]] = set()
     waiting: set[tuple[int, str]] = set()
     e, d, x = outbox_event.c, outbox_delivery.c, export_record.c
-    for chunk in chunks(list(keys)):
-        query = (
-            select(e.event_key, d.status)
-            .join_from(outbox_event, outbox_delivery, and_(d.seq == e.seq, ~d.sink.like(WEBHOOK_SINKS)), isouter=True)
-            .where(e.event_key.in_(chunk))
-        )
-        for key, status in conn.execute(query):
-            (delivered if status == "delivered" else waiting).add(keys[key])
-    exported = set()
-    for run_ids in chunks([row["run_id"] for row in rows]):
-        attempts = select(x.run_id, x.attempt).where(x.run_id.in_(run_ids), x.status.in_(("exported", "empty")))
-        exported |= {tuple(found) for found in conn.execute(attempts)}
+    ours = and_(d.seq == e.seq, ~d.sink.like(WEBHOOK_SINKS))
+    query = select(e.event_key, d.status).join_from(outbox_event, outbox_delivery, ours, isouter=True)
+    for sent in rows_in(conn, query, e.event_key, keys):
+        (delivered if sent["status"] == "delivered" else waiting).add(keys[sent["event_key"]])
+    attempts = select(x.run_id, x.attempt).where(x.status.in_(("exported", "empty")))
+    exported = {tuple(found.values()) for found in rows_in(conn, attempts, x.run_id, (row["run_id"] for row in rows))}
     return [
         made(
             EndedRun,

@@ -7,13 +7,15 @@ writes many rows into one statement. On SQLite the driver gets the prepared rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, Boolean, Column, Connection, Integer, Table, bindparam, insert, text, update
+from sqlalchemy import JSON, Boolean, Column, Connection, Integer, Select, Table, bindparam, insert, text, update
 
 from crawler_lifecycle.store.columns import UtcTime, Words, json_text, storable
+
+from .rows import Row
 
 CHUNK = 500
 
@@ -132,6 +134,14 @@ def _parts(rows: Sequence[str]) -> Iterator[str]:
 def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
     """Return ``items`` in parts that fit into one ``IN``."""
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def rows_in(
+    conn: Connection, query: Select[Any], column: Column[Any], values: Iterable[Any], size: int = CHUNK
+) -> list[Row]:
+    """Return the rows of the query whose ``column`` has one of these values."""
+    parts = (conn.execute(query.where(column.in_(chunk))).mappings() for chunk in chunks(sorted(set(values)), size))
+    return [row for part in parts for row in part]
 
 
 def delete_rows(

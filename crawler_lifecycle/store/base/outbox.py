@@ -64,8 +64,10 @@ outbox_delivery = new_table(
 )
 
 
-def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
-    """Append an event with these columns. It must be the last statement of the transaction.
+def insert_event(
+    conn: Connection, at: datetime, type: str, subject: str, uid: str, body: Mapping[str, Any], **more: Any
+) -> Event:
+    """Append an event. It must be the last statement of the transaction. ``more``: further columns.
 
     The number of the event comes from a counter row, which stays locked until the commit. Events therefore become
     visible in the order of their numbers: after a reader has seen event N, no event with a smaller number appears. An
@@ -73,7 +75,9 @@ def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
     possible.
     """
     conn.execute(update(outbox_counter).values(seq=outbox_counter.c.seq + 1))
-    whole = {"seq": conn.execute(select(outbox_counter.c.seq)).scalar_one(), **row}
+    seq = conn.execute(select(outbox_counter.c.seq)).scalar_one()
+    about = {"subject": subject, "subject_uid": uid, "run_id": None, "attempt": 1, "event_key": None, **more}
+    whole = {"seq": seq, "type": type, "body": body, "created_at": at, **about}
     conn.execute(insert(outbox_event).values(**whole))
     return made(Event, whole)
 
@@ -81,3 +85,29 @@ def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
 def facts(row: Row, *names: str) -> dict[str, Any]:
     """Return columns of a row for the body of an event. Times become texts."""
     return {name: at.isoformat() if isinstance(at := row[name], datetime) else at for name in names}
+
+
+def record_tries(conn: Connection, sink: str, tried: Mapping[int, str | None], now: datetime) -> bool:
+    """Record one try to deliver each of these events to ``sink``: its number, and its error, or ``None``: it succeeded.
+
+    A delivered event stays delivered. Removed events are left out. Returns whether all events exist.
+    """
+    d, new = outbox_delivery.c, []
+    # The events are locked, so that the pruner removes them either before this transaction or after it.
+    locked = select(outbox_event.c.seq).where(outbox_event.c.seq.in_(sorted(tried))).order_by(outbox_event.c.seq)
+    there = conn.execute(locked.with_for_update()).scalars().all()
+    known = select(outbox_delivery).where(d.seq.in_(there), d.sink == sink)
+    before = {row["seq"]: row for row in conn.execute(known).mappings()}
+    for seq in there:
+        row = before.get(seq)
+        values: dict[str, object] = {"status": "failed", "error": tried[seq], "delivered_at": None}
+        delivered_at = row["delivered_at"] if row is not None else None
+        if tried[seq] is None or delivered_at is not None:
+            values = {"status": "delivered", "error": None, "delivered_at": delivered_at or now}
+        if row is None:
+            new.append({"seq": seq, "sink": sink, "tries": 1, **values})
+        else:
+            conn.execute(update(outbox_delivery).where(d.id == row["id"]).values(tries=row["tries"] + 1, **values))
+    if new:
+        conn.execute(insert(outbox_delivery), new)
+    return len(there) == len(tried)

@@ -168,17 +168,9 @@ class RowUnit(ABC):
     def announce(self, type: str, key: str | None = None) -> None:
         """Append an event with the present state. It must be the last statement of the transaction."""
         body = facts(self.row, *self.told, "started_at", "ended_at")
-        event = {
-            "subject": self.subject,
-            "subject_uid": self.row[f"{self.table.name}_uid"],
-            "run_id": None,
-            "attempt": self.row["attempt"],
-            "type": type,
-            "event_key": key,
-            "body": body | {"waiting": self.row["waiting_for"], **self.figures()},
-            "created_at": self.now,
-        }
-        insert_event(self.conn, event)
+        body |= {"waiting": self.row["waiting_for"], **self.figures()}
+        uid, more = self.row[f"{self.table.name}_uid"], {"attempt": self.row["attempt"], "event_key": key}
+        insert_event(self.conn, self.now, type, self.subject, uid, body, **more)
 
     def end(self, type: str, **values: Any) -> None:
         """Record the end, and append an event of this type. It must be the last statement of the transaction."""

@@ -26,8 +26,8 @@ from crawler_lifecycle.domain.managers.manager import (
     new_numbers,
 )
 from crawler_lifecycle.ports.managers import Committed, ManagerFence
-from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.bulk import insert_mappings, rows_in
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
 from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_history
 
@@ -59,11 +59,10 @@ class ManagerDecisions(ManagerPart):
             gone = {one["item_id"] for one in ended}
             live = [one for one in _in(unit, HOLDING, i.item_id, i.spider, i.cap_key) if one.item_id not in gone]
             delayed = _in(unit, [JobState.DELAYED.value], i.spider) if row["jobs_delayed"] else []
-            return Facts(
-                manager_id=unit.manager_id,
-                attempt=row["attempt"],
+            return made(
+                Facts,
+                row,
                 now=unit.now.timestamp(),
-                next_seq=row["next_seq"],
                 ended=[ended_row(one, runs.get(one["run_id"])) for one in ended],
                 live=len(live),
                 live_by_spider=dict(Counter(one.spider for one in live)),
@@ -72,12 +71,7 @@ class ManagerDecisions(ManagerPart):
                 delayed_by_spider=dict(Counter(one.spider for one in delayed)),
                 queued=row["jobs_queued"],
                 buffered=row["jobs_buffered"],
-                exhausted=row["exhausted"],
-                sealed=row["sealed"],
-                source_error=row["source_error"],
                 last_pick=row["last_pick_at"].timestamp() if row["last_pick_at"] is not None else None,
-                cap=row["cap"],
-                paused=row["paused"],
                 more_ended=more,
             )
 
@@ -177,12 +171,9 @@ def _rows_of(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, Row]:
     """Return these jobs of the manager, with facts about their runs. Raises ``InvalidRequest`` for an unknown or
     repeated job.
     """
-    found: dict[int, Row] = {}
     i = manager_item.c
-    for chunk in chunks(item_ids):
-        query = with_run(i.manager_id == unit.manager_id, i.item_id.in_(chunk))
-        query = query.with_hint(manager_item, "FORCE INDEX (PRIMARY)", "mysql")
-        found |= {row["item_id"]: row for row in unit.conn.execute(query).mappings()}
+    query = with_run(i.manager_id == unit.manager_id).with_hint(manager_item, "FORCE INDEX (PRIMARY)", "mysql")
+    found: dict[int, Row] = {row["item_id"]: row for row in rows_in(unit.conn, query, i.item_id, item_ids)}
     if len(found) != len(item_ids):
         odd = next((one for one in item_ids if one not in found), None)
         what = "a job occurs twice" if odd is None else f"job {odd} does not exist"
@@ -289,12 +280,9 @@ def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked])
 
 def _numbers(unit: ManagerUnit, seqs: Sequence[int]) -> set[tuple[int | None, int]]:
     """Return the numbers among these that jobs of the manager have, each with its retry."""
-    i, found = manager_item.c, set[tuple[int | None, int]]()
-    for chunk in chunks(sorted(set(seqs))):
-        query = select(i.seq, i.retry).where(i.manager_id == unit.manager_id, i.seq.in_(chunk))
-        rows = unit.conn.execute(query.with_hint(manager_item, _BY_NUMBER, "mysql"))
-        found |= {(seq, retry) for seq, retry in rows}
-    return found
+    i = manager_item.c
+    query = select(i.seq, i.retry).where(i.manager_id == unit.manager_id).with_hint(manager_item, _BY_NUMBER, "mysql")
+    return {(row["seq"], row["retry"]) for row in rows_in(unit.conn, query, i.seq, seqs)}
 
 
 def _delay(unit: ManagerUnit, item_ids: Sequence[int]) -> None:

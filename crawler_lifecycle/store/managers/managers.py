@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.unit import NO_STOP, read_row
 from crawler_lifecycle.store.runs.lists import live_runs
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
@@ -74,10 +74,8 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def _insert(self, conn: Connection, new: NewManager) -> ManagerRow:
         self._check_most(conn, manager, _IS_OPEN)
         row = {**_new_row(new, self._clock()), "manager_uid": self.new_uid()}
-        conn.execute(insert(manager).values(**row))
-        m = manager.c
-        query = select(m.manager_id).where(m.name == new.name, m.flow_id == new.flow_id)
-        there = read_row(conn, manager, conn.execute(query).scalar_one(), lock="write")
+        [manager_id] = conn.execute(insert(manager).values(**row)).inserted_primary_key  # type: ignore[misc]
+        there = read_row(conn, manager, manager_id, lock="write")
         unit = ManagerUnit(conn, there, row["created_at"])
         unit.announce(EVENT_MANAGER_CHANGED)
         return manager_row(unit.row)
@@ -215,11 +213,10 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         r = run_history.c
         rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)
         waits = {job_key(row): row["item_id"] for row in rows}
-        for chunk in chunks(sorted(waits)):
-            there = unit.conn.execute(select(r.run_id, r.request_id).where(r.request_id.in_(chunk))).all()
-            for run_id, request_id in there:
-                set_items(unit, [waits.pop(request_id)], JobState.STARTED, run_id=run_id)
-            unit.moved(JobState.STARTING, JobState.STARTED, len(there))
+        there = rows_in(unit.conn, select(r.run_id, r.request_id), r.request_id, waits)
+        for run in there:
+            set_items(unit, [waits.pop(run["request_id"])], JobState.STARTED, run_id=run["run_id"])
+        unit.moved(JobState.STARTING, JobState.STARTED, len(there))
         set_items(unit, list(waits.values()), JobState.QUEUED)
         unit.moved(JobState.STARTING, JobState.QUEUED, len(waits))
 
@@ -244,21 +241,14 @@ def _new_row(new: NewManager, now: datetime) -> dict[str, Any]:
         **_asked(new),
         **_NO_STOP,
         **dict.fromkeys((f"jobs_{state}" for state in JobState), 0),
-        **dict.fromkeys(MANAGER_COUNTERS, 0),
+        **dict.fromkeys((*MANAGER_COUNTERS, "generation", "position", "tries", "hook_errors"), 0),
+        **dict.fromkeys(("exhausted", "is_over", "sealed", "paused"), False),
         "name": new.name,
         "flow_id": new.flow_id,
         "status": RunStatus.INITIALIZING.value,
         "attempt": 1,
         "former_owners": [],
-        "generation": 0,
-        "position": 0,
-        "exhausted": False,
-        "is_over": False,
-        "sealed": False,
         "next_seq": 1,
-        "tries": 0,
-        "hook_errors": 0,
-        "paused": False,
         "state": {},
         "stats": {},
         "tags": sorted(set(new.tags)),

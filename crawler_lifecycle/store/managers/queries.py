@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, and_, func, not_, select
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import chunks, rows_in
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.runs.rows import run_row
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history, task_history, task_stats
@@ -31,11 +31,8 @@ _CURRENT = "FORCE INDEX (ix_task_history_current)"
 def known(conn: Connection, manager_id: int, identities: Iterable[str]) -> set[str]:
     """Return the identities among these that a job of the manager has."""
     i = manager_item.c
-    found: set[str] = set()
-    for chunk in chunks(sorted(set(identities))):
-        query = select(i.identity).where(i.manager_id == manager_id, i.identity.in_(chunk))
-        found |= set(conn.execute(query.with_hint(manager_item, BY_IDENTITY, "mysql")).scalars())
-    return found
+    query = select(i.identity).where(i.manager_id == manager_id).with_hint(manager_item, BY_IDENTITY, "mysql")
+    return {row["identity"] for row in rows_in(conn, query, i.identity, identities)}
 
 
 def with_run(*conditions: Any) -> Select[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -59,16 +59,8 @@ def manager_row(row: Row) -> ManagerRow:
 
 
 def counts_of(row: Row) -> ManagerCounts:
-    return ManagerCounts(
-        by_state={state: row[f"jobs_{state}"] for state in JobState},
-        yields=row["yields"],
-        duplicates=row["duplicates"],
-        skipped=row["jobs_skipped"],
-        scheduled=row["scheduled"],
-        retried=row["retried"],
-        good=row["good"],
-        bad=row["bad"],
-    )
+    by_state = {state: row[f"jobs_{state}"] for state in JobState}
+    return made(ManagerCounts, row, by_state=by_state, skipped=row["jobs_skipped"])
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------------
@@ -206,13 +198,8 @@ def job_metadata(
         "units": units,
         "running_time": _milliseconds(run.started_at),
         "finished_time": _milliseconds(run.ended_at),
-        "items": run.items,
-        "pages": run.pages,
-        "errors": run.errors,
+        **{name: getattr(run, name) for name in ("items", "pages", "errors", "run_id", "attempt", "cause")},
         "scrapystats": dict(statistics or {name: value for name, value in counted.items() if value is not None}),
-        "run_id": run.run_id,
-        "attempt": run.attempt,
-        "cause": run.cause,
     }
 
 
@@ -230,17 +217,12 @@ def _list(value: object) -> list[Any]:
 
 def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
     """Return the metadata of a job whose run does not exist yet, or can never be started."""
-    given = job or Job("")
     over = row["error"] is not None
     nothing = ("running_time", "finished_time", "items", "pages", "errors", "run_id")
     return {
         "state": "finished" if over else "pending",
         "close_reason": row["outcome"],
-        "spider": given.spider,
-        "spider_args": dict(given.spider_args),
-        "job_settings": dict(given.job_settings),
-        "tags": list(given.tags),
-        "units": given.units,
+        **asdict(job or Job("")),
         "scrapystats": {},
         "attempt": 1,
         "cause": row["error"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, inspect, select, text, update
+from sqlalchemy import Connection, inspect, select, text, update
 
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.store.audits.tables import schema_compatibility
-from crawler_lifecycle.store.engine import Database, open_engine, parse_url, translated
+from crawler_lifecycle.store.engine import Database, parse_url, translated
 
 _MIGRATIONS = Path(__file__).parent
 _LOCK_WAIT_S = 120
@@ -99,7 +99,7 @@ def read_schema(url: str) -> Schema:
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
         return Schema(None)
-    with _database(parsed) as database, database.reading() as connection:
+    with Database.alone(parsed, _ANSWER_TIMEOUT_S) as database, database.reading() as connection:
         return schema_of(connection)
 
 
@@ -120,7 +120,7 @@ def upgrade(url: str) -> None:
     # On SQLite the writing transaction is the lock, and it rolls back a migration that fails. On MySQL the version must
     # be committed before the lock is released, so the commit is inside of the block.
     with (
-        _database(parsed) as database,
+        Database.alone(parsed, _ANSWER_TIMEOUT_S) as database,
         translated(),
         database.writer.connect() as connection,
         _locked(connection),
@@ -143,10 +143,6 @@ def _record_works_from(connection: Connection) -> None:
     scripts = ScriptDirectory.from_config(_config()).walk_revisions()
     found = [script.module.WORKS_FROM for script in scripts]
     connection.execute(update(schema_compatibility).values(works_from=max(found, key=versions.index)))
-
-
-def _database(url: URL) -> closing[Database]:
-    return closing(Database(open_engine(url, pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S)))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, and_, insert, select, update
 
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.runs.tables import export_record, history_property, run_history
 from crawler_lifecycle.store.runs.unit import RunPart, Unit
@@ -25,11 +25,8 @@ class FileRetentionStore(RunPart):
 
     def kept_runs(self, run_ids: Sequence[int]) -> list[KeptRun]:
         """Return the runs that exist, in the order of their ids, with all facts for the decision about their files."""
-        found: list[KeptRun] = []
         with self._db.reading() as conn:
-            for chunk in chunks(sorted(set(run_ids))):
-                found += _kept(conn, chunk)
-        return found
+            return _kept(conn, run_ids)
 
     def give_up_files(
         self, run_id: int, before: datetime, put_aside: Callable[[], None], *, incomplete: bool = False
@@ -75,10 +72,9 @@ def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
             history_property,
             and_(p.run_id == r.run_id, p.attempt == r.attempt, p.name == PROPERTY_FILES_REMOVED),
         )
-        .where(r.run_id.in_(run_ids))
         .order_by(r.run_id)
     )
     return [
         made(KeptRun, row, given_up=row["value"] is not None, removed=(row["value"] or "").startswith(_DONE))
-        for row in conn.execute(query).mappings()
+        for row in rows_in(conn, query, r.run_id, run_ids)
     ]

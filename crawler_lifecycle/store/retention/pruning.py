@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Label, Table, insert, select, update
@@ -118,49 +117,43 @@ class Owner:
 
 
 #: The kinds of owners, in the order in which they are locked.
-OWNERS: Mapping[str, Owner] = MappingProxyType(
-    {
-        "manager": Owner(
-            manager.c.manager_id,
-            state=manager.c.status,
-            words=RunStatus,
-            over=frozenset(OVER_RUNS),
-            ended=manager.c.ended_at,
-            key=manager.c.manager_id,
-            subject=manager_subject(0)[:-1],
-            mark="jobs_pruned_at",
-        ),
-        "graph": Owner(
-            graph.c.graph_id,
-            state=graph.c.state,
-            words=GraphState,
-            over=frozenset(state.value for state in GraphState if state.final),
-            ended=graph.c.ended_at,
-            key=graph.c.graph_key,
-            subject=graph_subject(""),
-            mark="pruned_at",
-        ),
-        # A graph that was never started; its pages are removed.
-        "draft": Owner(
-            graph.c.graph_id,
-            state=graph.c.state,
-            words=GraphState,
-            over=frozenset({GraphState.DRAFT.value}),
-            ended=graph.c.updated_at,
-        ),
-        "run": Owner(
-            run_history.c.run_id,
-            state=run_history.c.status,
-            words=RunStatus,
-            over=frozenset(OVER_RUNS),
-            ended=run_history.c.ended_at,
-        ),
-    }
-)
-
-
-def _as_owner(row: Row, owner: Stays | None, before: datetime) -> Stays | None:
-    return owner
+OWNERS: Mapping[str, Owner] = {
+    "manager": Owner(
+        manager.c.manager_id,
+        state=manager.c.status,
+        words=RunStatus,
+        over=frozenset(OVER_RUNS),
+        ended=manager.c.ended_at,
+        key=manager.c.manager_id,
+        subject=manager_subject(0)[:-1],
+        mark="jobs_pruned_at",
+    ),
+    "graph": Owner(
+        graph.c.graph_id,
+        state=graph.c.state,
+        words=GraphState,
+        over=frozenset(state.value for state in GraphState if state.final),
+        ended=graph.c.ended_at,
+        key=graph.c.graph_key,
+        subject=graph_subject(""),
+        mark="pruned_at",
+    ),
+    # A graph that was never started; its pages are removed.
+    "draft": Owner(
+        graph.c.graph_id,
+        state=graph.c.state,
+        words=GraphState,
+        over=frozenset({GraphState.DRAFT.value}),
+        ended=graph.c.updated_at,
+    ),
+    "run": Owner(
+        run_history.c.run_id,
+        state=run_history.c.status,
+        words=RunStatus,
+        over=frozenset(OVER_RUNS),
+        ended=run_history.c.ended_at,
+    ),
+}
 
 
 def _finding(row: Row, owner: Stays | None, before: datetime) -> Stays | None:
@@ -180,7 +173,7 @@ class Source:
     owner: str | None = None
     columns: Sequence[ColumnElement[Any]] = ()
     """The columns that decide about a row in addition to its owner."""
-    rule: Callable[[Row, Stays | None, datetime], Stays | None] = _as_owner
+    rule: Callable[[Row, Stays | None, datetime], Stays | None] = lambda row, owner, before: owner
     """Returns the reason why a row stays. It gets the row, the reason of its owner, and the age limit."""
     still: Callable[[datetime], Sequence[ColumnElement[bool]]] | None = None
     """Returns conditions that a row must still meet at its removal. Some rows change while their owner is not
@@ -273,7 +266,7 @@ def _sources() -> Mapping[str, Source]:
             marks=False,
         ),
     )
-    return MappingProxyType({source.table.name: source for source in sources})
+    return {source.table.name: source for source in sources}
 
 
 #: The tables by their names, in the order in which they are pruned.

@@ -63,16 +63,8 @@ class AdditionStore(RunPart):
             first = _next_index(unit)
             check_capacity(first, len(task_args))
             insert_tasks(unit, first, task_args)
-            unit.conn.execute(
-                insert(task_addition).values(
-                    run_id=unit.run_id,
-                    request_key=key,
-                    args_hash=fingerprint,
-                    first_index=first,
-                    tasks=len(task_args),
-                    created_at=unit.now,
-                )
-            )
+            done = {"run_id": run_id, "request_key": key, "args_hash": fingerprint, "first_index": first}
+            unit.conn.execute(insert(task_addition).values(**done, tasks=len(task_args), created_at=unit.now))
             unit.update_run(multi=True)
             unit.changed = True
             return _added(unit, first, len(task_args))

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run import RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import LostRun, RunRow, TaskRecord
-from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
+from crawler_lifecycle.store.base.bulk import insert_mappings, rows_in
 from crawler_lifecycle.store.base.unit import stop_values
 
 from .initiation import new_run
@@ -101,13 +101,12 @@ class AdoptionStore(RunPart):
 
 def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
     t = task_history.c
-    for chunk in chunks([one.task_id for one in tasks]):
-        taken = conn.execute(select(t.task_id, t.run_id).where(t.task_id.in_(chunk)).limit(1)).one_or_none()
-        if taken is not None:
-            raise NotInThisState(
-                f"the number {taken.task_id} of one of its tasks belongs to a task of run {taken.run_id} now; "
-                "end this one: crawlctl audit --end-unknown"
-            )
+    taken = rows_in(conn, select(t.task_id, t.run_id).limit(1), t.task_id, [one.task_id for one in tasks])
+    if taken:
+        raise NotInThisState(
+            f"the number {taken[0]['task_id']} of one of its tasks belongs to a task of run {taken[0]['run_id']} now; "
+            "end this one: crawlctl audit --end-unknown"
+        )
 
 
 def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.looks import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, made, wanted
 from crawler_lifecycle.store.columns import storable
 
@@ -84,9 +84,8 @@ class CorrectionStore(RunPart):
         query = select(correction).where(key > after_id, *given)
         if before_id is not None:
             query = query.where(key < before_id)
-        with self._db.reading() as conn:
-            rows = conn.execute(query.order_by(key if before_id is None else key.desc()).limit(limit)).mappings()
-            return [made(CorrectionRow, row) for row in rows]
+        rows = self._rows(query.order_by(key if before_id is None else key.desc()).limit(limit))
+        return [made(CorrectionRow, row) for row in rows]
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:
         """Return the number of corrections of each kind in all runs since ``since``, and the longest time for which a
@@ -116,12 +115,8 @@ def _tasks(unit: Unit, corrections: Sequence[Correction]) -> Mapping[int, Row]:
     """Return the tasks that the corrections name, by id. Raises ``InvalidRequest`` for a task of another run."""
     t = task_history.c
     named = sorted({one.task_id for one in corrections if one.task_id is not None})
-    found: dict[int, Row] = {}
-    for chunk in chunks(named):
-        query = select(t.task_id, t.attempt, t.status, t.status_since).where(
-            t.run_id == unit.run_id, t.task_id.in_(chunk)
-        )
-        found |= {row["task_id"]: row for row in unit.conn.execute(query).mappings()}
+    query = select(t.task_id, t.attempt, t.status, t.status_since).where(t.run_id == unit.run_id)
+    found = {row["task_id"]: row for row in rows_in(unit.conn, query, t.task_id, named)}
     missing = [task_id for task_id in named if task_id not in found]
     if missing:
         raise InvalidRequest(f"task_id: {missing[0]} is no task of run {unit.run_id}; see the list of its tasks")

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import and_, case, func, insert, literal, or_, select, update
 
@@ -14,7 +15,7 @@ from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
 from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.ports.runs import Deployed, Fence, QueuedTask, TaskCounts
-from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.bulk import chunks, rows_in
 from crawler_lifecycle.store.base.rows import Row
 
 from .completion import ended_groups
@@ -61,12 +62,8 @@ class DeploymentStore(RunPart):
             rows = _of_one_call(_offerable(unit, limit))
             if max_parallel is not None:
                 rows = _within(unit, rows, max_parallel)
-            for chunk in chunks([row["task_id"] for row in rows]):
-                unit.conn.execute(
-                    update(task_history)
-                    .where(t.task_id.in_(chunk), t.status == TaskStatus.QUEUED)
-                    .values(offered_until=last, attempt=unit.attempt, cluster_place=place)
-                )
+            task_ids = [row["task_id"] for row in rows]
+            _set_queued(unit, task_ids, offered_until=last, attempt=unit.attempt, cluster_place=place)
             return [_queued(unit, row) for row in rows], None
 
     def record_deployed(
@@ -148,13 +145,9 @@ class DeploymentStore(RunPart):
         """Take back an offer whose call created nothing. An earlier offer of its tasks becomes valid again."""
         with self._unit(fence.run_id, fence) as unit:
             t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
-            for chunk in chunks(list(earlier)):
-                rows = unit.conn.execute(
-                    select(t.task_id).where(
-                        t.task_id.in_(chunk), t.status == TaskStatus.QUEUED, t.offered_until == until
-                    )
-                )
-                _set_back(unit, {task_id: earlier[task_id] for task_id in rows.scalars().all()})
+            offer = select(t.task_id).where(t.status == TaskStatus.QUEUED, t.offered_until == until)
+            task_ids = [row["task_id"] for row in rows_in(unit.conn, offer, t.task_id, earlier)]
+            _set_back(unit, {task_id: earlier[task_id] for task_id in task_ids})
 
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
         """Record the reason why the run waits; ``None``: it does not wait any more.
@@ -216,6 +209,14 @@ def _queued(unit: Unit, row: Row) -> QueuedTask:
     return QueuedTask(row["task_id"], row["task_index"], row["args"], before)
 
 
+def _set_queued(unit: Unit, task_ids: Sequence[int], **values: Any) -> None:
+    """Set columns of those of these tasks that are QUEUED."""
+    t = task_history.c
+    for chunk in chunks(task_ids):
+        queued = update(task_history).where(t.task_id.in_(chunk), t.status == TaskStatus.QUEUED)
+        unit.conn.execute(queued.values(**values))
+
+
 def _set_back(unit: Unit, ends: Mapping[int, datetime | None]) -> None:
     """Set ``offered_until`` of these tasks to the end of the call that offered them before (``None``: no call did).
 
@@ -225,12 +226,7 @@ def _set_back(unit: Unit, ends: Mapping[int, datetime | None]) -> None:
     for task_id, end in ends.items():
         by_end[end].append(task_id)
     for end, task_ids in by_end.items():
-        for chunk in chunks(task_ids):
-            unit.conn.execute(
-                update(task_history)
-                .where(task_history.c.task_id.in_(chunk), task_history.c.status == TaskStatus.QUEUED)
-                .values(offered_until=end)
-            )
+        _set_queued(unit, task_ids, offered_until=end)
 
 
 def _looked_after(unit: Unit, moment: datetime) -> bool:
@@ -332,12 +328,8 @@ def _adopt_queued(unit: Unit) -> None:
         t.attempt < unit.attempt,
         or_(t.offered_until.is_(None), t.offered_until < unit.now),
     )
-    for chunk in chunks(unit.conn.execute(queued.with_for_update()).scalars().all()):
-        unit.conn.execute(
-            update(task_history)
-            .where(t.task_id.in_(chunk), t.status == TaskStatus.QUEUED)
-            .values(attempt=unit.attempt, offered_until=None)
-        )
+    task_ids = unit.conn.execute(queued.with_for_update()).scalars().all()
+    _set_queued(unit, task_ids, attempt=unit.attempt, offered_until=None)
 
 
 def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:

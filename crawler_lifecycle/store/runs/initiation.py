@@ -279,16 +279,13 @@ def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, An
         "status": RunStatus.INITIALIZING.value,
         "stage": Stage.INITIATION.value,
         "attempt": 1,
-        "claim_resumed": False,
-        "claim_rerun": False,
-        "claim_repair": False,
+        **NO_STOP,
+        **dict.fromkeys(("claim_resumed", "claim_rerun", "claim_repair"), False),
         "requeued_attempt": 1,
         "request": stored_request(request, request_id),
         "requested_by": request.requested_by,
         "flow_id": request.flow_id,
         "parent": request.parent,
-        "stop_force": False,
-        "stop_escalated": False,
         "created_at": now,
         "updated_at": now,
     }
@@ -325,25 +322,14 @@ def _next_attempt(
         "claim_resumed": True,
         "claim_repair": repair,
         "stage": Stage.INITIATION.value,
-        "waiting_for": None,
-        "look_error": None,
-        "look_error_since": None,
         # From now on another workflow orders the looks. Its server may have another clock.
-        "look_ordered_at": None,
+        **dict.fromkeys(("waiting_for", "look_error", "look_error_since", "look_ordered_at", "quiet_ms")),
         # The stall rule counts from now, because nobody looked at the run while it had no owner.
         "last_progress_at": unit.now if run["last_progress_at"] else None,
-        "quiet_ms": None,
     }
     if before.terminal:
-        values |= {
-            "claim_rerun": request.rerun,
-            **NO_STOP,
-            "stop_acted_at": None,
-            "outcome": None,
-            "cause": None,
-            "fields": None,
-            "ended_at": None,
-        }
+        values |= {**NO_STOP, **dict.fromkeys(("stop_acted_at", "outcome", "cause", "fields", "ended_at"))}
+        values["claim_rerun"] = request.rerun
     elif repair:
         # The lost workflow's work continues. Tasks that ended under it must not be queued again.
         if run["requeued_attempt"] == unit.attempt:

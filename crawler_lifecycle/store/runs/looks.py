@@ -18,8 +18,8 @@ from crawler_lifecycle.domain.stall import Reading, quiet_time
 from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus, tail
 from crawler_lifecycle.ports.looks import Details, FoundState, Look, LookReport, TaskFinding
 from crawler_lifecycle.ports.runs import Fence, TaskCounts
-from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows, insert_rows
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows, insert_rows, rows_in
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.columns import storable
 
@@ -49,13 +49,8 @@ class LookStore(RunPart):
         with self._db.reading() as conn:
             run = read_run(conn, fence.run_id, owned=True)
             check_fence(run, fence)
-            return FoundState(
-                tasks=[task_state(row) for row in _unsettled(conn, fence.run_id)],
-                stop=stop_of(run),
-                next_look_at=run["next_look_at"],
-                last_progress_at=run["last_progress_at"],
-                counters=counters_of(run),
-            )
+            tasks = [task_state(row) for row in _unsettled(conn, fence.run_id)]
+            return made(FoundState, run, tasks=tasks, stop=stop_of(run), counters=counters_of(run))
 
     def record_look(
         self,
@@ -84,7 +79,8 @@ class LookStore(RunPart):
             staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
             forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
             _stage(unit, forgotten | staged)
-            last = {task["task_id"]: _vouched_at(task, unit.run) for task in tasks.values()}
+            # The time when a look last saw each task in its recorded status: the last look that found the task.
+            last = {task["task_id"]: task["absent_since"] or unit.run["verified_at"] for task in tasks.values()}
             moves = [_move(finding, last.get(finding.change.task_id)) for finding in findings]
             stage_moves(unit, {*forgotten, *staged}, moves)
             news = [row for task, o in seen if (row := _observed(task, o, unit.now, unit.run)) is not None]
@@ -146,11 +142,9 @@ class LookStore(RunPart):
         t = task_history.c
         with self._unit(fence.run_id, fence) as unit:
             parts = {one.task_id: {"details": dump_details(one)} for one in map(_short, details)}
-            alive: set[int] = set()
-            for chunk in chunks(sorted(parts)):
-                query = select(t.task_id).where(t.run_id == unit.run_id, t.task_id.in_(chunk), t.status.in_(_ALIVE))
-                alive |= set(unit.conn.execute(query).scalars())
-            _stage(unit, {task_id: part for task_id, part in parts.items() if task_id in alive})
+            query = select(t.task_id).where(t.run_id == unit.run_id, t.status.in_(_ALIVE))
+            alive = [row["task_id"] for row in rows_in(unit.conn, query, t.task_id, parts)]
+            _stage(unit, {task_id: parts[task_id] for task_id in alive})
 
     def apply_details(self, fence: Fence) -> int:
         """Write staged findings and details into ``task_history``, ``task_log`` and ``task_stats``.
@@ -219,16 +213,9 @@ def _is_overtaken(unit: Unit, ordered_at: datetime | None) -> bool:
 def _report(unit: Unit) -> LookReport:
     o, counts = task_observation.c, checked_counts(unit.conn, unit.run)
     staged = select(func.count()).where(o.run_id == unit.run_id, o.finding.is_not(None))
-    return LookReport(
-        changed=unit.conn.execute(staged).scalar_one(),
-        active=counts.active,
-        queued=counts.queued,
-        stop=unit.stop,
-        quiet=_quiet(unit.run),
-        pages=unit.run["pages"],
-        items=unit.run["items"],
-        errors=unit.run["errors"],
-    )
+    changed, quiet = unit.conn.execute(staged).scalar_one(), _quiet(unit.run)
+    more = {"active": counts.active, "queued": counts.queued, "stop": unit.stop}
+    return made(LookReport, unit.run, changed=changed, quiet=quiet, **more)
 
 
 def _moved_between(run: Row) -> bool:
@@ -293,12 +280,6 @@ def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
             last = rows[-1]["task_index"]
         if len(rows) < CHUNK:
             return
-
-
-def _vouched_at(task: Row, run: Row) -> datetime | None:
-    """Return the time when a look last saw the task in its recorded status: the last look that found the task."""
-    vouched: datetime | None = task["absent_since"] or run["verified_at"]
-    return vouched
 
 
 def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:

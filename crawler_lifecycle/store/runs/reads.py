@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from operator import attrgetter
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import and_, func, or_, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.wake_ups import WakeUpState
-from crawler_lifecycle.ports.runs import CRAWLERS_MAX, ROWS_MAX, RecentRun, Resumption, RunRow, TransitionRow
-from crawler_lifecycle.store.base.rows import Row, made
-from crawler_lifecycle.store.base.unit import StorePart, stop_of
+from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, Resumption, RunRow, TransitionRow
+from crawler_lifecycle.store.base.rows import made
+from crawler_lifecycle.store.base.unit import StorePart
 
 from .lists import ATTENTION, RunFilters, newest_of_each, newest_runs
 from .rows import load_request, run_row, whole_run
 from .tables import LIVE_RUNS, cancellation_log, history_property, run_history, status_transition, task_history
 from .unit import RunPart, current_tasks, missing
 
-#: Columns that ``changed_runs`` does not compare.
-_FIXED = ("request", "request_id", "crawler", "trigger", "multi", "flow_id", "parent", "created_at")
-_SHOWN = {*RunRow.__dataclass_fields__, *(c.name for c in run_history.c if c.name.startswith("stop_"))}
-_MOVING = [column for column in run_history.c if column.name in _SHOWN and column.name not in _FIXED]
-#: The columns that are also fields of ``RunRow``. Most rows are compared by them, without a new object.
-_PLAIN = [column.name for column in _MOVING if column.name in RunRow.__dataclass_fields__]
-_plain = attrgetter(*_PLAIN)
 #: The most notes about resumption that are returned for one run.
 _NOTES_MAX = 10
 
@@ -101,22 +93,6 @@ class RunReader(RunPart):
             found += len(self._rows(select(r.run_id).where(r.status == one).limit(most - found)))
         return found
 
-    def changed_runs(self, known: Collection[RunRow]) -> list[RunRow]:
-        """Return the present rows of the runs among ``known`` that have changed since they were read.
-
-        ``known`` has at most ``ROWS_MAX`` rows. One statement reads only columns that can change, for lists that stay
-        on a screen. A run that does not exist any more is left out. A manual edit of a request is not noticed.
-        """
-        before = {row.run_id: row for row in known}
-        if len(before) > ROWS_MAX:
-            raise ValueError(f"known: {len(before)} rows are not allowed; give at most {ROWS_MAX}")
-        if not before:
-            return []
-        # Without the hint a server with few runs may read the whole table.
-        query = select(*_MOVING).where(run_history.c.run_id.in_(sorted(before)))
-        rows = self._rows(query.with_hint(run_history, "FORCE INDEX (PRIMARY)", "mysql"))
-        return [now for row in rows if (now := _changed(before[row["run_id"]], row)) is not None]
-
     def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
         """Return the newest ``each`` runs of each of these crawlers, the newest first, by one statement.
 
@@ -148,15 +124,6 @@ class RunReader(RunPart):
         return self._of_run(history_property, run_id)
 
 
-def _changed(before: RunRow, row: Row) -> RunRow | None:
-    """Return the present row; ``None``: it is unchanged, or another run has the number now."""
-    same = _plain(before) == tuple(map(row.__getitem__, _PLAIN))
-    if row["run_uid"] != before.run_uid or (same and before.stop == stop_of(row)):
-        return None
-    now = run_row({**{name: getattr(before, name) for name in _FIXED}, **row})
-    return None if now == before else now
-
-
 class SweepStore(StorePart):
     """Queries of runs whose workflow does not know of an accepted start or of a recorded stop."""
 
@@ -165,28 +132,15 @@ class SweepStore(StorePart):
         workflows must be started.
         """
         r = run_history.c
-        query = (
-            select(run_history)
-            .where(
-                r.owner_run_id.is_(None),
-                r.status == RunStatus.INITIALIZING,
-                r.created_at < older_than,
-                or_(r.attempt_at.is_(None), r.attempt_at < older_than),
-            )
-            .order_by(r.created_at)
-            .limit(limit)
-        )
-        return [run_row(row) for row in self._rows(query)]
+        old = and_(r.created_at < older_than, or_(r.attempt_at.is_(None), r.attempt_at < older_than))
+        query = select(run_history).where(r.owner_run_id.is_(None), r.status == RunStatus.INITIALIZING, old)
+        return [run_row(row) for row in self._rows(query.order_by(r.created_at).limit(limit))]
 
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
         """Return live runs with a stop from before ``older_than`` on which no workflow has acted yet."""
         r = run_history.c
-        query = (
-            select(run_history)
-            .where(r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at < older_than)
-            .order_by(r.stop_requested_at)
-            .limit(limit)
-        )
+        unheard = (r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at < older_than)
+        query = select(run_history).where(*unheard).order_by(r.stop_requested_at).limit(limit)
         return [run_row(row) for row in self._rows(query)]
 
 
@@ -201,14 +155,6 @@ class WakeUpStore(StorePart):
         r = run_history.c
         if not run_ids:
             return []
-        query = select(r.run_id, r.owner_workflow_id, r.status, r.verified_at)
+        query = select(r.run_id, r.owner_workflow_id.label("workflow_id"), r.status, r.verified_at)
         rows = self._rows(query.where(r.run_id.in_(sorted(set(run_ids)))).order_by(r.run_id))
-        return [
-            WakeUpState(
-                row["run_id"],
-                row["owner_workflow_id"],
-                ended=RunStatus(row["status"]).terminal,
-                verified_at=row["verified_at"],
-            )
-            for row in rows
-        ]
+        return [made(WakeUpState, row, ended=RunStatus(row["status"]).terminal) for row in rows]

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports.looks import Committed, Corrected, CorrectionRow, TaskChanged
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 from crawler_lifecycle.store.base.outbox import facts, insert_event
-from crawler_lifecycle.store.base.rows import Fault, Row, unreadable, where
+from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable, where
 from crawler_lifecycle.store.base.unit import StorePart, Told, read_row, stop_of
 
 from .tables import run_history, status_transition, task_history
@@ -245,34 +245,24 @@ class Unit:
 
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
         """Append one event. It must be the last statement of the transaction."""
-        row = {
-            "subject": run_subject(self.run_id),
-            "subject_uid": self.ref.uid,
-            "run_id": self.run_id,
-            "attempt": self.attempt,
-            "type": type,
-            "event_key": key,
-            "body": {"run_id": self.run_id, "run_uid": self.ref.uid, **body},
-            "created_at": self.now,
-        }
-        return insert_event(self.conn, row)
+        subject, uid, more = run_subject(self.run_id), self.ref.uid, {"attempt": self.attempt, "event_key": key}
+        body = {"run_id": self.run_id, "run_uid": uid, **body}
+        return insert_event(self.conn, self.now, type, subject, uid, body, run_id=self.run_id, **more)
 
 
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
     """Return the facts from which the text about the wait of a run is made. They contain times and no ages, because
     people read an event later.
     """
-    return Standing(
+    return made(
+        Standing,
+        run,
         status=str(run["status"]),
         created_at=run["attempt_at"] or run["created_at"],
         owned=run["owner_run_id"] is not None,
-        waiting_for=run["waiting_for"],
-        waiting_since=run["waiting_since"],
-        look_error=run["look_error"],
-        look_error_since=run["look_error_since"],
+        next_look_at=None,
         stop_at=run["stop_requested_at"],
         stop_by=run["stop_limit"] or run["stop_requested_by"],
-        stop_force=run["stop_force"],
         stop_heard=run["stop_acted_at"] is not None,
         tasks=tasks,
         max_parallel=run["request"].get("max_parallel_tasks"),

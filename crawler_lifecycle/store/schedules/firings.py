@@ -158,24 +158,16 @@ def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
     kind = TargetKind(first["target_kind"])
     crawler = (row["definition"].get(kind.value) or {}).get("crawler") if kind is TargetKind.RUN else None
     body |= {"name": row["name"], "count": len(firings), "kind": kind.value, "crawler": crawler}
-    return {
-        "subject": schedule_subject(row["name"]),
-        # A due time is unique for its schedule, in this database and in every other one.
-        "subject_uid": f"{first['due_at'].astimezone(UTC):%Y%m%dT%H%M%SZ}",
-        "run_id": None,
-        "attempt": row["revision"],
-        "type": _EVENTS[decision],
-        "event_key": None,
-        "body": body,
-        "created_at": now,
-    }
+    # A due time is unique for its schedule, in this database and in every other one.
+    about = {"subject": schedule_subject(row["name"]), "uid": f"{first['due_at'].astimezone(UTC):%Y%m%dT%H%M%SZ}"}
+    return {**about, "at": now, "type": _EVENTS[decision], "attempt": row["revision"], "body": body}
 
 
 def append_events(conn: Connection, events: Sequence[Row]) -> None:
     """Append these events, without empty ones. They must be the last statements of the transaction."""
     for event in events:
         if event:
-            insert_event(conn, event)
+            insert_event(conn, **event)
 
 
 def check_seen(conn: Connection, schedule_id: int, seen: datetime) -> None:

@@ -28,6 +28,8 @@ from . import firings
 from .tables import schedule, schedule_due
 
 _s, _d = schedule.c, schedule_due.c
+#: The due times, each with the name of its schedule.
+_NAMED = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
 #: Without this index MySQL may read and sort all firings of a schedule that has most of the rows.
 _BY_DUE = "FORCE INDEX (uq_schedule_due_schedule_id_due_at)"
 #: The most by which our clock may be behind Temporal's. A due time that is further in the future is refused.
@@ -70,8 +72,7 @@ class ScheduleStore(StorePart):
             else:
                 new |= {"paused_at": None, "pause_reason": None, "told": None}
             conn.execute(update(schedule).where(_s.schedule_id == found["schedule_id"]).values(**new))
-        row = locked_row(conn, schedule, name, deleted=True)
-        assert row is not None, "it was written in this transaction"
+        row = needed_row(conn, schedule, name)
         firings.append_events(conn, tell)
         return made(ScheduleRow, row), True
 
@@ -218,8 +219,7 @@ class ScheduleStore(StorePart):
         invalid key.
         """
         check_request_id(request_key)
-        query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
-        rows = self._rows(query.where(_s.name == name, _d.request_key == request_key))
+        rows = self._rows(_NAMED.where(_s.name == name, _d.request_key == request_key))
         return firings.due_row(rows[0], name) if rows else None
 
     def ask_due(
@@ -291,8 +291,7 @@ class ScheduleStore(StorePart):
 
     def get_due(self, due_id: int) -> DueRow:
         """Return the firing with this number. Raises ``RunNotFound``."""
-        query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
-        rows = self._rows(query.where(_d.due_id == due_id)) if 0 < due_id <= ID_MAX else []
+        rows = self._rows(_NAMED.where(_d.due_id == due_id)) if 0 < due_id <= ID_MAX else []
         if not rows:
             raise RunNotFound(f"There is no due time {due_id}")
         return firings.due_row(rows[0], rows[0]["name"])
@@ -356,8 +355,7 @@ class ScheduleStore(StorePart):
         """Return firings whose target has not started, decided before ``until``, with a number above ``after_id``."""
         found: list[Row] = []
         for decision in firings.BEGINS:  # one query for each decision, so that each reads an index
-            query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
-            query = query.where(_d.decision == decision, _d.target_id.is_(None), _d.due_id > after_id)
+            query = _NAMED.where(_d.decision == decision, _d.target_id.is_(None), _d.due_id > after_id)
             found += self._rows(query.where(_d.decided_at < until).order_by(_d.due_id).limit(limit))
         found.sort(key=lambda row: row["due_id"])
         return [firings.due_row(row, row["name"]) for row in found[:limit]]
@@ -369,8 +367,8 @@ class ScheduleStore(StorePart):
 
         ``before`` limits them to earlier due times, ``decision`` to one decision.
         """
-        query = select(schedule_due, _s.name, firings.status_column()).with_hint(schedule_due, _BY_DUE, "mysql")
-        query = query.join(schedule, _s.schedule_id == _d.schedule_id).where(_d.schedule_id == schedule_id)
+        query = _NAMED.add_columns(firings.status_column()).with_hint(schedule_due, _BY_DUE, "mysql")
+        query = query.where(_d.schedule_id == schedule_id)
         if before is not None:
             query = query.where(_d.due_at < before)
         if decision is not None:

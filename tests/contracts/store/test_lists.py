@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -221,26 +220,6 @@ def test_runs_that_lack_fields_need_attention_until_a_later_one_of_their_work(wo
     assert world.store.runs.list_runs(attention=True, status=["FAILED"]) == rows[2:]
     world.brings("again", good, expected=expected, args={"part": "2"})
     assert [row.request_id for row in world.store.runs.list_runs(attention=True)] == ["less-1", "failed"]
-
-
-# --- rows on a screen -------------------------------------------------------------------------------------------------
-
-
-def test_rows_that_changed_since_they_were_read(world: World) -> None:
-    fences = [world.deployed(f"r{n}", tags=["a"], requested_by="ann") for n in range(5)]
-    known = world.store.runs.list_runs()
-    assert world.store.runs.changed_runs(known) == [] == world.store.runs.changed_runs([])
-    world.execute(fences[1])
-    world.store.stops.record_stop(fences[2].run_id, world.stop(reason="why"), "s")
-    world.store.deployment.note_waiting(fences[3], "quota")
-    gone = replace(known[0], run_id=10**9)
-    other = replace(known[0], run_uid="of another database", status=RunStatus.FAILED)
-    changed = world.store.runs.changed_runs([*known[1:], gone, other])
-    assert sorted(changed, key=lambda row: -row.run_id) == [
-        row for row in world.store.runs.list_runs() if row.run_id in {one.run_id for one in fences[1:4]}
-    ], "with everything that a list would show of them"
-    with pytest.raises(ValueError, match="2001 rows"):
-        world.store.runs.changed_runs([replace(gone, run_id=n) for n in range(2001)])
 
 
 # --- deliveries -------------------------------------------------------------------------------------------------

@@ -110,9 +110,6 @@ class Api:
         """Return the path of all pods, of one pod, or of its subresource ``sub``, such as ``log``."""
         return self.path("pods", name) + (f"/{sub}" if sub else "")
 
-    def events_path(self) -> str:
-        return self.path("events")
-
     def namespace_path(self, group: str = "/api/v1") -> str:
         """Return the path of the namespace. With another ``group``, its objects of that group are below this path."""
         return f"{group}/namespaces/{quote(self.namespace, safe='')}"

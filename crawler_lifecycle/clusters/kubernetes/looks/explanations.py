@@ -88,7 +88,7 @@ def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
 
         try:
             for selector in selectors if len(uids) <= ONE_BY_ONE else [selects]:
-                api.listing(api.events_path(), Event, fields=selector, within_s=EVENTS_S, keep=keep)
+                api.listing(api.path("events"), Event, fields=selector, within_s=EVENTS_S, keep=keep)
         except ApiError as error:
             logger.info("the events of a waiting %s cannot be read: %s", kind, error)
             unread |= uids

@@ -20,7 +20,7 @@ def test_each_gesture_is_one_request(api: Api, server: FakeApiServer) -> None:
     api.read(api.pods_path(pod, "log"), container="crawler")
     api.listing(api.jobs_path(), Job)
     api.listing(api.pods_path(), Pod, labels="run=1")
-    api.listing(api.events_path(), Event)
+    api.listing(api.path("events"), Event)
     api.patch(api.pods_path(pod), {"metadata": {"labels": {"seen": "yes"}}})
     api.delete(api.jobs_path("a"), {"propagationPolicy": "Foreground", "preconditions": {"uid": made.metadata.uid}})
     assert [request.method for request in server.requests] == [
