@@ -137,7 +137,7 @@ def test_only_a_step_that_grafts_and_executes_takes_a_graft() -> None:
     with pytest.raises(InvalidRequest, match='there is no step "plain" in its level'):
         one.add([step("x", "plain")], below=below)
     one.add([step("x")], below=below)
-    with pytest.raises(InvalidRequest, match='step "notify/x": it exists already'):
+    with pytest.raises(InvalidRequest, match='step "notify/x": this name exists already'):
         one.add([step("x")], below=below)
     with pytest.raises(InvalidRequest, match='"notify" takes no new steps'):
         one.add([step("notify/y")])

@@ -249,7 +249,7 @@ def test_a_webhook_that_is_wrong_is_told_beside_its_field(world: World, browser:
         ({"url": ""}, "url", "missing"),
         ({"secret": ""}, "secret", "at least 1"),
         ({"secret": "whsec_verysecret"}, "secret", "this is no reference"),
-        ({"next_secret": "env:CRAWL_HOOK"}, "secret", "two different ones"),
+        ({"next_secret": "env:CRAWL_HOOK"}, "secret", "two different references"),
         ({"events": "run.exploded"}, "events", "choose from"),
         ({"tags": "x" * 201}, "tags", "1 to 200"),
         ({"name": "-"}, "name", "letters"),
