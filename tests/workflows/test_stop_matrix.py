@@ -20,9 +20,9 @@ from tests.support.lab import laboratory
 from tests.support.stop_table import GROUPS, KINDS, PHASES, STATES, Cell, cells, covering
 from tests.support.stop_world import MISSED, World, play
 
-#: The cells of which `make test-more` plays a half (`played`); the others are slow. What a stop does is decided by where the run is, by what is
-#: down when it is done, and by the group of its kind (plain, forced, insisting). So every phase and every kind meets
-#: every state, and the kinds take turns in the phases, so that each phase has two groups at least.
+#: Half of these is in `make test-more` (`played`), the other cells are slow. What a stop does is decided by where the
+#: run is, by what is down when it is done, and by the group of its kind (plain, forced, insisting). So every phase and
+#: every kind meets every state, and the kinds take turns in the phases, so that each phase has two groups at least.
 SAMPLE = covering()
 #: What `make test` plays: each phase and each kind, and each group in each state.
 FEW = cover(SAMPLE, lambda cell: {cell.phase, cell.kind, (cell.group, cell.state)})
