@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 #: begun is executed to its end.
 BEGIN_S = 1.0
 #: Limits of one transaction: seconds of its functions, number of its functions, bytes of their results.
-TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.025, 50, 1024 * 1024
+TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.1, 50, 1024 * 1024
 #: Number of functions whose usual duration a worker remembers.
 CALLS_MAX = 1000
 #: Seconds in which a cancelled function may end by itself, and further seconds after SIGTERM.

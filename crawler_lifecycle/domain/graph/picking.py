@@ -5,13 +5,14 @@ says what the other steps wait for.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
 
 from .checks import amounts, shown
-from .propagation import Gate, Propagation
+from .propagation import GIVEN, Gate, Propagation
 from .rows import Batch, Picked, Step
 from .spec import GraphOptions, StepKind, StepState
 
@@ -135,7 +136,7 @@ class Picking:
         if ready:
             ready.sort(key=lambda step: (step.priority, step.number))
             self._capacity = Capacity(self.spread, self.options)
-            self._sizes = _sizes(ready)
+            self._sizes = _sizes(steps)
             for step in ready:
                 if step.kind is StepKind.FUNCTION:
                     self._function(step)
@@ -228,12 +229,12 @@ class Picking:
         )
 
 
-def _sizes(ready: Iterable[Step]) -> dict[str | None, int]:
-    """Steps of one call for each pool: so many that all are given away at once, in calls enough to share out."""
-    counts: dict[str | None, int] = {}
-    for step in ready:
-        if step.kind is StepKind.FUNCTION and not step.long and not step.resources:
-            counts[step.queue] = counts.get(step.queue, 0) + 1
+def _sizes(steps: Iterable[Step]) -> dict[str | None, int]:
+    """Steps of one call for each pool: all that are ready, or in calls, are shared out among so many calls. Steps that
+    calls have given back, while others go on, so become few calls.
+    """
+    open_ = (step for step in steps if step.state in GIVEN and step.kind is StepKind.FUNCTION)
+    counts = Counter(step.queue for step in open_ if not step.long and not step.resources)
     return {queue: min(BATCH_STEPS, -(-count // SPREAD)) for queue, count in counts.items()}
 
 

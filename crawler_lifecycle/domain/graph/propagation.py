@@ -18,7 +18,7 @@ from .spec import StepKind, StepState
 #: States of a step that does not execute and has not ended.
 UNSTARTED = frozenset((StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE))
 #: States in which a step may belong to a call.
-_GIVEN = (StepState.AVAILABLE, StepState.EXECUTING)
+GIVEN = (StepState.AVAILABLE, StepState.EXECUTING)
 _RANK = {StepState.COMPLETED: 0, StepState.CANCELLED: 1, StepState.DISCARDED: 2}
 #: Outcomes of steps that were cancelled because of another step, and by a person.
 UPSTREAM, FAIL_FAST, CANCELLED = "upstream", "fail_fast", "cancelled"
@@ -154,7 +154,7 @@ class Propagation:
     def set(self, number: int, state: StepState, outcome: str | None = None, reason: str | None = None) -> None:
         """Give a step this state. One that is neither ready nor executing any more is taken from its call."""
         step = self.steps[number]
-        if state not in _GIVEN and not step.ending:
+        if state not in GIVEN and not step.ending:
             self.take_back(step)
         step.state, step.outcome, step.reason = state, outcome, reason
         self.changed.add(number)

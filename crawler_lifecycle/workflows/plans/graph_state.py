@@ -22,8 +22,9 @@ from .manager_state import NAME, ManagerInbox, OwnedState
 
 #: The longest time between two readings of a graph's rows, in seconds.
 LEVEL_S = 300.0
-#: The shortest time between the beginnings of two steps forward: so many seconds, and so many times the duration of
-#: one. So a large graph is not read all the time while more ends come.
+#: The shortest time between the beginnings of two steps forward while more ends come soon: so many seconds, and so many
+#: times the duration of one. So a large graph is not read all the time. Where no more come soon there is no such time:
+#: a timer of a Temporal server rings up to a second late, however short it is.
 GAP_S, GAP_FACTOR = 0.2, 3.0
 #: The most calls that are remembered as answered until the next step forward; with more, the graph reads its rows.
 ANSWERED_MAX = 1_000
@@ -132,10 +133,6 @@ class GraphWork(OwnedState):
         if self.advanced_at is None:
             return 0.0
         return max(GAP_S, GAP_FACTOR * self.took_s) - (now - self.advanced_at).total_seconds()
-
-    def least_left(self, now: datetime) -> float:
-        """Seconds until the next step forward when no more ends come soon."""
-        return 0.0 if self.advanced_at is None else GAP_S - (now - self.advanced_at).total_seconds()
 
     def why(self) -> str | None:
         """One sentence: why the graph ended as it did."""

@@ -130,7 +130,7 @@ async def test_a_cancelled_crawl_is_ending_until_nothing_runs(real_lab: Lab) -> 
 
 
 async def test_a_step_behind_a_crawl_waits_for_its_archive(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "MENDED_S", 3600.0)  # the run says that its archive is there
+    monkeypatch.setattr(graphs, "REPAIRED_S", 3600.0)  # the run says that its archive is there
     real_lab.cluster.behaviour = INSTANT
     real_lab.cluster.folders[1, 0] = real_lab.folder
     g = graph_lab(real_lab)
