@@ -1,7 +1,7 @@
 """Graphs: chains and fans beside Chancy's, crawls beside plain lifecycles, a retry, a killed worker, graphs at rest.
 
-``BENCHMARK_PARTS`` is a list of the parts: ``chains,fans,crawls,fair,gateway,chancy,killed,rest``. ``BENCHMARK_FAN`` and
-``BENCHMARK_FAN_IN`` are the sizes of both fans.
+``BENCHMARK_PARTS`` is a list of the parts: ``chains,fans,crawls,fair,gateway,chancy,killed,rest``. ``BENCHMARK_FAN``
+and ``BENCHMARK_FAN_IN`` are the sizes of both fans.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from .process import START_S, Answer, HostProcess, Rules
 from .wire import TEXT_MAX, FrameError, read_frames, write_frames
 
 #: Calls after which a process is replaced: this limits the state that functions leave in it.
-CALLS_MAX = 1000
+CALLS_MAX = 5000
 #: Seconds that the import of a module may take.
 IMPORT_S = 2 * START_S
 #: Bytes of a question: a graph of 20,000 steps that is grafted.
