@@ -216,7 +216,8 @@ class _Bench:
             assert started is not None
             waits.append((started - at).total_seconds())
             await asyncio.sleep(APART_S)
-        given = len((await handle.describe()).raw_description.pending_activities)
+        seen = (await handle.describe()).raw_description
+        given = len(seen.pending_activities) + len(seen.pending_children)
         await handle.terminate()
         print(f"a function of 10 ms beside {SLOW:,} of .5 s of another graph begins after {waits[0]:.2f} s, ", end="")
         print(f"later ones p50 {statistics.median(waits):.2f}, most {max(waits):.2f} s (reach: <= 1); ", end="")
