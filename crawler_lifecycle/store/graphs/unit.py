@@ -72,7 +72,8 @@ class Remembered:
 
     def keep(self, row: Row, known: Graph, read_at: float) -> None:
         """Keep an engine after its change was committed. ``row``: the graph's row, as it was written."""
-        if len(known.steps) >= LARGE and all(step.unreadable is None for step in known.steps):
+        large = len(known.steps) >= LARGE and known.state is GraphState.EXECUTING
+        if large and all(step.unreadable is None for step in known.steps):
             self._known.pop(row["graph_id"], None)
             self._known[row["graph_id"]] = (row, known, read_at)
             for graph_id in list(self._known)[:-REMEMBERED]:
