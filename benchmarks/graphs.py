@@ -1,9 +1,14 @@
-"""Graphs: chains and fans beside Chancy's, crawls beside plain lifecycles, a retry, a killed worker, graphs at rest."""
+"""Graphs: chains and fans beside Chancy's, crawls beside plain lifecycles, a retry, a killed worker, graphs at rest.
+
+``BENCHMARK_PARTS`` is a list of the parts: ``chains,fans,crawls,fair,gateway,chancy,killed,rest``. ``BENCHMARK_FAN``
+and ``BENCHMARK_FAN_IN`` are the sizes of both fans.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import statistics
 import subprocess
 import sys
@@ -21,8 +26,8 @@ from temporalio.client import Client, WorkflowHandle
 
 from benchmarks.chancy_beside import Missing, chancy_seconds
 from benchmarks.gateway import running_gateway
-from benchmarks.managers import _events, _memory, _plain_loop, _plans, _store, _until
-from benchmarks.throughput import _cpu, _end, _server, _worker
+from benchmarks.managers import _children, _events, _memory, _plain_loop, _plans, _store, _until
+from benchmarks.throughput import _TICK, _cpu, _end, _server, _worker
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult, RetrySteps
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
@@ -34,7 +39,13 @@ from crawler_lifecycle.ports.graphs import NewGraph
 from crawler_lifecycle.store import Store
 from crawler_lifecycle.temporal.plugin import plugin
 
-CHAIN, FAN, FAN_IN, CRAWLS, RESTING, REST_S = 200, 1000, 10_000, 500, 200, 60
+CHAIN, APART, CRAWLS, RESTING, REST_S = 200, 30, 500, 200, 60
+FAN, FAN_IN = int(os.environ.get("BENCHMARK_FAN", "1000")), int(os.environ.get("BENCHMARK_FAN_IN", "10000"))
+#: Functions of half a second in one graph, and graphs of one function of 10 ms beside it, so many seconds apart.
+SLOW, QUICK, APART_S = 1500, 20, 1.0
+PARTS = ("chains", "fans", "crawls", "fair", "gateway", "chancy", "killed", "rest")
+#: Without it a server gives functions to workers in the order in which graphs gave them away.
+FAIR = ("--dynamic-config-value", "matching.enableFairness=true")
 #: Graphs at work when a worker is killed; seconds by which they must go on, and until nobody waits any longer.
 KILLED, GOES_ON_S, GIVEN_UP_S = 8, 15.0, 120.0
 MODULE = "steps_of_benchmark"
@@ -46,6 +57,10 @@ def item(number, context):
     return number
 def slow(context):
     time.sleep(0.5)
+def slow_item(number, context):
+    time.sleep(0.5)
+def quick(context):
+    time.sleep(0.01)
 def total(context):
     return sum(context["wide"].values())
 """
@@ -53,29 +68,37 @@ def total(context):
 
 async def main() -> None:
     """Print every figure."""
+    parts = os.environ.get("BENCHMARK_PARTS", ",".join(PARTS)).split(",")
+    if unknown := set(parts) - set(PARTS):
+        raise SystemExit(f"BENCHMARK_PARTS: {', '.join(sorted(unknown))}: not known; there are {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         (folder / f"{MODULE}.py").write_text(SOURCE)
         sys.path.insert(0, name)
         users = importlib.import_module(MODULE)
-        _built(users)
-        address = await asyncio.to_thread(_server, stack, folder)
+        address = await asyncio.to_thread(_server, stack, folder, *FAIR)
         client = await Client.connect(address, plugins=[plugin()])
         workflows = partial(_worker, stack, "managers", address, folder)
         settings = {"LIFECYCLE_PLANS__MODULES": f'["{MODULE}"]', "LIFECYCLE_PLANS__FOLDER": name}
         plans = partial(_plans, stack, address, folder, **settings)
         worker, functions = workflows(), plans()
-        bench = _Bench(client, stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}")), users, worker.pid)
-        await bench.run()
-        await asyncio.to_thread(bench.taken, folder, address)
-        await asyncio.to_thread(bench.beside, folder)
-        other = workflows()
-        await bench.killed("workflows", worker)
-        plans()
-        await bench.killed("functions", functions)
-        _end(other)
-        resting = _worker(stack, "resting", address, folder)
-        await bench.rest(resting.pid)
+        store = stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}"))
+        bench = _Bench(client, store, users, [worker.pid, functions.pid])
+        await bench.run(parts)
+        if "gateway" in parts:
+            await asyncio.to_thread(bench.taken, folder, address)
+        if "chancy" in parts:
+            await asyncio.to_thread(bench.beside, folder)
+        if "killed" in parts:
+            other = workflows()
+            await bench.killed("workflows", worker)
+            plans()
+            await bench.killed("functions", functions)
+            _end(other)
+        if "rest" in parts:
+            _end(worker)
+            resting = _worker(stack, "resting", address, folder)
+            await bench.rest(resting.pid)
 
 
 def _built(users: Any) -> None:
@@ -93,21 +116,40 @@ def _wide(key: str, users: Any, size: int, **options: Any) -> Workflow:
 class _Bench:
     """Graphs over one store and one worker of each kind."""
 
-    def __init__(self, client: Client, store: Store, users: Any, worker: int) -> None:
-        self.client, self.store, self.users, self.worker = client, store, users, worker
+    def __init__(self, client: Client, store: Store, users: Any, workers: list[int]) -> None:
+        self.client, self.store, self.users, self.workers = client, store, users, workers
         self.seconds: dict[str, float] = {}
 
-    async def run(self) -> None:
+    async def run(self, parts: list[str]) -> None:
         await self._graph(_wide("warm", self.users, 20).spec(), "warm")
-        await self._chain()
-        await self._fan("fan", FAN, 3.0)
-        rest = _memory(self.worker)
-        large = await self._fan("fan-in", FAN_IN, 40.0)
-        grown = _memory(self.worker) - rest
+        if "chains" in parts:
+            await self._chain()
+            await self._apart("resources", resources={"place": 1})
+            await self._apart("timeout_s", timeout_s=61)
+        if "fans" in parts:
+            await self._fans()
+        if "crawls" in parts:
+            await self._crawls()
+        if "fair" in parts:
+            await self._fair()
+
+    async def _fans(self) -> None:
+        _built(self.users)
+        await self._fan("fan", FAN, 3.0, 2.0)
+        rest = _memory(self.workers[0])
+        large = await self._fan("fan-in", FAN_IN, 15.0, 15.0)
+        grown = _memory(self.workers[0]) - rest
         events = await _events(self.client, names.graph_workflow_id("fan-in"))
         print(f"  worker with workflows: {grown:.0f} MiB above its rest (reach: <= 150); {events} events in all")
         await self._retry(large)
-        await self._crawls()
+
+    def _used(self) -> float:
+        """Seconds of processor time of both workers and all processes that they have started."""
+        ended = 0
+        for pid in self.workers:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ended += int(fields[13]) + int(fields[14])
+        return sum(map(_cpu, [*self.workers, *_children(self.workers)])) + ended / _TICK
 
     async def _start(self, spec: GraphSpec, key: str) -> tuple[int, WorkflowHandle[Any, Any]]:
         graphs, pages = self.store.graphs, encode_pages(spec)
@@ -147,6 +189,40 @@ class _Bench:
         print(f"a chain of {CHAIN}: {each:.1f} ms a step, a commit takes {commit:.1f} ms; ", end="")
         print(f"{each - commit:.1f} ms above it (reach: <= 10)")
 
+    async def _apart(self, what: str, **options: Any) -> None:
+        """A chain whose steps each have a call of their own."""
+        chain = Workflow(id=f"apart-{what}")
+        for n in range(APART):
+            chain.add_cascade(f"s{n}", self.users.link, deps=f"s{n - 1}" if n else [], **options)
+        before = self._used()
+        _, seconds = await self._graph(chain.spec(), f"apart-{what}")
+        used = (self._used() - before) / APART * 1000
+        print(
+            f"a chain of {APART} with {what}: {seconds / APART * 1000:.0f} ms a step (reach: <= 100), {used:.0f} ms CPU"
+        )
+
+    async def _fair(self) -> None:
+        """Functions of 10 ms beside a graph of very many that take longer; from the start to their beginning."""
+        slow = Workflow(id="slow").add_cascade("wide", (list(range(SLOW)), self.users.slow_item))
+        _, handle = await self._start(slow.spec(), "slow")
+        await asyncio.sleep(5)
+        waits, before = list[float](), self._used()
+        for n in range(QUICK):
+            at = datetime.now(UTC)
+            graph_id, _ = await self._graph(
+                Workflow(id=f"quick-{n}").add_cascade("q", self.users.quick).spec(), f"quick-{n}"
+            )
+            started = self.store.graphs.list_steps(graph_id)[0].started_at
+            assert started is not None
+            waits.append((started - at).total_seconds())
+            await asyncio.sleep(APART_S)
+        seen = (await handle.describe()).raw_description
+        given = len(seen.pending_activities) + len(seen.pending_children)
+        await handle.terminate()
+        print(f"a function of 10 ms beside {SLOW:,} of .5 s of another graph begins after {waits[0]:.2f} s, ", end="")
+        print(f"later ones p50 {statistics.median(waits):.2f}, most {max(waits):.2f} s (reach: <= 1); ", end="")
+        print(f"{given} calls under way, {(self._used() - before):.1f} s CPU for {QUICK} of them")
+
     def _commit(self) -> float:
         """Milliseconds of one commit of this database."""
         engine = sa.create_engine(self.store.database.engine.url)
@@ -162,9 +238,11 @@ class _Bench:
         engine.dispose()
         return statistics.median(times) * 1000
 
-    async def _fan(self, key: str, size: int, reach_s: float) -> int:
-        graph_id, seconds = await self._graph(_wide(key, self.users, size).spec(), key)
-        print(f"a fan-out of {size:,} and in: {seconds:.1f} s (reach: <= {reach_s:g})")
+    async def _fan(self, key: str, size: int, reach_s: float, reach_cpu_s: float) -> int:
+        spec, before = _wide(key, self.users, size).spec(), self._used()
+        graph_id, seconds = await self._graph(spec, key)
+        print(f"a fan-out of {size:,} and in: {seconds:.1f} s (reach: <= {reach_s:g}), ", end="")
+        print(f"{self._used() - before:.1f} s CPU (reach: <= {reach_cpu_s:g})")
         return graph_id
 
     async def _retry(self, graph_id: int) -> None:

@@ -95,10 +95,10 @@ async def _activities(client: Client) -> int:
     return sum(e.HasField("activity_task_scheduled_event_attributes") for e in events)
 
 
-def _server(stack: ExitStack, folder: Path) -> str:
-    """A Temporal dev server as ``crawlctl dev`` starts it; its address."""
+def _server(stack: ExitStack, folder: Path, *more: str) -> str:
+    """A Temporal dev server as ``crawlctl dev`` starts it, with ``more`` words; its address."""
     port = processes.free_port()
-    command = temporal_server.command(folder / "temporal.db", port, None)
+    command = [*temporal_server.command(folder / "temporal.db", port, None), *more]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     stack.callback(_end, process)
     address = f"127.0.0.1:{port}"

@@ -25,7 +25,7 @@ from .process import START_S, Answer, HostProcess, Rules
 from .wire import TEXT_MAX, FrameError, read_frames, write_frames
 
 #: Number of calls after which a process is replaced. Functions may leave state in a process; this limits it.
-CALLS_MAX = 1000
+CALLS_MAX = 5000
 #: Most seconds for the import of a module.
 IMPORT_S = 2 * START_S
 #: Most bytes of a question in the file: enough for a graft of 20,000 steps.

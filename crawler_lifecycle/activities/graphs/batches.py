@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 #: begun is executed to its end.
 BEGIN_S = 1.0
 #: Limits of one transaction: seconds of its functions, number of its functions, bytes of their results.
-TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.025, 50, 1024 * 1024
+TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.1, 50, 1024 * 1024
 #: Number of functions whose usual duration a worker remembers.
 CALLS_MAX = 1000
 #: Seconds in which a cancelled function may end by itself, and further seconds after SIGTERM.
@@ -132,7 +132,7 @@ class _Batch:
         left, until = list(work), time.monotonic() + BEGIN_S
         try:
             while left and time.monotonic() < until:
-                group = self._group(left)
+                group = self._group(left, until - time.monotonic())
                 begun = self._record(group)
                 del left[: len(group)]
                 self._call([one for one in group if one.number in begun], until)
@@ -140,11 +140,14 @@ class _Batch:
             if self._done:  # however this call ends, these functions have ended
                 self._record()
 
-    def _group(self, left: Sequence[StepWork]) -> list[StepWork]:
-        """Return the steps that begin now: the next steps of one function, unless one depends on another of them."""
+    def _group(self, left: Sequence[StepWork], seconds: float) -> list[StepWork]:
+        """Return the steps that begin now: the next steps of one function, unless one depends on another of them. Only
+        as many as are likely to begin within these seconds.
+        """
         group: list[StepWork] = []
         call = _called(left[0])
-        for one in left[: self._owner.together.get(call, 1)]:
+        most = self._owner.together.get(call, 1)
+        for one in left[: max(1, min(most, int(most * seconds / TOGETHER_S)))]:
             if _called(one) != call or {other.number for other in group} & set(one.deps):
                 break
             group.append(one)

@@ -107,7 +107,8 @@ def _values(
             recorded[one.number] = one
         elif one.state is StepState.COMPLETED:
             yield {"path": names(one), "empty": True}, [b"null"]
-    for number, parts in itertools.groupby(graphs.results(graph_id, list(recorded)), key=lambda one: one[0]):
+    results = graphs.results(graph_id, list(recorded)) if recorded else ()
+    for number, parts in itertools.groupby(results, key=lambda one: one[0]):
         yield {"path": names(recorded[number])}, _whole(recorded[number].path, (data for _, data in parts))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 from .checks import Link, check_cycle, check_pools, link, shown
-from .picking import Capacity, Picking, waiting
+from .picking import Capacity, Picking, executes, waiting
 from .propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
 from .rows import Batch, Picked, Step, StepEnd
 from .spec import LOST_MAX, SHORT_S, GraphOptions, GraphSpec, GraphState, StepKind, StepSpec, StepState
@@ -26,6 +26,8 @@ __all__ = ["Batch", "Graph", "Picked", "Step", "StepEnd", "after_failure", "may_
 #: A retry begins steps in the first states again; steps in the second states only if they are named.
 _FAILED = (StepState.DISCARDED, StepState.CANCELLED, StepState.RETRYABLE)
 _NAMED = (StepState.COMPLETED, StepState.SCHEDULED)
+#: The fields of a step on which the facts of other steps depend, and which never change while they are in a graph.
+_PLACE = ("path", "kind", "parent", "deps", "missing", "graft", "ignore_cancelled", "ignore_discarded")
 #: The longest wait between two tries, in seconds.
 BACKOFF_MAX_S = 3600.0
 
@@ -62,6 +64,31 @@ class Graph:
         return graph
 
     # --- what happened ---
+
+    def moved(self, given: Collection[int]) -> list[int]:
+        """Return the steps that calls and runs may have changed, besides those that execute, or may still run, now.
+        ``given``: the steps that are in calls now.
+        """
+        open_ = (step for step in self.steps if step.batch is not None or executes(step))
+        return [s.number for s in open_ if s.ending or s.state is StepState.EXECUTING or s.number not in given]
+
+    def seen(self, rows: Iterable[Step]) -> bool:
+        """Begin the next change: these rows may have changed since the last one, and no others have. The graph is then
+        as if it was built from all rows. Returns ``False``, and is of no more use, when a row has another place in it.
+        """
+        self.changed.clear()
+        self.added.clear()
+        self.records.clear()
+        for row in rows:
+            step = self.steps[row.number]
+            if any(getattr(row, name) != getattr(step, name) for name in _PLACE):
+                return False
+            if row.batch != step.batch:
+                self._spread.touch(self._spread.dependents[row.number])
+            self.steps[row.number] = row
+            self._spread.touch([row.number])
+        self._settle()
+        return True
 
     def ended(self, ends: Iterable[StepEnd]) -> None:
         """Handle the ends of steps: dependents become free or are cancelled.

@@ -7,13 +7,14 @@ out a call.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
 
 from .checks import amounts, shown
-from .propagation import Gate, Propagation
+from .propagation import GIVEN, Gate, Propagation
 from .rows import Batch, Picked, Step
 from .spec import GraphOptions, StepKind, StepState
 
@@ -138,7 +139,7 @@ class Picking:
         if ready:
             ready.sort(key=lambda step: (step.priority, step.number))
             self._capacity = Capacity(self.spread, self.options)
-            self._sizes = _sizes(ready)
+            self._sizes = _sizes(steps)
             for step in ready:
                 if step.kind is StepKind.FUNCTION:
                     self._function(step)
@@ -233,12 +234,13 @@ class Picking:
         )
 
 
-def _sizes(ready: Iterable[Step]) -> dict[str | None, int]:
-    """Return the number of steps in a call for each pool: at most ``SPREAD`` calls contain all its ready steps."""
-    counts: dict[str | None, int] = {}
-    for step in ready:
-        if step.kind is StepKind.FUNCTION and not step.long and not step.resources:
-            counts[step.queue] = counts.get(step.queue, 0) + 1
+def _sizes(steps: Iterable[Step]) -> dict[str | None, int]:
+    """Return the number of steps in a call for each pool: ``SPREAD`` calls share all steps that are ready or in calls.
+
+    If calls give steps back while other calls continue, these steps therefore become few calls.
+    """
+    open_ = (step for step in steps if step.state in GIVEN and step.kind is StepKind.FUNCTION)
+    counts = Counter(step.queue for step in open_ if not step.long and not step.resources)
     return {queue: min(BATCH_STEPS, -(-count // SPREAD)) for queue, count in counts.items()}
 
 

@@ -20,7 +20,7 @@ from .spec import StepKind, StepState
 #: States of a step that does not execute and has not ended.
 UNSTARTED = frozenset((StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE))
 #: States in which a call may contain the step.
-_GIVEN = (StepState.AVAILABLE, StepState.EXECUTING)
+GIVEN = (StepState.AVAILABLE, StepState.EXECUTING)
 _RANK = {StepState.COMPLETED: 0, StepState.CANCELLED: 1, StepState.DISCARDED: 2}
 #: Outcomes of cancelled steps: because of a dependency, because the graph fails fast, by a person.
 UPSTREAM, FAIL_FAST, CANCELLED = "upstream", "fail_fast", "cancelled"
@@ -160,7 +160,7 @@ class Propagation:
     def set(self, number: int, state: StepState, outcome: str | None = None, reason: str | None = None) -> None:
         """Give a step this state. Take it out of its call unless it is ready, executing or ending."""
         step = self.steps[number]
-        if state not in _GIVEN and not step.ending:
+        if state not in GIVEN and not step.ending:
             self.take_back(step)
         step.state, step.outcome, step.reason = state, outcome, reason
         self.changed.add(number)

@@ -35,17 +35,14 @@ from crawler_lifecycle.store.runs.tables import OVER_RUNS, export_record
 from .rows import work_of
 from .steps import LOST, with_error
 from .tables import graph, graph_result, graph_step
-from .unit import BEGINNING, BY_STATE, PRIMARY, WORKING, GraphPart
-from .unrecorded import CANCELLED, RUNS, unrecorded
+from .unit import BEGINNING, BY_BATCH, BY_STATE, CANCELLED, OPEN, PRIMARY, WORKING, GraphPart
+from .unrecorded import RUNS, unrecorded
 
 #: States in which a step of a call may begin.
 _MAY_BEGIN = (StepState.SUSPENDED, StepState.AVAILABLE, StepState.EXECUTING)
-_BY_BATCH = "FORCE INDEX (ix_graph_step_graph_id_batch)"
 
 _g, _s, _x = graph.c, graph_step.c, export_record.c
 _FENCE = (_g.graph_id, _g.attempt, _g.owner_run_id, _g.options, _g.stop_requested_at)
-#: Steps that execute, and cancelled steps that may still run.
-_OPEN = or_(_s.state == StepState.EXECUTING.value, CANCELLED)
 #: Columns of a run or manager that show how it ended, and its parent.
 _FACTS = ("status", "attempt", "outcome", "cause", "stop_requested_at", "stop_limit", "parent")
 #: Columns of a run that its step records as the result.
@@ -81,7 +78,7 @@ class GraphCalls(GraphPart):
         query = select(graph_step).where(_s.graph_id == fence.graph_id, _s.batch == batch).order_by(_s.number)
         with self._db.reading() as conn:
             check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
-            rows = conn.execute(query.with_hint(graph_step, _BY_BATCH, "mysql")).mappings().all()
+            rows = conn.execute(query.with_hint(graph_step, BY_BATCH, "mysql")).mappings().all()
         may = [row for row in rows if row["state"] in _MAY_BEGIN]
         may.sort(key=lambda row: int(_shape(row, "priority", 0)))
         work = [work_of(row, attempt=row["attempt"] + 1, tries=row["tries"] + 1) for row in may]
@@ -189,7 +186,7 @@ class GraphCalls(GraphPart):
                 query = (
                     select(*_STEP, _s.run_attempt, _s.reason, *(one.label(f"its_{one.name}") for one in facts))
                     .select_from(joined)
-                    .where(_s.graph_id == fence.graph_id, _OPEN, _s.kind == kind.value)
+                    .where(_s.graph_id == fence.graph_id, OPEN, _s.kind == kind.value)
                     .with_hint(graph_step, BY_STATE, "mysql")
                 )
                 rows = conn.execute(query).mappings()
@@ -218,7 +215,7 @@ class GraphCalls(GraphPart):
         m, found = manager.c, list[ManagerRow]()
         with self._db.reading() as conn:
             named = read_row(conn, graph, graph_id, _NAMED)
-            query = _run_ids(graph_id, StepKind.MANAGER, CANCELLED if ending else _OPEN)
+            query = _run_ids(graph_id, StepKind.MANAGER, CANCELLED if ending else OPEN)
             known = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).scalars()
             ids = {*known, *unrecorded(conn, StepKind.MANAGER, named).values()} - {None}
             for chunk in chunks(sorted(ids)):

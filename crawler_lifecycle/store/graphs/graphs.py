@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.bounds import MOST, refusal
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     Fenced,
@@ -25,7 +25,8 @@ from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, NewGraph
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store.base.unit import NO_STOP
+from crawler_lifecycle.store.base.unit import NO_STOP, Clock, Most, Told
+from crawler_lifecycle.store.engine import Database
 from crawler_lifecycle.store.runs.lists import live_runs
 
 from .calls import GraphCalls
@@ -33,7 +34,7 @@ from .reads import GraphReads
 from .rows import GRAPH, dump_options, load_options, whole_graph
 from .steps import insert_steps, states_of, write_steps
 from .tables import graph, graph_page, graph_step
-from .unit import GraphUnit, load_graph
+from .unit import GraphUnit, Remembered, load_graph
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ class GraphStore(GraphCalls, GraphReads):
 
     A method with a fence raises ``Fenced`` and writes nothing when the graph has another attempt or owner.
     """
+
+    def __init__(self, database: Database, clock: Clock, told: Told | None = None, most: Most = MOST) -> None:
+        super().__init__(database, clock, told, most)
+        self._remembered = Remembered()
 
     # --- from draft to graph ---
 
@@ -138,10 +143,14 @@ class GraphStore(GraphCalls, GraphReads):
 
         This is one transaction, which an error of ``how`` rolls back. Returns the result of ``how``. A step with an
         invalid row waits until the row is repaired (``Step.unreadable``). Raises ``RowUnreadable`` when the position of
-        such a step in the graph is unknown.
+        such a step in the graph is unknown. Of a large graph only the rows are read that may have changed since
+        (``Remembered``).
         """
         with self._unit(fence.graph_id, fence) as unit:
-            return _change(unit, how, strict=False)
+            known, read_at = self._remembered.take(unit.conn, unit.row)
+            answer = _change(unit, how, known)
+        self._remembered.keep(unit.row, known, read_at)
+        return answer
 
     def command(self, graph_id: int, request_id: str, how: Callable[[Graph], int]) -> int:
         """Execute a command of a person as ``change`` does, once for each ``request_id``.
@@ -157,7 +166,7 @@ class GraphStore(GraphCalls, GraphReads):
             _check_takes_commands(unit)
             if unit.over:
                 self._check_most(unit.conn, graph, _IS_OPEN)
-            answer = _change(unit, how)
+            answer = _change(unit, how, load_graph(unit.conn, unit.row))
             unit.row["commands"] = [*commands, [request_id, answer]][-COMMANDS_MAX:]
             return answer
 
@@ -185,7 +194,7 @@ class GraphStore(GraphCalls, GraphReads):
                         "a graft is made once: let the function return the same steps each time"
                     )
                 return
-            _change(unit, lambda known: known.add(spec.steps, number))
+            _change(unit, lambda known: known.add(spec.steps, number), load_graph(unit.conn, unit.row))
             job = {**row["job"], "context": dict(spec.context)} if spec.context else row["job"]
             values = {"graft_attempt": attempt, "graft_digest": digest, "job": job}
             unit.conn.execute(update(graph_step).where(*mine).values(**values))
@@ -204,7 +213,7 @@ class GraphStore(GraphCalls, GraphReads):
             if not unit.over:
                 unit.ask_to_stop(intent)
                 try:
-                    _change(unit, lambda _: None, strict=False)
+                    _change(unit, lambda _: None, load_graph(unit.conn, unit.row, strict=False))
                 except RowUnreadable as error:
                     # The stop must be recorded even so. The next change of the steps cancels them.
                     log.error("graph %d is stopped, but its steps cannot be cancelled yet: %s", graph_id, error)
@@ -246,15 +255,15 @@ def _shown(unit: GraphUnit) -> GraphRow:
     return row if unit.over or unit.state is GraphState.DRAFT else replace(row, counts=dict(unit.counted()))
 
 
-def _change(unit: GraphUnit, how: Callable[[Graph], T], *, strict: bool = True) -> T:
-    """Call ``how`` with the engine, and write the changes. ``strict``: an unreadable step raises ``RowUnreadable``."""
-    known = load_graph(unit.conn, unit.row, strict=strict)
+def _change(unit: GraphUnit, how: Callable[[Graph], T], known: Graph) -> T:
+    """Call ``how`` with the engine, and write the changes."""
     before = states_of(known)
     if unit.stop is not None and not unit.over:
         known.cancel(None, _stopped(unit.stop))
     answer = how(known)
     write_steps(unit, known, before)
-    unit.changed = unit.changed or bool(known.changed)
+    if known.changed:
+        unit.changed, unit.row["updated_at"] = True, unit.now  # other processes see that they have read too little
     unit.counts = known.counts()
     # Calls may have recorded ends since the last change, so the counts may differ without a change by ``how``.
     unit.set(next_batch=known.next_batch, waiting_for=known.waits(called=True), counts=_plain(unit.counts))

@@ -130,10 +130,10 @@ def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool =
     waits instead (``Step.unreadable``). Thousands of rows are read several times a second, so valid rows are read only
     once.
     """
-    steps = list[Step]()
-    while len(steps) < len(rows):
+    steps, size = list[Step](), len(rows)
+    while len(steps) < size:
         try:
-            _read(rows, steps)
+            _read(rows, steps, range(size), size)
         except (KeyError, ValueError, TypeError, RecursionError):
             wrong = _unreadable_step(graph_id, rows, len(steps))
             if strict or (waiting := _waiting_step(rows, len(steps), str(wrong))) is None:
@@ -142,9 +142,22 @@ def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool =
     return steps
 
 
-def _read(rows: Sequence[Sequence[Any]], steps: list[Step]) -> None:
-    """Append the steps of the rows that ``steps`` does not have yet. Raises an error at the first invalid row."""
-    loads, size = json.loads, len(rows)
+def some_steps(rows: Sequence[Sequence[Any]], size: int) -> list[Step] | None:
+    """Return the steps of some rows of a graph with so many steps; ``None`` when one of these rows is invalid."""
+    steps = list[Step]()
+    try:
+        _read(rows, steps, [row[0] for row in rows], size)
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+    return steps
+
+
+def _read(rows: Sequence[Sequence[Any]], steps: list[Step], numbers: Sequence[int], size: int) -> None:
+    """Append the steps of the rows that ``steps`` does not have yet. Raises an error at the first invalid row.
+
+    ``numbers``: the numbers of the rows; ``size``: the number of steps of the graph.
+    """
+    loads = json.loads
     for number, path, kind, parent, shape, state, attempt, tries, not_before, batch, *rest in rows[len(steps) :]:
         step = Step(number, path, _KINDS[kind], parent)
         if shape is not None:
@@ -153,7 +166,7 @@ def _read(rows: Sequence[Sequence[Any]], steps: list[Step]) -> None:
         step.attempt, step.tries, step.not_before, step.batch = attempt, tries, not_before, batch
         step.alternative, step.run_id, step.run_attempt, step.ending, step.outcome, step.reason = rest
         good = attempt >= 0 <= tries and (batch or 0) >= 0 <= (step.run_id or 0) and -1 <= (parent or 0) < size
-        if not good or number != len(steps) or not (not_before is None or not_before.__class__ is datetime):
+        if not good or number != numbers[len(steps)] or not (not_before is None or not_before.__class__ is datetime):
             raise ValueError
         steps.append(step)
 

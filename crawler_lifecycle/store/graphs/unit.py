@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, and_, func, or_, select
 
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
@@ -17,7 +18,7 @@ from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import OwnedPart, RowUnit
 
-from .rows import ENGINE, GRAPH, engine_steps, load_options
+from .rows import ENGINE, GRAPH, engine_steps, load_options, some_steps
 from .tables import graph, graph_log, graph_step
 
 #: Kinds of steps that execute something themselves.
@@ -25,7 +26,14 @@ WORKING = [kind.value for kind in StepKind if kind is not StepKind.GRAPH]
 #: Kinds of steps that start a run or a manager.
 BEGINNING = [StepKind.CRAWL.value, StepKind.MANAGER.value]
 BY_STATE = "FORCE INDEX (ix_graph_step_states)"
+BY_BATCH = "FORCE INDEX (ix_graph_step_graph_id_batch)"
 PRIMARY = "FORCE INDEX (PRIMARY)"
+#: Steps that were cancelled and may still run; and those that execute, or may still run.
+CANCELLED = and_(graph_step.c.state == StepState.CANCELLED.value, graph_step.c.ending)
+OPEN = or_(graph_step.c.state == StepState.EXECUTING.value, CANCELLED)
+#: Engines of graphs with at least so many steps are remembered, so many of them, until whole graphs are read again
+#: after so many seconds.
+LARGE, REMEMBERED, AGE_S = 500, 4, 10.0
 
 
 def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, dict[StepState, int]]:
@@ -49,6 +57,50 @@ def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
     query = select(*ENGINE).where(graph_step.c.graph_id == graph_id).order_by(graph_step.c.number)
     rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
     return Graph(load_options(row), engine_steps(graph_id, rows, strict=strict), row["next_batch"])
+
+
+class Remembered:
+    """Engines of large graphs, as the last change in this process has left them. The next change of a graph reads only
+    the rows that calls have written since.
+
+    Every other change of steps changes the graph's row as well. A manual edit of a step may not: it is seen when the
+    engine is ``AGE_S`` old, and whole graphs are read again.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Row, Graph, float]] = {}
+
+    def keep(self, row: Row, known: Graph, read_at: float) -> None:
+        """Keep an engine after its change was committed. ``row``: the graph's row, as it was written."""
+        large = len(known.steps) >= LARGE and known.state is GraphState.EXECUTING
+        if large and all(step.unreadable is None for step in known.steps):
+            self._known.pop(row["graph_id"], None)
+            self._known[row["graph_id"]] = (row, known, read_at)
+            for graph_id in list(self._known)[:-REMEMBERED]:
+                self._known.pop(graph_id, None)
+
+    def take(self, conn: Connection, row: Row) -> tuple[Graph, float]:
+        """Return the engine of a graph, which the caller alone has then, and when all its rows were read."""
+        before, known, read_at = self._known.pop(row["graph_id"], (None, None, 0.0))
+        now = time.monotonic()
+        if known is not None and before == row and now - read_at < AGE_S:
+            steps = some_steps(_touched(conn, row["graph_id"], known), len(known.steps))
+            if steps is not None and known.seen(steps):
+                return known, read_at
+        return load_graph(conn, row, strict=False), now
+
+
+def _touched(conn: Connection, graph_id: int, known: Graph) -> list[Any]:
+    """Return the rows of the steps that calls, and runs that were begun, may have changed since ``known``."""
+    s, query = graph_step.c, select(*ENGINE).where(graph_step.c.graph_id == graph_id)
+    open_ = query.where(s.kind.in_(WORKING), OPEN).with_hint(graph_step, BY_STATE, "mysql")
+    found = {row[0]: row for row in conn.execute(open_)}
+    given = select(s.number).where(s.graph_id == graph_id, s.batch.is_not(None))
+    still = set(conn.execute(given.with_hint(graph_step, BY_BATCH, "mysql")).scalars())
+    for chunk in chunks([number for number in known.moved(still) if number not in found]):
+        rows = conn.execute(query.where(s.number.in_(chunk)).with_hint(graph_step, PRIMARY, "mysql"))
+        found |= {row[0]: row for row in rows}
+    return list(found.values())
 
 
 @dataclass

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, and_, or_, select
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.checks import check_job
 from crawler_lifecycle.domain.graph.commands import step_manager, step_request_id
-from crawler_lifecycle.domain.graph.spec import StepKind, StepState
+from crawler_lifecycle.domain.graph.spec import StepKind
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.rows import Row
@@ -22,11 +22,9 @@ from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 
 from .tables import graph_step
-from .unit import BY_STATE
+from .unit import BY_STATE, CANCELLED
 
 _s = graph_step.c
-#: Steps that were cancelled and may still run.
-CANCELLED = and_(_s.state == StepState.CANCELLED.value, _s.ending)
 #: The key column of the runs or managers that steps of each kind start.
 RUNS = {StepKind.CRAWL: run_history.c.run_id, StepKind.MANAGER: manager.c.manager_id}
 #: The most managers that one query searches by their names.

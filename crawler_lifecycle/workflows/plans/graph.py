@@ -68,7 +68,7 @@ from crawler_lifecycle.workflows.requests import invalid, read_input, read_updat
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
 
-from .graph_state import LEVEL_S, GraphWork
+from .graph_state import GAP_S, LEVEL_S, GraphWork
 from .manager_state import PASS_LEAST_S, PASS_S
 from .owned import OwnedWorkflow
 
@@ -96,13 +96,19 @@ class FunctionCalls:
         self._short: dict[int, workflow.ActivityHandle[Any]] = {}
         self._starting: set[int] = set()
         """The numbers of calls whose own workflow is about to start."""
-        self.over = False
-        """True when the last short call has answered since the last advance. No more ends of functions come soon."""
 
     @property
     def count(self) -> int:
         """The number of calls that have not answered."""
         return len(self._short) + len(self._s.apart)
+
+    def over(self) -> bool:
+        """Return whether calls have answered, and no more ends of functions come soon.
+
+        A call with its own workflow may take hours, so a cheap advance does not wait for it.
+        """
+        s, ends = self._s, set(self._s.inbox.answered)
+        return bool(ends) and not self._short and (s.took_s < GAP_S or not ends < set(s.apart))
 
     def ends_with_us(self) -> list[int]:
         """Return the numbers of calls that would end with this execution."""
@@ -131,7 +137,6 @@ class FunctionCalls:
                 self._s.inbox.note(f"call {number} of functions failed: {reason(error)}")
                 await workflow.sleep(FAILED_S)
         del self._short[number]
-        self.over = not self._short
         self._answered([number])
 
     async def _wait_apart(self, order: BatchOrder, pool: str | None) -> None:
@@ -356,9 +361,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         """Wait for work. Then advance the graph, and start the picked steps."""
         s = self._s
         woken, calls = (lambda: s.inbox.woken or bool(s.inbox.answered)), self._calls
-        await self._wait(woken, lambda: s.inbox.changed or self._may_leave(), lambda: calls.over)
-        await pause(s.least_left(workflow.now()), lambda: s.inbox.changed, "more ends")
-        calls.over = False
+        await self._wait(woken, lambda: s.inbox.changed or self._may_leave(), calls.over)
         s.inbox.woken, s.advanced_at = False, workflow.now()
         if s.is_late(workflow.now()):
             self._calls.kill()

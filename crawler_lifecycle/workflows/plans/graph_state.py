@@ -23,8 +23,9 @@ from .manager_state import NAME, ManagerInbox, OwnedState
 #: The longest time between two advances of a graph, in seconds. An advance (``advance_graph``) reads the rows, handles
 #: ends and picks steps.
 LEVEL_S = 300.0
-#: The shortest time between the beginnings of two advances: ``GAP_S`` seconds, and ``GAP_FACTOR`` times the duration of
-#: the last one. So a large graph is not read all the time.
+#: The shortest time between the beginnings of two advances while more ends come soon: ``GAP_S`` seconds, and
+#: ``GAP_FACTOR`` times the duration of the last one. So a large graph is not read all the time. If no more ends come
+#: soon, there is no such time: a timer of a Temporal server fires up to a second late, however short it is.
 GAP_S, GAP_FACTOR = 0.2, 3.0
 #: The most answered calls that are remembered until the next advance. Later answers only wake the workflow.
 ANSWERED_MAX = 1_000
@@ -133,10 +134,6 @@ class GraphWork(OwnedState):
         if self.advanced_at is None:
             return 0.0
         return max(GAP_S, GAP_FACTOR * self.took_s) - (now - self.advanced_at).total_seconds()
-
-    def least_left(self, now: datetime) -> float:
-        """Return the seconds until the next advance may begin if no more ends are expected soon."""
-        return 0.0 if self.advanced_at is None else GAP_S - (now - self.advanced_at).total_seconds()
 
     def why(self) -> str | None:
         """Return a sentence that says why the graph ended, if there is one."""

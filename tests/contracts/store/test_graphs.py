@@ -41,6 +41,12 @@ def graphed(world: World) -> Graphed:
     return Graphed.made(world, steps, context={"day": 1})
 
 
+@pytest.fixture(autouse=True)
+def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines of small graphs are remembered too: whatever is promised here holds with them."""
+    monkeypatch.setattr("crawler_lifecycle.store.graphs.unit.LARGE", 0)
+
+
 def told(world: World, key: str = KEY) -> list[str]:
     return [event.type for event in world.store.events.events_after(0, subject=graph_subject(key))]
 
@@ -745,3 +751,38 @@ def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
     world.write("DELETE FROM graph_step WHERE number = 1")
     with pytest.raises(RowUnreadable, match="step 1 is missing"):
         graphed.advance()
+
+
+# --- a remembered engine
+
+
+def test_a_remembered_engine_is_the_one_of_all_rows_whoever_wrote_them(world: World, graphed: Graphed) -> None:
+    graphs, reads = world.store.graphs, list[Graph]()
+
+    def how(known: Graph) -> None:
+        whole = graphs.load(graphed.id)
+        assert (known.steps, known.next_batch) == (whole.steps, whole.next_batch)
+        assert known.counts() == whole.counts()
+        assert [known.waiting(step.number) for step in known.steps] == [
+            whole.waiting(n) for n in range(len(known.steps))
+        ]
+        reads.append(known)
+
+    def same(again: bool) -> None:
+        before = reads[-1:]
+        graphs.change(graphed.fence, how)
+        assert (before == [] or reads[-1] is before[0]) is again
+
+    same(True)
+    picked = graphed.advance()
+    same(True)
+    work = [one for batch in picked.batches for one in graphed.work(batch.number)]
+    graphed.begin(*work)
+    same(True)
+    graphed.begin(done=[graphed.end(one, S.DISCARDED if one.path == "a" else S.COMPLETED) for one in work])
+    same(True)
+    graphed.advance(*(batch.number for batch in picked.batches))
+    same(False)  # it has ended, and an engine of an ended graph is not remembered
+    graphs.command(graphed.id, "again", lambda graph: graph.retry(graph.numbers(["a"]), cascade=True))
+    same(False)
+    same(True)

@@ -103,6 +103,8 @@ class World:
     executed: dict[int, int] = field(default_factory=dict)
     """Executions that are going on, by step."""
     lost: int = 0
+    known: Graph | None = None
+    """The engine as the last change has left it."""
 
     def __post_init__(self) -> None:
         self.model = Model(self.options.fail_fast)
@@ -111,7 +113,7 @@ class World:
 
     def change(self, how: Callable[[Graph], T]) -> T:
         """One transaction."""
-        graph = Graph(self.options, copies(self.rows), next_batch=self.next_batch)
+        graph = self._engine()
         self.model.settle()
         answer = how(graph)
         for number in sorted(graph.changed):
@@ -121,8 +123,22 @@ class World:
         self.rows += graph.steps[len(self.rows) :]
         self.next_batch = graph.next_batch
         self.compare(graph)
-        self.rows = copies(self.rows)
+        self.rows, self.known = copies(self.rows), graph
         return answer
+
+    def _engine(self) -> Graph:
+        """The engine of the last change with the rows that differ since; it is the same as one made of all rows."""
+        new = Graph(self.options, copies(self.rows), next_batch=self.next_batch)
+        known, self.known = self.known, None
+        if known is None:
+            return new
+        differ = [copy(row) for row, step in zip(self.rows, known.steps, strict=True) if row != step]
+        moved = known.moved({row.number for row in self.rows if row.batch is not None})
+        assert all(row.state is S.EXECUTING or row.ending or row.number in moved for row in differ)
+        assert known.seen(differ)
+        assert (known.steps, known.changed, known.next_batch) == (new.steps, new.changed, new.next_batch)
+        assert _counters(known) == _counters(new)
+        return known
 
     def compare(self, graph: Graph) -> None:
         """Rows, engine and model say the same, and an engine made anew finds nothing to do."""
