@@ -132,7 +132,7 @@ class _Batch:
         left, until = list(work), time.monotonic() + BEGIN_S
         try:
             while left and time.monotonic() < until:
-                group = self._group(left, until - time.monotonic())
+                group = self._group(left)
                 begun = self._record(group)
                 del left[: len(group)]
                 self._call([one for one in group if one.number in begun], until)
@@ -140,14 +140,11 @@ class _Batch:
             if self._done:  # however this call ends, these functions have ended
                 self._record()
 
-    def _group(self, left: Sequence[StepWork], seconds: float) -> list[StepWork]:
-        """Return the steps that begin now: the next steps of one function, unless one depends on another of them. Only
-        as many as are likely to begin within these seconds.
-        """
+    def _group(self, left: Sequence[StepWork]) -> list[StepWork]:
+        """Return the steps that begin now: the next steps of one function, unless one depends on another of them."""
         group: list[StepWork] = []
         call = _called(left[0])
-        most = self._owner.together.get(call, 1)
-        for one in left[: max(1, min(most, int(most * seconds / TOGETHER_S)))]:
+        for one in left[: self._owner.together.get(call, 1)]:
             if _called(one) != call or {other.number for other in group} & set(one.deps):
                 break
             group.append(one)
