@@ -193,11 +193,11 @@ def emit_list(
     emit({key: list(rows), **known}, names=[row.get(name) for row in rows], table=table, rows=rows)
 
 
-def show_list(path: str, columns: Sequence[Column], *, name: str, empty: str, **filters: Any) -> None:
-    """Write the rows of a list of the API in the format of ``-o``. ``name`` is the field with a row's id."""
+def show_list(path: str, columns: Sequence[Column], *, key: str, empty: str, **filters: Any) -> None:
+    """Write the rows of a list of the API in the format of ``-o``. ``key`` is the field with a row's id."""
     with current().gateway() as gateway:
         rows = gateway.rows(path, **filters)
-    emit_list(path.rpartition("/")[2], rows, columns, name=name, empty=empty)
+    emit_list(path.rpartition("/")[2], rows, columns, name=key, empty=empty)
 
 
 def build_table(rows: Sequence[Document], columns: Sequence[Column]) -> Any:

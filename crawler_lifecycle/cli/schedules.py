@@ -124,7 +124,7 @@ def due(
 ) -> None:
     """List due times with their results, the latest first."""
     empty = "nothing was due yet"
-    show_list(KIND.path(name, "/due"), DUE, name="due_at", empty=empty, limit=limit, decision=decision)
+    show_list(KIND.path(name, "/due"), DUE, key="due_at", empty=empty, limit=limit, decision=decision)
 
 
 def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> None:

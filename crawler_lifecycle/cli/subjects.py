@@ -87,7 +87,7 @@ class Kind:
         make = "create" if self.noun in ("schedule", "webhook") else "start"
         empty = f"no {plural}; next: crawlctl {self.noun} {make} --help"
         columns, key = self.subject.columns, self.subject.key
-        show_list(f"/v1/{plural}", columns, name=key, empty=empty, limit=limit, **filters)
+        show_list(f"/v1/{plural}", columns, key=key, empty=empty, limit=limit, **filters)
 
     def show(self, rows: Sequence[Document]) -> None:
         """Print entries, and the notes of the gateway about them."""

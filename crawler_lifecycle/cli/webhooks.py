@@ -102,7 +102,7 @@ def deliveries(
 ) -> None:
     """List deliveries of a webhook, also failed ones, the latest event first."""
     empty = "nothing was delivered yet"
-    show_list(KIND.path(name, "/deliveries"), DELIVERIES, name="seq", empty=empty, limit=limit, status=status)
+    show_list(KIND.path(name, "/deliveries"), DELIVERIES, key="seq", empty=empty, limit=limit, status=status)
 
 
 def pause(name: Name, /, *, reason: Shown = None, by: By = None) -> None:

@@ -87,7 +87,7 @@ def get(run: Annotated[int | None, Parameter(help="the run's id; default: list r
 def timeline(run: RunId, /, *, limit: Limit = 500) -> None:
     """List everything that happened to a run, the oldest first, and how late each change was recorded."""
     empty = f"nothing happened in run {run} yet"
-    show_list(RUN.path(run, "/timeline"), tables.TIMELINE, name="key", empty=empty, limit=limit)
+    show_list(RUN.path(run, "/timeline"), tables.TIMELINE, key="key", empty=empty, limit=limit)
 
 
 def corrections(
@@ -139,7 +139,7 @@ def describe(run: RunId, /) -> int:
 def crawlers() -> None:
     """List the crawlers that can be run."""
     empty = "the catalogue is empty (LIFECYCLE_CRAWLERS)"
-    show_list("/v1/crawlers", tables.CRAWLERS, name="name", empty=empty)
+    show_list("/v1/crawlers", tables.CRAWLERS, key="name", empty=empty)
 
 
 def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")], /) -> None:
