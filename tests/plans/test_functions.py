@@ -377,7 +377,7 @@ def test_new_code_gets_a_new_process(tmp_path: Path) -> None:
 
 def test_a_process_that_was_called_often_or_grew_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler_lifecycle.plans.functions.CALLS_MAX", 2)
-    assert CALLS_MAX == 1000
+    assert CALLS_MAX == 5000
     with opened(tmp_path) as bench:
         pids = [bench.call("forks") for _ in range(4)]
     assert pids[0] == pids[1] != pids[2] == pids[3]
