@@ -102,7 +102,7 @@ async def test_the_right_to_patch_goes_first(
         left, stopped = await two_runs(kube)
         place.delete()
         for run_id in (1, 2):
-            said = await kube.until_said("held by our finalizer", run_id=run_id)
+            said = await kube.until_said("keeps its pods", run_id=run_id)
             assert f"The namespace {place.namespace} is being deleted" in said
             assert "an administrator removes it with: crawlctl cluster release" in said
             assert [str(task.status) for task in kube.tasks(run_id)] == ["RUNNING"]
