@@ -126,7 +126,7 @@ def test_a_taken_port_is_replaced_in_words(dev: Dev) -> None:
         plan = layout.Layout(Path(), only_free_ports=True)
         ports = plan.choose_ports({"gateway": f"http://127.0.0.1:{taken}"}, lines.append)
     assert ports["gateway"] != taken
-    assert lines == [f"port {taken} is taken; gateway gets {ports['gateway']} instead"]
+    assert lines == [f"port {taken} is in use; gateway gets {ports['gateway']} instead"]
     assert len(set(ports.values())) == len(layout.PORTS) - len(layout.ON_DEMAND)
 
 
