@@ -258,7 +258,7 @@ def _identity(name: str, url: str, folder: Path | None = None) -> None:
             rows = [
                 {
                     "manager_id": row.manager_id, "identity": Job("quick", {"n": str(n)}).identity, "position": n + 1,
-                    "state": JobState.ENDED.value, "retry": 0, "handled_attempt": 1, "created_at": now,
+                    "state": JobState.ENDED.value, "retry": 0, "handled_attempt": 1, "hook_tries": 0, "created_at": now,
                     "updated_at": now,
                 }
                 for n in range(first, first + 10_000)
