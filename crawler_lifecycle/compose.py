@@ -38,6 +38,7 @@ from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
+from crawler_lifecycle.domain.pools import NO_POOLS, Pool, Pools
 from crawler_lifecycle.ports.cluster import Cluster, LiveFiles, TaskFiles
 from crawler_lifecycle.ports.protocols import (
     Catalogue,
@@ -182,7 +183,16 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
 def build_store(settings: Settings) -> Store:
     """Open the database with new connections. Raises ``InvalidRequest``."""
     url, pool_size, most = settings.database.url, settings.database.pool_size, settings.limits.model_dump()
-    return open_store(url, pool_size=pool_size, told=meters.committed, most=most)
+    return open_store(url, pool_size=pool_size, told=meters.committed, most=most, pools=build_pools(settings))
+
+
+def build_pools(settings: Settings) -> Pools:
+    """Return the pools of the settings and the places of the cluster. Raises ``InvalidRequest``."""
+    named = {name: Pool(**pool.model_dump()) for name, pool in settings.pools.items()}
+    if not named:
+        return NO_POOLS
+    slots, surplus = kind_of(settings.cluster).capacity()
+    return Pools(named, slots, surplus)
 
 
 def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedulerClient:

@@ -32,6 +32,7 @@ from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
+from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
 from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
@@ -116,7 +117,7 @@ class ClusterSettings(_Section):
     """Most seconds to wait for data from the Kubernetes API."""
     state_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "cluster")
     slots: int = Field(default=4, ge=1, le=1024)
-    """Most tasks that execute at once on the local cluster."""
+    """Most tasks that execute at once on the local cluster. With pools it also counts on other clusters, if set."""
     cgroup: str = Field(default="auto", pattern=r"^(auto|off|/.*)$")
     """Cgroups that limit local tasks: auto, off, or the folder of the parent cgroup."""
     run_as: str | None = Field(default=None, min_length=1, max_length=64)
@@ -257,6 +258,27 @@ class WorkerSettings(_Section):
                 "other build has, for example a commit, or unset LIFECYCLE_WORKER__DEPLOYMENT"
             )
         return self.deployment or DEPLOYMENT, build
+
+
+class PoolSettings(_Section):
+    """One pool of runs."""
+
+    max: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Most tasks at once; none: as many as the cluster takes."""
+    weight: float = Field(default=1.0, ge=0.01, le=1000)
+    """Its share beside other pools that wait, in proportion to theirs."""
+    reserved: int = Field(default=0, ge=0, le=1_000_000)
+    """Places that other pools leave free for it."""
+    queue: str | None = Field(default=None, min_length=1, max_length=253)
+    """Kueue's LocalQueue for its Jobs, unless the crawler names one. Kueue then decides instead of max and reserved."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.max is not None and self.reserved > self.max:
+            raise ValueError(f"reserved: {self.reserved} is above max: {self.max}; reserve fewer, or raise max")
+        if self.queue is not None and (self.max is not None or self.reserved):
+            raise ValueError("queue: Kueue decides in this pool; set max and reserved as quotas of its ClusterQueue")
+        return self
 
 
 class PlansSettings(_Section):
@@ -423,6 +445,10 @@ class Settings(BaseSettings):
     limits: LimitSettings = Field(default_factory=LimitSettings)
     payloads: PayloadSettings = Field(default_factory=PayloadSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+    pools: dict[Annotated[str, Field(pattern=f"^{POOL_NAME.pattern}$")], PoolSettings] = Field(
+        default_factory=dict, max_length=POOLS_MAX
+    )
+    """Name -> pool. Without pools each cluster keeps its own order."""
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = None
     """Another catalogue, for crawlers that the first catalogue does not have."""

@@ -164,7 +164,8 @@ class DeploymentActivities:
             )
             if stop is not None or not tasks:
                 counts = self.tasks.count_tasks(fence.run_id)
-                if stop is None and counts.queued and not counts.active:
+                waits = stop is None and counts.queued and not counts.active
+                if waits and not self.deployment.in_line(fence.run_id):
                     raise NothingDeployed("a deployment call of the previous attempt may still create tasks")
                 return DeployReport(Counts.of(counts))
             call = Deployment(
@@ -201,7 +202,7 @@ class DeploymentActivities:
         why = next((a.reason for a in deferred if a.reason), "no free capacity on the cluster")
         if deferred:
             self.deployment.note_waiting(fence, why)
-        if deferred and not counts.active:
+        if deferred and not counts.active and not self.deployment.in_line(fence.run_id):
             raise NothingDeployed(f"the cluster accepts no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
 

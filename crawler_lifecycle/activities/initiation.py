@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.crawlers.crawler import check_tasks, with_limits
+from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, TasksAdded
 from crawler_lifecycle.ports.protocols import Catalogue, WorkflowDirectory
@@ -75,7 +75,7 @@ class InitiationActivities:
             if self.runs.find_run(order.request_id) is None:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)
-            request = with_limits(request, crawler.limits)
+            request = completed(request, crawler)
         return self.initiation.create_run(request, order.request_id, order.owner)
 
     @activity.defn(name="add_workflow_id", no_thread_cancel_exception=True)

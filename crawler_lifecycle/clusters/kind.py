@@ -71,6 +71,13 @@ class ClusterKind(ABC):
     def numbers(self) -> KnowsRuns:
         """Return the object that reads which run numbers exist on the cluster."""
 
+    def capacity(self) -> tuple[int | None, int]:
+        """Return the number of tasks that execute at once, and of those that may wait on the cluster beside them.
+
+        ``None``: unknown. The pools of an installation share these places.
+        """
+        return (self.settings.slots if "slots" in self.settings.model_fields_set else None), 0
+
     def observer(self) -> Observer | None:
         """Return the observer that reports changes at once. Without an observer, the next look finds a change."""
         return None

@@ -80,6 +80,8 @@ NEVER: Mapping[str, str] = {
     "history_property": "the record of attempts, with notes about removed data",
     "task_addition": "a resume needs it to count tasks",
     "export_record": "the locations of archives",
+    "pool_gate": "one row: the shares of pools",
+    "pool_ticket": "a row leaves when its run has all its places or ends",
     "outbox_counter": "one row: the number of the newest event",
     "manager": "the record of managers; a resume continues from it",
     "manager_log": "at most 16 KiB for each manager: the last output of its class",

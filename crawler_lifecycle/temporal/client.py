@@ -263,6 +263,10 @@ class Workflows:
         """Ask a workflow for a look now. Return ``False`` if the workflow is not open."""
         return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
 
+    async def place_free(self, workflow_id: str) -> bool:
+        """Notify a run that it may deploy waiting tasks now. Return ``False`` if the workflow is not open."""
+        return await self._signal(workflow_id, names.SIGNAL_PLACE_FREE)
+
     async def wake(self, workflow_id: str) -> bool:
         """Make a manager or a graph read its rows now. Return ``False`` if the workflow is not open."""
         return await self._signal(workflow_id, names.SIGNAL_WAKE)

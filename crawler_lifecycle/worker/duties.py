@@ -29,6 +29,7 @@ from crawler_lifecycle.web.origins import Gate, programs_only
 from crawler_lifecycle.worker.finalizer_release import Releaser
 from crawler_lifecycle.worker.live_counters import Counting
 from crawler_lifecycle.worker.overdue_looks import Overdue
+from crawler_lifecycle.worker.pool_calls import PoolCalls
 from crawler_lifecycle.worker.wake_ups import Waker
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Duties:
             waker = self._observe(observer, parts["cluster"].store if "cluster" in parts else store)
         if "cluster" in parts:
             self._release(parts["cluster"])
+            self._call(parts["cluster"])
         if "audit" in parts:
             await self._audit(client, parts["audit"])
         return waker
@@ -67,6 +69,12 @@ class Duties:
         if keeper is not None:
             releaser = Releaser(keeper, parts.store.tasks)
             self._begin("releases", releaser.state, releaser.run())
+
+    def _call(self, parts: Parts) -> None:
+        """Start the calls of runs that wait for places, if the installation has pools."""
+        if self._settings.pools:
+            calls = PoolCalls(parts.store.pools, self._workflows.place_free)
+            self._begin("pools", calls.state, calls.run())
 
     async def _audit(self, client: Client, parts: Parts) -> None:
         """Start the scheduled audits, the search for overdue looks and lost workflows, and the check of schedules."""

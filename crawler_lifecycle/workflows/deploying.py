@@ -47,8 +47,8 @@ class Deploying:
             s.next_look_at = s.next_look_at or workflow.now() + timedelta(seconds=gap(s))
             self._task = asyncio.create_task(self._wave())
 
-    def looked(self) -> None:
-        """Allow a new wave after a look: the cluster may accept tasks now."""
+    def allow(self) -> None:
+        """Allow a new wave, after a look or when the pool has a place: the cluster may accept tasks now."""
         self._may_begin = True
 
     def settle(self) -> None:

@@ -101,7 +101,7 @@ class CrawlerLifecycleWorkflow:
             workflow.continue_as_new(args=[again, self._s])
         return result
 
-    @workflow.signal(dynamic=True, description="stop, force_stop (StopRequest or nothing) and look_now")
+    @workflow.signal(dynamic=True, description="stop, force_stop (StopRequest or nothing), look_now, place_free")
     def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), str(workflow.uuid4()))
 
@@ -217,6 +217,9 @@ class CrawlerLifecycleWorkflow:
                 await best_effort(s, DeploymentActivities.signal_pusher_started)
             s.stage = Stage.COMPLETION
             return
+        if s.inbox.place_free:
+            s.inbox.place_free = False
+            self._deploying.allow()
         self._deploying.begin()
         self._say_why()
         due = await self._wait()
@@ -233,7 +236,8 @@ class CrawlerLifecycleWorkflow:
 
     def _woken(self) -> bool:
         """Return whether something else comes before the planned look."""
-        return self._s.stop_wanted() or self._s.inbox.look_now or self._deploying.over() or may_leave()
+        inbox = self._s.inbox
+        return self._s.stop_wanted() or inbox.look_now or inbox.place_free or self._deploying.over() or may_leave()
 
     async def _wait(self) -> bool:
         """Wait for the next look, or for the start of the main task. Return whether it is time for a look."""
@@ -278,7 +282,7 @@ class CrawlerLifecycleWorkflow:
         s.inbox.look_now = False
         s.rung += source == "look"  # a look after a wake-up does not count as a step of the ladder
         found = await look_round(s, source, led_by, gap(s))
-        self._deploying.looked()
+        self._deploying.allow()
         if s.started_at is None and (found.started or (found.changed and not s.counts.alive)):
             await self._has_started(found.started_at)
 

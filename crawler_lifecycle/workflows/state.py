@@ -63,6 +63,8 @@ class Inbox:
     changed: bool = False
     """True if one of these stops requests more than the stops before. The others are only logged."""
     look_now: bool = False
+    place_free: bool = False
+    """True if the pool has a place for a waiting task of the run."""
     notes: list[str] = field(default_factory=list)
     closed: bool = False
     """True if the verdict is recorded. A stop that comes now has no effect."""
@@ -120,8 +122,10 @@ class Inbox:
             self.want_stop(intent, words(told.get("request_id"), names.REQUEST_ID_MAX) or new_id)
         elif name == names.SIGNAL_LOOK_NOW:
             self.look_now = True
+        elif name == names.SIGNAL_PLACE_FREE:
+            self.place_free = True
         else:
-            self.unheard(name, args, converter, names.SIGNAL_LOOK_NOW)
+            self.unheard(name, args, converter, names.SIGNAL_LOOK_NOW, names.SIGNAL_PLACE_FREE)
 
     def asked_to_stop(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, *more: str

@@ -28,7 +28,7 @@ from crawler_lifecycle.activities.child_runs import (
 )
 from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable
 from crawler_lifecycle.domain.graph.commands import (
     AppendSteps,
@@ -291,12 +291,12 @@ def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
 
 
 def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition]) -> RunRequest:
-    """Return the request with the limits of its crawler. Raises ``InvalidRequest`` if the crawler refuses it."""
+    """Return the request, completed by its crawler's entry. Raises ``InvalidRequest`` if the crawler refuses it."""
     crawler = next((one for one in crawlers if one.name == request.crawler), None)
     if crawler is None:
         raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows all crawlers")
     check_crawl(crawler, request)
-    return with_limits(request, crawler.limits)
+    return completed(request, crawler)
 
 
 def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:

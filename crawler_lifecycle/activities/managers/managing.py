@@ -23,7 +23,7 @@ from crawler_lifecycle.activities.child_runs import (
 )
 from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.crawlers.crawler import check_tasks, with_limits
+from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.managers.jobs import base_of, laid_over
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
@@ -135,7 +135,7 @@ class ManagingActivities:
             crawler = self.cloud.crawler(job.job.spider, job.job.project_id, crawlers())
             asked = run_request_of(job.job, crawler, self.cloud, parent=parent, flow_id=row.flow_id, **more)
             check_tasks(crawler, asked.args, asked.settings, None)
-            return with_limits(asked, crawler.limits)
+            return completed(asked, crawler)
 
         def begin(job: Live) -> int | None:
             request_id = run_request_id(row.manager_id, job.seq, job.retry)

@@ -26,6 +26,10 @@ class LocalKind(ClusterKind):
             c.state_dir, c.slots, task_environment=task_environment, cgroup_setting=c.cgroup, run_as=c.run_as
         )
 
+    def capacity(self) -> tuple[int, int]:
+        # What waits on the cluster itself starts at once in a free slot. Its own queue has places for that.
+        return self.settings.slots, min(8, max(2, self.settings.slots // 2))
+
     def cluster(self) -> LocalCluster:
         return LocalCluster(self.settings.state_dir, self.settings.slots)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.coverage import Expected, OnViolation
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.pools import check_pool_name
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, check_sizes
 
 from .arguments import Argument, ArgumentType, check_declared, check_value
@@ -57,6 +58,8 @@ class CrawlerDefinition:
     items: bool = True
     """True when the runner counts items in feeds, and gives a feed to a Scrapy project without one."""
     limits: dict[str, float | None] = field(default_factory=dict)
+    pool: str | None = None
+    """The pool of its runs, unless the request names one."""
     files_max: int | None = None
     expect: dict[str, float] = field(default_factory=dict)
     """Field of its items -> the part of the usual share that a run must reach (``domain/coverage.py``)."""
@@ -90,6 +93,7 @@ class CrawlerDefinition:
                 check_declared(f"args.{key}", argument)
             check_sizes(_defaults(self), self.settings)
             self.expected.check()
+            check_pool_name(self.pool)
         except InvalidRequest as error:
             raise InvalidRequest(f"{self.name}: {error}") from None
         known_limits = [f.name for f in fields(Limits)]
@@ -224,6 +228,12 @@ def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[s
                 f"tasks[{n}]: the same arguments as tasks[{before}], and crawler {crawler.name!r} does not split its "
                 "work, so both would do the same work; start it without tasks, or give each task its own arguments"
             )
+
+
+def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
+    """Return the request with the limits and the pool of the crawler, where the caller gave none."""
+    request = with_limits(request, crawler.limits)
+    return request if request.pool or not crawler.pool else replace(request, pool=crawler.pool)
 
 
 def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:

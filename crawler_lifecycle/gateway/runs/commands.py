@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.activities.child_runs import begin_request, next_workflow_id, uid_there, workflow_ids
 from crawler_lifecycle.domain.crawlers.arguments import check_texts
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed, with_limits
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     NotInThisState,
@@ -199,8 +199,10 @@ class Commands:
             crawler = await self.crawlers.get(body.crawler)
             check_json_types(crawler, body)
             await run_in_threadpool(check_tasks, crawler, request.args, request.settings, args)
-            return with_limits(request, crawler.limits)
+            return completed(request, crawler)
         request = with_limits(request, mapping_of(known.request.get("limits")))
+        if request.pool is None:
+            request = dataclasses.replace(request, pool=_text(known.request.get("pool")))
         if request.requested_by is not None and request.requested_by == caller_name():
             request = dataclasses.replace(request, requested_by=_text(known.request.get("requested_by")))
         return request

@@ -38,7 +38,7 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.store.columns import UtcTime
 
 #: Tables without constraints: worktables, whose rows are only copied into other rows, and a counter that begins at 0.
-_UNCHECKED = frozenset({"task_change", "task_finding", "graph_change", "outbox_counter"})
+_UNCHECKED = frozenset({"task_change", "task_finding", "graph_change", "outbox_counter", "pool_gate"})
 _WORDS: Mapping[tuple[str, str], type[StrEnum]] = {
     ("run_history", "status"): RunStatus,
     ("run_history", "stage"): Stage,

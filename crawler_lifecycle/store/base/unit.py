@@ -17,6 +17,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX, MOST
 from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import ended_key
+from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import tail
 from crawler_lifecycle.ports.graphs import GraphFence
@@ -201,11 +202,19 @@ class StorePart:
     new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
     """Returns a uid for a new row. It never returns the same uid twice."""
 
-    def __init__(self, database: Database, clock: Clock, told: Told | None = None, most: Most = MOST) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        told: Told | None = None,
+        most: Most = MOST,
+        pools: Pools = NO_POOLS,
+    ) -> None:
         self._db = database
         self._clock = clock
         self._told = told
         self._most = most
+        self._pools = pools
 
     def _check_most(self, conn: Connection, table: Table, is_open: ColumnElement[bool]) -> None:
         """Raise ``TooManyOpen`` unless this table may have one more open row.

@@ -26,6 +26,7 @@ from crawler_lifecycle.store.base.rows import Fault, unreadable
 
 from .live_counters import count_sums
 from .moves import forget_staged
+from .pools import leave_line
 from .rows import run_row
 from .stops import note_acted
 from .tables import export_record, history_property, run_history, status_transition, task_addition, task_history
@@ -128,6 +129,8 @@ class CompletionStore(RunPart):
                 **count_sums(unit),
             )
             forget_staged(unit)
+            if self._pools.counted:
+                leave_line(unit)
             if unit.stop is not None:
                 note_acted(unit, unit.now)  # the run has ended, so no workflow has to act on the stop any more
                 key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)

@@ -20,7 +20,8 @@ from crawler_lifecycle.store.base.rows import Row
 
 from .completion import ended_groups
 from .moves import Move, move_tasks, update_tasks
-from .tables import task_history
+from .pools import leave_line, note_refused, priority_of, take_places
+from .tables import pool_ticket, task_history
 from .unit import RunPart, Unit, current_tasks
 
 _STAGES = [stage.value for stage in Stage]
@@ -62,9 +63,37 @@ class DeploymentStore(RunPart):
             rows = _of_one_call(_offerable(unit, limit))
             if max_parallel is not None:
                 rows = _within(unit, rows, max_parallel)
-            task_ids = [row["task_id"] for row in rows]
-            _set_queued(unit, task_ids, offered_until=last, attempt=unit.attempt, cluster_place=place)
+            values: dict[str, Any] = {"offered_until": last, "attempt": unit.attempt, "cluster_place": place}
+            if self._pools.counted:
+                rows = self._given(unit, rows, max_parallel)
+                values |= {"pool": self._pools.serving(unit.run["pool"]), "priority": priority_of(unit)}
+            _set_queued(unit, [row["task_id"] for row in rows], **values)
             return [_queued(unit, row) for row in rows], None
+
+    def _given(self, unit: Unit, rows: Sequence[Row], max_parallel: int | None) -> Sequence[Row]:
+        """Return as many of the first rows as the pool of the run has places for. An offered task holds one already."""
+        if not self._gives(unit):
+            return rows
+        new = [row for row in rows if not _is_offered(unit, row)]
+        if not new:
+            leave_line(unit)
+            return rows
+        counts, offered = unit.counts(), _count_offered(unit)
+        wanted = counts.queued - offered
+        if max_parallel is not None:
+            wanted = min(wanted, max_parallel - counts.active - offered)
+        got = {row["task_id"] for row in new[: take_places(unit, self._pools, max(wanted, len(new)), len(new))]}
+        return [row for row in rows if _is_offered(unit, row) or row["task_id"] in got]
+
+    def _gives(self, unit: Unit) -> bool:
+        """Return whether we give the places of this run's pool, and Kueue does not."""
+        pools = self._pools
+        return pools.counted and pools.of(pools.serving(unit.run["pool"])).queue is None
+
+    def in_line(self, run_id: int) -> bool:
+        """Return whether the run waits for places of its pool. It is called when there are some."""
+        waits = select(pool_ticket.c.run_id).where(pool_ticket.c.run_id == run_id)
+        return self._pools.counted and bool(self._rows(waits))
 
     def record_deployed(
         self,
@@ -111,6 +140,8 @@ class DeploymentStore(RunPart):
             # The task does not exist yet. An earlier call without an answer may still create it until it expires.
             coming = {task.task_id: task.offered_until for task in offered if task.offered_until is not None}
             _set_back(unit, {i: end for i, _ in put_off if (end := coming.get(i)) is not None and end >= unit.now})
+            if put_off and self._gives(unit):
+                note_refused(unit, self._pools, len(put_off))
             return unit.counts()
 
     def refuse_queued(
@@ -279,18 +310,23 @@ def _within(unit: Unit, rows: Sequence[Row], max_parallel: int) -> Sequence[Row]
 
     Active tasks count, and so do tasks that a pending call may create.
     """
-    t = task_history.c
-    counts = unit.counts()
-    offered = unit.conn.execute(
-        current_tasks(unit.run_id, func.count()).where(t.status == TaskStatus.QUEUED, t.offered_until >= unit.now)
-    ).scalar_one()
-    busy = sum(counts.by_status.get(status, 0) for status in ACTIVE) + offered
+    busy = unit.counts().active + _count_offered(unit)
     for number, row in enumerate(rows):
-        again = row["offered_until"] is not None and row["offered_until"] >= unit.now
-        busy += 0 if again else 1
+        busy += 0 if _is_offered(unit, row) else 1
         if busy > max_parallel:
             return rows[:number]
     return rows
+
+
+def _is_offered(unit: Unit, row: Row) -> bool:
+    """Return whether a pending call may still create this task."""
+    return row["offered_until"] is not None and row["offered_until"] >= unit.now
+
+
+def _count_offered(unit: Unit) -> int:
+    t = task_history.c
+    offered = current_tasks(unit.run_id, func.count()).where(t.status == TaskStatus.QUEUED, t.offered_until >= unit.now)
+    return int(unit.conn.execute(offered).scalar_one())
 
 
 def _taken(task_id: int, answer: Deployed, cluster: str, at: datetime) -> Move:

@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.errors import (
     StoreUnavailable,
 )
 from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
+from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
@@ -275,6 +276,7 @@ def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, An
     return {
         "request_id": request_id,
         "crawler": request.crawler,
+        "pool": request.pool or DEFAULT,
         "trigger": request.trigger.value,
         "status": RunStatus.INITIALIZING.value,
         "stage": Stage.INITIATION.value,

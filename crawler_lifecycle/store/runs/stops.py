@@ -14,6 +14,7 @@ from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.unit import stop_values
 
 from .moves import Move, move_tasks
+from .pools import leave_line
 from .rows import run_row, task_state
 from .tables import cancellation_log, task_history
 from .unit import RunPart, Unit, check_fence, current_tasks, read_run
@@ -40,6 +41,8 @@ class StopStore(RunPart):
 
     def _record(self, unit: Unit, stop: StopIntent, request_id: str | None, fence: Fence | None) -> None:
         before = unit.stop
+        if self._pools.counted:
+            leave_line(unit)
         unit.update_run(**stop_values(stop if before is None else before.merged(stop)))
         if fence is None and unit.stop != before:
             # The stop was recorded without the workflow, so the workflow has to be notified (again).

@@ -42,6 +42,7 @@ run_history = new_table(
     Column("work_hash", String(32)),
     Column("schedule", String(80)),
     Column("crawler", String(63), nullable=False),
+    Column("pool", String(63), nullable=False),
     Column("trigger", String(20), nullable=False),
     Column("status", String(20), nullable=False),
     Column("stage", String(20), nullable=False),
@@ -91,6 +92,7 @@ run_history = new_table(
     Index(None, "stage", "run_id"),
     Index(None, "crawler", "run_id"),
     Index(None, "crawler", "status", "run_id"),
+    Index(None, "pool", "run_id"),
     Index(None, "trigger", "run_id"),
     Index(None, "outcome", "run_id"),
     Index(None, "flow_id", "run_id"),
@@ -162,6 +164,9 @@ task_history = new_table(
     Column("resumed", Boolean),
     Column("resume_note", Words(200)),
     Column("offered_until", UtcTime),
+    # The pool and the priority with which the task was offered; null without pools.
+    Column("pool", String(63)),
+    Column("priority", Integer),
     Column("ever_seen", Boolean, nullable=False),
     # The last time at which a look saw the task, while later looks do not find it. This alone proves nothing.
     Column("absent_since", UtcTime),
@@ -177,6 +182,28 @@ task_history = new_table(
     Index(None, "run_id", "task_id"),
     # Counts need only the first three columns. Offers and pages of one status also use the order of the fourth.
     Index("ix_task_history_current", "run_id", "superseded_by", "status", "task_index"),
+    # The places that pools hold are counted from this index alone.
+    Index("ix_task_history_places", "status", "offered_until", "pool", "priority"),
+)
+
+pool_gate = new_table(
+    "pool_gate",
+    # One row. Who gives places locks it, so that pools never exceed their caps (domain/pools.py).
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("state", Json, nullable=False),
+)
+
+pool_ticket = new_table(
+    "pool_ticket",
+    # A run that waits for places of its pool.
+    Column("run_id", Key, ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
+    Column("pool", String(63), nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("since", UtcTime, nullable=False),
+    Column("wanted", Integer, nullable=False),
+    # The time when its workflow was called to ask for places.
+    Column("called_at", UtcTime),
+    Index(None, "pool", "priority", "since", "run_id"),
 )
 
 task_addition = new_table(

@@ -13,6 +13,7 @@ from sqlalchemy.schema import CreateTable
 from crawler_lifecycle.store.audits.tables import schema_compatibility
 from crawler_lifecycle.store.base.checks import with_checks
 from crawler_lifecycle.store.base.outbox import outbox_counter
+from crawler_lifecycle.store.runs.tables import pool_gate
 from crawler_lifecycle.store.tables import metadata
 
 revision = "0001"
@@ -33,6 +34,7 @@ def upgrade() -> None:
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             index.create(connection, checkfirst=True)
     _first_row(outbox_counter, id=1, seq=0)
+    _first_row(pool_gate, id=1, state={})
     _first_row(schema_compatibility, id=1, works_from=WORKS_FROM)
 
 

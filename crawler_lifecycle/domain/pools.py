@@ -1,0 +1,259 @@
+"""Pools: which task gets the next place.
+
+A task holds a place from its offer to the scheduler service until a look records its end. Places are counted from the
+rows of tasks, and never by a counter. The order is: pools below their reserve, then the priority of the run, then the
+pool with the smallest share for its weight, then the age of the run.
+
+The share of a pool is a virtual time, as in weighted fair queueing: it advances by the place-seconds that the pool
+used, divided by its weight. A pool that waits for nothing earns no credit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from .bounds import refusal
+from .errors import InvalidRequest
+
+#: The pool of runs whose request and crawler name none.
+DEFAULT = "default"
+#: Names of pools.
+POOL_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
+#: The most pools of an installation. One decision reads the first waiting runs of each.
+POOLS_MAX = 100
+#: The most places that one decision gives.
+BATCH = 100
+#: Seconds for which a run keeps the places that it was called for. After that the next run gets them.
+CALL_S = 10.0
+#: Seconds after which a run that did not come is called again.
+RECALL_S = 60.0
+#: Seconds in which older use loses most of its weight (1/e): "the last hour".
+WINDOW_S = 3600.0
+#: The longest time between two samples that counts, in seconds. A clock that was set forward changes no more than this.
+STEP_MAX_S = 60.0
+#: Seconds after which one more place is tried beyond the number with which the cluster refused a task. The number of
+#: tries doubles each time.
+PROBE_S = 15.0
+#: The expected time of a task in seconds, for a pool without history: the least, the value at first, and the most.
+_HOLD_S = (1.0, 30.0, 3600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The settings of one pool."""
+
+    max: int | None = None
+    """Most places at once."""
+    weight: float = 1.0
+    reserved: int = 0
+    """Places that other pools leave free for it."""
+    queue: str | None = None
+    """The Kueue queue of its Jobs. Kueue then decides, and we count nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """The pools of an installation, and the places of its cluster. Raises ``InvalidRequest``."""
+
+    named: Mapping[str, Pool] = field(default_factory=dict)
+    slots: int | None = None
+    """Tasks that the cluster executes at once; ``None``: unknown."""
+    surplus: int = 0
+    """Tasks of each priority that may wait on the cluster itself, so that a free slot is never idle."""
+
+    def __post_init__(self) -> None:
+        reserved = sum(pool.reserved for pool in self.named.values())
+        if self.slots is not None and reserved > self.slots:
+            raise InvalidRequest(
+                f"LIFECYCLE_POOLS: reserved: {reserved} places in all are too many for {self.slots} slots; "
+                "reserve fewer, or raise LIFECYCLE_CLUSTER__SLOTS"
+            )
+
+    @property
+    def counted(self) -> bool:
+        """True if places are given by us: the installation has pools."""
+        return bool(self.named)
+
+    def serving(self, name: str) -> str:
+        """Return the pool that serves runs of this pool: ``default`` if the settings do not have it any more."""
+        return name if name in self.named else DEFAULT
+
+    def of(self, name: str) -> Pool:
+        """Return the settings of a pool."""
+        return self.named.get(name, _PLAIN)
+
+    def check(self, name: str | None) -> None:
+        """Raise ``InvalidRequest`` unless runs may be started in this pool."""
+        if name is not None and name != DEFAULT and name not in self.named:
+            known = ", ".join(sorted({DEFAULT, *self.named}))
+            raise refusal("pool", name, f"the pools of this installation are {known} (LIFECYCLE_POOLS)")
+
+
+_PLAIN = Pool()
+#: An installation without pools. Nothing is counted, and each cluster keeps its own order.
+NO_POOLS = Pools()
+
+
+def check_pool_name(name: object) -> None:
+    """Raise ``InvalidRequest`` unless this is ``None`` or can be the name of a pool."""
+    if name is not None and not (isinstance(name, str) and POOL_NAME.fullmatch(name)):
+        cure = "names of pools have 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and end in a letter or digit"
+        raise refusal("pool", name, cure)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A run that waits for places."""
+
+    run_id: int
+    pool: str
+    priority: int
+    since: datetime
+    wanted: int
+    """The number of places that it needs."""
+    called_at: datetime | None = None
+    """The time at which it was called, if it has not come since."""
+
+    def absent(self, now: datetime) -> bool:
+        """Return whether the run was called and did not come, so that others go before it."""
+        return self.called_at is not None and abs((now - self.called_at).total_seconds()) >= CALL_S
+
+    def to_call(self, now: datetime) -> bool:
+        """Return whether the run must be called, for the first time or again."""
+        return self.called_at is None or abs((now - self.called_at).total_seconds()) >= RECALL_S
+
+
+@dataclass(slots=True)
+class Held:
+    """The places that one pool holds now."""
+
+    executing: int = 0
+    waiting: dict[int, int] = field(default_factory=dict)
+    """Priority -> tasks that were offered or created, and do not execute yet."""
+
+    @property
+    def all(self) -> int:
+        return self.executing + sum(self.waiting.values())
+
+    def until(self, priority: int) -> int:
+        """Return the places without those of less urgent tasks that do not execute yet."""
+        return self.executing + sum(count for one, count in self.waiting.items() if one <= priority)
+
+
+@dataclass(slots=True)
+class Share:
+    """The use of one pool until now."""
+
+    clock: float = 0.0
+    """The virtual time: place-seconds divided by the weight, beyond those of the pool that is furthest behind."""
+    used: float = 0.0
+    """Place-seconds of the last hour; older ones count less and less."""
+    given: float = 0.0
+    """Places that were given in the last hour, in the same way."""
+
+    @property
+    def hold_s(self) -> float:
+        """The expected seconds for which a task of this pool holds its place."""
+        least, first, most = _HOLD_S
+        return min(max(self.used / self.given, least), most) if self.given >= 1 else first
+
+
+@dataclass(slots=True)
+class Gate:
+    """The state in which places are given: who holds how many, and who used how much."""
+
+    pools: Pools
+    shares: dict[str, Share] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)
+    sampled_at: datetime | None = None
+    refused: tuple[int, datetime] | None = None
+    """The number of places with which the cluster last refused a task, and the time."""
+
+    def share(self, pool: str) -> Share:
+        return self.shares.setdefault(pool, Share())
+
+    def holds(self, pool: str) -> Held:
+        return self.held.setdefault(pool, Held())
+
+    def sample(self, now: datetime, waiting: Collection[str]) -> None:
+        """Charge each pool for the places that it holds since the last sample. ``waiting``: the pools with tickets."""
+        passed = (now - self.sampled_at).total_seconds() if self.sampled_at else 0.0
+        step = min(max(passed, 0.0), STEP_MAX_S)
+        self.sampled_at = now
+        fades = math.exp(-max(passed, 0.0) / WINDOW_S)
+        for name in {*self.shares, *self.held}:
+            share, weight, held = self.share(name), self.pools.of(name).weight, self.holds(name)
+            # A task that waits on the cluster itself uses nothing there.
+            count = held.executing if self.pools.surplus else held.all
+            share.used = share.used * fades + count * step
+            share.given *= fades
+            share.clock += count * step / weight
+        behind = min((self.share(name).clock for name in waiting), default=math.inf)
+        for name, share in self.shares.items():
+            # Nobody saves up time: a pool that waits for nothing is as far as the one that waits longest.
+            share.clock = 0.0 if behind == math.inf else share.clock - behind
+            if name not in waiting:
+                share.clock = max(share.clock, 0.0)
+        self.shares = {name: share for name, share in self.shares.items() if share.used > 0.5 or name in waiting}
+
+    def places(self, now: datetime) -> int | None:
+        """Return the places of the cluster; ``None``: unknown, so none is refused."""
+        if self.refused is None:
+            return self.pools.slots
+        count, at = self.refused
+        tries = min(max((now - at).total_seconds(), 0.0) / PROBE_S, 20.0)
+        learned = count + int(2**tries) - 1
+        return learned if self.pools.slots is None else min(learned, self.pools.slots)
+
+    def grant(self, tickets: Sequence[Ticket], now: datetime, most: int = BATCH) -> dict[int, int]:
+        """Give free places to tickets in their order. Return the number for each run. The places count as held."""
+        lines: dict[str, deque[Ticket]] = {}
+        for one in sorted(tickets, key=lambda one: (one.priority, one.since, one.run_id)):
+            lines.setdefault(one.pool, deque()).append(one)
+        given: dict[int, int] = {}
+        for _ in range(most):
+            heads = [line[0] for pool, line in lines.items() if line and self._below_max(pool)]
+            free = [head for head in heads if self._fits(head, now)]
+            if not free:
+                break
+            best = min(free, key=self._turn)
+            given[best.run_id] = given.get(best.run_id, 0) + 1
+            self.take(best.pool, best.priority)
+            if given[best.run_id] == best.wanted:
+                lines[best.pool].popleft()
+        return given
+
+    def take(self, pool: str, priority: int, count: int = 1) -> None:
+        """Count places as held by tasks that do not execute yet."""
+        waiting = self.holds(pool).waiting
+        waiting[priority] = waiting.get(priority, 0) + count
+
+    def _below_max(self, pool: str) -> bool:
+        most = self.pools.of(pool).max
+        return most is None or self.holds(pool).all < most
+
+    def _fits(self, ticket: Ticket, now: datetime) -> bool:
+        """Return whether the cluster has a place for this ticket beside the places that are reserved for others."""
+        places = self.places(now)
+        if places is None:
+            return True
+        kept = sum(
+            max(0, pool.reserved - self.holds(name).all)
+            for name, pool in self.pools.named.items()
+            if name != ticket.pool
+        )
+        surplus = self.pools.surplus
+        if not surplus:
+            return sum(held.all for held in self.held.values()) + kept < places
+        return sum(held.until(ticket.priority) for held in self.held.values()) + kept < places + surplus
+
+    def _turn(self, ticket: Ticket) -> tuple[bool, int, float, datetime, int]:
+        pool, share, held = self.pools.of(ticket.pool), self.share(ticket.pool), self.holds(ticket.pool).all
+        # What its tasks will use counts now. Otherwise the pool that is behind would take all free places at once.
+        ahead = share.clock + (held + 1) * share.hold_s / pool.weight
+        return held >= pool.reserved, ticket.priority, ahead, ticket.since, ticket.run_id

@@ -1,0 +1,44 @@
+"""Values about pools that cross the store and the gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """One pool: its settings, who holds its places and who waits for them."""
+
+    name: str
+    max: int | None
+    weight: float
+    reserved: int
+    queue: str | None
+    in_use: int
+    """Places that its tasks hold, from their offer to their end."""
+    executing: int
+    waiting_runs: int
+    waiting_tasks: int
+    oldest_wait_at: datetime | None
+    """The time since which the oldest of its waiting runs waits."""
+    share: float | None
+    """Its part of all place-seconds of the last hour; ``None``: no pool used any."""
+    problem: str | None = None
+    """A sentence for operators, with the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class InLine:
+    """The place of a run in the line of its pool."""
+
+    pool: str
+    in_use: int
+    max: int | None
+    priority: int
+    urgent: int
+    """Tasks of more urgent runs of the pool that come first."""
+    older: int
+    """Tasks of older runs of the same priority that come first."""
+    about_s: float | None = None
+    """The expected seconds until its first place; ``None``: unknown."""

@@ -1,0 +1,249 @@
+"""Places of pools: who holds them, who waits for them, and who gets the next one.
+
+One row lock decides. Who asks for places or calls a waiting run holds the row of ``pool_gate``, so that several workers
+never give one place twice. Places are counted from the rows of tasks that looks keep true (``domain/pools.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, func, or_, select, union_all, update
+
+from crawler_lifecycle.domain.pools import CALL_S, DEFAULT, RECALL_S, Gate, Pools, Share, Ticket
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
+from crawler_lifecycle.ports.pools import InLine, PoolRow
+from crawler_lifecycle.store.base.bulk import chunks, put_row
+from crawler_lifecycle.store.base.rows import made
+from crawler_lifecycle.store.base.unit import StorePart
+
+from .tables import pool_gate, pool_ticket, run_history, task_history
+from .unit import Unit
+
+#: The most tickets of each pool that one decision reads.
+HEADS = 20
+#: The most tickets before a run that are counted for people.
+AHEAD_MAX = 1000
+
+_TICKET = [pool_ticket.c[name] for name in ("run_id", "pool", "priority", "since", "wanted", "called_at")]
+_EXECUTING = (TaskStatus.RUNNING, TaskStatus.STOPPING)
+
+
+def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
+    """Take up to ``most`` places for a run that wants ``wanted`` in all. Return the number of places that it gets.
+
+    A run that does not get all of them keeps its place in the line, and waits until it is called (``PoolStore.call``).
+    """
+    name = pools.serving(unit.run["pool"])
+    mine = _ticket(unit, name, wanted)
+    with _gate(unit.conn, pools, unit.now) as gate:
+        others = [one for one in _heads(unit.conn, gate, unit.now) if one.run_id != unit.run_id]
+        gate.sample(unit.now, {name, *(one.pool for one in others)})
+        got = min(gate.grant([*others, mine], unit.now).get(unit.run_id, 0), most)
+        gate.share(name).given += got
+        if got < wanted:
+            unit.update_run(waiting_for=_line_text(gate, name))
+    left, key = wanted - got, {"run_id": unit.run_id}
+    if left:
+        row = {"pool": name, "priority": mine.priority, "since": mine.since, "wanted": left, "called_at": None}
+        put_row(unit.conn, pool_ticket, key, row)
+    else:
+        unit.conn.execute(delete(pool_ticket).where(pool_ticket.c.run_id == unit.run_id))
+    return got
+
+
+def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
+    """Record that the cluster takes no more tasks than it has now. The run gets back into the line."""
+    name = pools.serving(unit.run["pool"])
+    with _gate(unit.conn, pools, unit.now) as gate:
+        gate.refused = (sum(held.all for held in gate.held.values()), unit.now)
+        gate.share(name).given = max(0.0, gate.share(name).given - refused)
+    row = asdict(_ticket(unit, name, refused))
+    put_row(unit.conn, pool_ticket, {"run_id": row.pop("run_id")}, row)
+
+
+def leave_line(unit: Unit) -> None:
+    """Remove the run from the line for places."""
+    unit.conn.execute(delete(pool_ticket).where(pool_ticket.c.run_id == unit.run_id))
+
+
+class PoolStore(StorePart):
+    """The pools for workers, which call waiting runs, and for people."""
+
+    def call(self) -> list[str]:
+        """Return the workflows of the runs that get the free places. They must ask for them now.
+
+        A run that does not come in time is passed over until it is called again. Runs that ended leave the line.
+        """
+        with self._db.reading() as conn:
+            if conn.execute(select(pool_ticket.c.run_id).limit(1)).first() is None:
+                return []
+        called = list[str]()
+        with self._db.writing() as conn:
+            now = self._clock()
+            with _gate(conn, self._pools, now) as gate:
+                heads = self._alive(conn, _heads(conn, gate, now))
+                gate.sample(now, {one.pool for one, _ in heads})
+                granted = gate.grant([one for one, _ in heads], now)
+            for one, workflow_id in heads:
+                if one.run_id in granted and one.to_call(now) and workflow_id is not None:
+                    mine = pool_ticket.c.run_id == one.run_id
+                    conn.execute(update(pool_ticket).where(mine).values(called_at=now))
+                    called.append(workflow_id)
+        return called
+
+    @staticmethod
+    def _alive(conn: Connection, tickets: Sequence[Ticket]) -> list[tuple[Ticket, str | None]]:
+        """Return the tickets of live runs with their workflows, and delete the others."""
+        r, found = run_history.c, dict[int, Any]()
+        for chunk in chunks([one.run_id for one in tickets]):
+            columns = select(r.run_id, r.status, r.stop_requested_at, r.owner_workflow_id)
+            found |= {row.run_id: row for row in conn.execute(columns.where(r.run_id.in_(chunk)))}
+        live = {
+            run_id
+            for run_id, row in found.items()
+            if not RunStatus(row.status).terminal and row.stop_requested_at is None
+        }
+        dead = [one.run_id for one in tickets if one.run_id not in live]
+        for chunk in chunks(dead):
+            conn.execute(delete(pool_ticket).where(pool_ticket.c.run_id.in_(chunk)))
+        return [(one, found[one.run_id].owner_workflow_id) for one in tickets if one.run_id in live]
+
+    def list_pools(self) -> list[PoolRow]:
+        """Return all pools: those of the settings, and those that runs hold or wait for."""
+        p, now = pool_ticket.c, self._clock()
+        waits = select(p.pool, func.count(), func.sum(p.wanted), func.min(p.since)).group_by(p.pool)
+        with self._db.reading() as conn:
+            gate = _read_gate(conn, self._pools, now)
+            waiting = {row[0]: row[1:] for row in conn.execute(waits)}
+        gate.sample(now, set(waiting))
+        used = sum(share.used for share in gate.shares.values())
+        return [
+            self._pool_row(gate, name, used, *waiting.get(name, (0, 0, None)))
+            for name in sorted({DEFAULT, *self._pools.named, *gate.held, *waiting})
+        ]
+
+    def _pool_row(self, gate: Gate, name: str, used: float, runs: int, tasks: int, oldest: datetime | None) -> PoolRow:
+        pool, share = self._pools.of(name), gate.share(name)
+        known = name == DEFAULT or name in self._pools.named
+        problem = f"LIFECYCLE_POOLS has no pool {name!r}: its runs are served by {DEFAULT}" if not known else None
+        return PoolRow(
+            name=name,
+            **asdict(pool),
+            in_use=gate.holds(name).all,
+            executing=gate.holds(name).executing,
+            waiting_runs=runs,
+            waiting_tasks=int(tasks),
+            oldest_wait_at=oldest,
+            share=round(share.used / used, 4) if used else None,
+            problem=problem,
+        )
+
+    def in_line(self, run_id: int) -> InLine | None:
+        """Return the place of a run in the line of its pool; ``None``: it does not wait for one.
+
+        Raises nothing for an unknown run. Of the tickets before it, at most ``AHEAD_MAX`` of each kind are counted.
+        """
+        p, now = pool_ticket.c, self._clock()
+        with self._db.reading() as conn:
+            row = conn.execute(select(*_TICKET).where(p.run_id == run_id)).mappings().one_or_none()
+            if row is None:
+                return None
+            mine = made(Ticket, row)
+            gate = _read_gate(conn, self._pools, now)
+            urgent = and_(p.pool == mine.pool, p.priority < mine.priority)
+            same = and_(p.pool == mine.pool, p.priority == mine.priority)
+            older = and_(same, or_(p.since < mine.since, and_(p.since == mine.since, p.run_id < run_id)))
+            ahead = []
+            for kind in (urgent, older):
+                first = select(p.wanted).where(kind).limit(AHEAD_MAX).subquery()
+                ahead.append(int(conn.execute(select(func.coalesce(func.sum(first.c.wanted), 0))).scalar_one()))
+        held, share = gate.holds(mine.pool), gate.share(mine.pool)
+        rate = held.all / share.hold_s if share.given >= 1 else 0.0
+        about_s = (sum(ahead) + 1) / rate if rate else None
+        most = self._pools.of(mine.pool).max
+        return InLine(mine.pool, held.all, most, mine.priority, ahead[0], ahead[1], about_s)
+
+
+def priority_of(unit: Unit) -> int:
+    """Return the priority of the run, from 1 to 5."""
+    return int(unit.run["request"].get("priority") or 3)
+
+
+def _ticket(unit: Unit, pool: str, wanted: int) -> Ticket:
+    return Ticket(unit.run_id, pool, priority_of(unit), unit.run["attempt_at"] or unit.run["created_at"], wanted)
+
+
+@contextmanager
+def _gate(conn: Connection, pools: Pools, now: datetime) -> Iterator[Gate]:
+    """Lock the gate until the end of the transaction, and write its state."""
+    gate = _read_gate(conn, pools, now, lock=True)
+    yield gate
+    conn.execute(update(pool_gate).values(state=_state(gate)))
+
+
+def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = False) -> Gate:
+    query = select(pool_gate.c.state)
+    state = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none() or {}
+    gate = _restored(state, pools)
+    t = task_history.c
+    columns = (t.status, t.pool, t.priority)
+    offered = and_(t.status == TaskStatus.QUEUED, t.offered_until >= now)
+    for where in (t.status.in_(ACTIVE), offered):
+        for status, pool, priority, count in conn.execute(
+            select(*columns, func.count()).where(where).group_by(*columns)
+        ):
+            name = pools.serving(pool or DEFAULT)
+            if status in _EXECUTING:
+                gate.holds(name).executing += count
+            else:
+                gate.take(name, priority or 3, count)
+    return gate
+
+
+def _state(gate: Gate) -> dict[str, Any]:
+    refused = None if gate.refused is None else [gate.refused[0], gate.refused[1].isoformat()]
+    sampled_at = None if gate.sampled_at is None else gate.sampled_at.isoformat()
+    shares = {name: [round(v, 3) for v in asdict(share).values()] for name, share in gate.shares.items()}
+    return {"sampled_at": sampled_at, "refused": refused, "shares": shares}
+
+
+def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
+    """Return the gate of a stored state. The shares begin anew if a manual edit made the state unreadable."""
+    try:
+        at, refused = state.get("sampled_at"), state.get("refused")
+        return Gate(
+            pools,
+            {str(name): Share(*map(float, values)) for name, values in state.get("shares", {}).items()},
+            sampled_at=None if at is None else datetime.fromisoformat(at),
+            refused=None if refused is None else (int(refused[0]), datetime.fromisoformat(refused[1])),
+        )
+    except (TypeError, ValueError, AttributeError, IndexError, KeyError):
+        return Gate(pools)
+
+
+def _heads(conn: Connection, gate: Gate, now: datetime) -> list[Ticket]:
+    """Return the first tickets of each pool, most urgent and oldest first, without runs that did not come."""
+    p = pool_ticket.c
+    call, again = timedelta(seconds=CALL_S), timedelta(seconds=RECALL_S)
+    came = or_(
+        p.called_at.is_(None),
+        p.called_at.between(now - call, now + call),
+        p.called_at < now - again,
+        p.called_at > now + again,
+    )
+    parts = [
+        select(*_TICKET).where(p.pool == name, came).order_by(p.priority, p.since, p.run_id).limit(HEADS).subquery()
+        for name in sorted({DEFAULT, *gate.pools.named})
+    ]
+    return [made(Ticket, row) for row in conn.execute(union_all(*(select(part) for part in parts))).mappings()]
+
+
+def _line_text(gate: Gate, name: str) -> str:
+    held, most = gate.holds(name).all, gate.pools.of(name).max
+    return f"a place in pool {name}: {held}{'' if most is None else f' of {most}'} in use"

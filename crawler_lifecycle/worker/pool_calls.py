@@ -1,0 +1,46 @@
+"""Calls: when a pool has a free place, the run that is next in its line gets the signal ``place_free``.
+
+Every worker of the role ``cluster`` does this. One row lock of the database decides, so no place is called out twice. A
+failure only costs time: a run also asks for places after each of its looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.store.runs.pools import PoolStore
+
+#: Seconds between two turns. Without waiting runs a turn is one small query.
+EVERY_S = 0.5
+#: Seconds to the next turn after an error: the first pause, and the longest.
+RETRY_S = (1.0, 30.0)
+
+CALLED, GONE = "called", "gone"
+
+
+class PoolCalls:
+    """Calls waiting runs again and again, in the event loop of a worker.
+
+    ``call`` sends ``place_free`` to a workflow id, and returns whether that workflow is open.
+    """
+
+    def __init__(self, pools: PoolStore, call: Callable[[str], Awaitable[bool]], every_s: float = EVERY_S) -> None:
+        self._pools = pools
+        self._call = call
+        self._loop = Loop("calling runs that wait for places of their pools", every_s, retry_s=RETRY_S)
+        self.counts: Counter[str] = Counter()
+
+    def state(self) -> Mapping[str, object]:
+        """Return the state for a probe: the calls since the start."""
+        return {"problem": self._loop.failures.problem, **self.counts}
+
+    async def run(self) -> None:
+        """Call until cancelled. Raises nothing."""
+        await self._loop.run(self._turn)
+
+    async def _turn(self) -> None:
+        for workflow_id in await asyncio.to_thread(self._pools.call):
+            self.counts[CALLED if await self._call(workflow_id) else GONE] += 1
