@@ -54,6 +54,7 @@ from crawler_lifecycle.ports.protocols import (
     WorkflowDirectory,
 )
 from crawler_lifecycle.ports.webhooks import WebhookSenders
+from crawler_lifecycle.store.base.unit import Told
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.deletion import RunDeletionWorkflow
@@ -180,10 +181,10 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
     )
 
 
-def build_store(settings: Settings) -> Store:
-    """Open the database with new connections. Raises ``InvalidRequest``."""
+def build_store(settings: Settings, told: Told | None = meters.committed) -> Store:
+    """Open the database with new connections. ``told``: see ``open_store``. Raises ``InvalidRequest``."""
     url, pool_size, most = settings.database.url, settings.database.pool_size, settings.limits.model_dump()
-    return open_store(url, pool_size=pool_size, told=meters.committed, most=most, pools=build_pools(settings))
+    return open_store(url, pool_size=pool_size, told=told, most=most, pools=build_pools(settings))
 
 
 def build_pools(settings: Settings) -> Pools:

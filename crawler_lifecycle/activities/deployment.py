@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.ladder import start_check_interval
 from crawler_lifecycle.domain.names import EVENT_RUN_STARTED, event_key
+from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
@@ -181,6 +182,7 @@ class DeploymentActivities:
                 scheduled=scheduled,
                 due_at=handle.due_at,
                 priority=handle.priority,
+                pool=handle.pool or DEFAULT,
                 resume=order.resume,
                 place=place,
                 record=self._record(fence),

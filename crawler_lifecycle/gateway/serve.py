@@ -9,7 +9,7 @@ import sys
 from pydantic import SecretStr
 
 from crawler_lifecycle.clusters.kind import kind_of
-from crawler_lifecycle.compose import build_archive, build_bundles, build_scheduler
+from crawler_lifecycle.compose import build_archive, build_bundles, build_scheduler, build_store
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.limits import Quota
@@ -17,7 +17,6 @@ from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.tokens import TokenFile, TokenFileError
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.settings import GatewaySettings, Settings
-from crawler_lifecycle.store import open_store
 from crawler_lifecycle.task_tokens import KEY_MIN
 from crawler_lifecycle.temporal import tracing
 from crawler_lifecycle.temporal.client import Workflows
@@ -55,8 +54,7 @@ def serve(settings: Settings) -> int:
         bundles = build_bundles(settings)
         kind = kind_of(settings.cluster)
         task_logs, live_files = kind.logs(), kind.live_files()
-        pool_size, most = settings.database.pool_size, settings.limits.model_dump()
-        store = open_store(settings.database.url, pool_size=pool_size, most=most)
+        store = build_store(settings, told=None)
         bound = bind(listen.host, listen.port, "LIFECYCLE_GATEWAY")
         codec = codec_of(settings.payloads.keys)
         traces = tracing.start("gateway")

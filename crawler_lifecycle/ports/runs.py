@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.names import run_subject
+from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
@@ -68,6 +69,7 @@ class RunRow:
     run_uid: str
     request_id: str
     crawler: str
+    pool: str
     trigger: str
     status: RunStatus
     stage: str
@@ -309,6 +311,8 @@ class Deployment:
     due_at: datetime | None = None
     priority: int = 3
     """The priority of the run: 1 is first, 5 is last."""
+    pool: str = DEFAULT
+    """The pool that serves the run."""
     resume: bool = False
     """True when resumable crawlers should continue from the state of the attempt before."""
     place: str | None = None

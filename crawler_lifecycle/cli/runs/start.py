@@ -71,6 +71,7 @@ def start(
     request_id: Annotated[str | None, Parameter(help="the same id never starts a second run")] = None,
     tag: Annotated[list[str] | None, Parameter(help="tag of the run")] = None,
     priority: Annotated[int | None, Parameter(help="1 (first) to 5 (last)")] = None,
+    pool: Annotated[str | None, Parameter(help="pool of the run (crawlctl pools); default: its crawler's")] = None,
     poll_minutes: Annotated[
         str | None, Parameter(help="minutes between looks, such as 1,2,3; the last one repeats")
     ] = None,
@@ -91,6 +92,7 @@ def start(
         "max_parallel_tasks": max_parallel,
         "tags": tag,
         "priority": priority,
+        "pool": pool,
         "poll_minutes": _minutes(poll_minutes),
         "due_at": due_at,
         "flow_id": flow,

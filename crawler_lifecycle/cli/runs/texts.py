@@ -21,7 +21,14 @@ RunId = Annotated[int, Parameter(help="the run's id")]
 _GENERAL = asdict(Limits())
 #: Fields of a request -> their names in ``describe``.
 _MAPPINGS = {"args": "arguments", "settings": "settings", "resources": "resources"}
-_WORDS = {"requested_by": "asked by", "flow_id": "flow", "parent": "parent", "due_at": "due", "priority": "priority"}
+_WORDS = {
+    "requested_by": "asked by",
+    "flow_id": "flow",
+    "parent": "parent",
+    "due_at": "due",
+    "priority": "priority",
+    "pool": "pool",
+}
 _WORDS |= {"max_parallel_tasks": "at once"}
 
 

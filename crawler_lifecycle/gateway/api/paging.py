@@ -51,6 +51,7 @@ class RunFilters(Paging):
     status: Annotated[list[RunStatus], Field(default_factory=list)]
     stage: Stage | None = None
     crawler: str | None = None
+    pool: str | None = None
     trigger: Trigger | None = None
     outcome: str | None = None
     flow_id: str | None = None

@@ -150,6 +150,7 @@ class Run(BaseModel):
     request_id: str
     workflow_id: str
     crawler: str
+    pool: str
     trigger: str
     status: RunStatus
     stage: str

@@ -85,6 +85,7 @@ class StartRun(StrictBody):
     parent: str | None = None
     due_at: AwareDatetime | None = None
     priority: int = 3
+    pool: str | None = None
     resources: Resources = Field(default_factory=Resources)
     limits: Limits = Field(default_factory=Limits)
     poll_minutes: list[float] | None = None

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from crawler_lifecycle.domain.bounds import MOST, refusal
+from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     Fenced,
@@ -25,8 +25,7 @@ from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, NewGraph
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store.base.unit import NO_STOP, Clock, Most, Told
-from crawler_lifecycle.store.engine import Database
+from crawler_lifecycle.store.base.unit import NO_STOP
 from crawler_lifecycle.store.runs.lists import live_runs
 
 from .calls import GraphCalls
@@ -51,8 +50,8 @@ class GraphStore(GraphCalls, GraphReads):
     A method with a fence raises ``Fenced`` and writes nothing when the graph has another attempt or owner.
     """
 
-    def __init__(self, database: Database, clock: Clock, told: Told | None = None, most: Most = MOST) -> None:
-        super().__init__(database, clock, told, most)
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self._remembered = Remembered()
 
     # --- from draft to graph ---

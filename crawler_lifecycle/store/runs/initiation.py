@@ -149,6 +149,7 @@ class InitiationStore(RunPart):
         fingerprint: str,
         args: Sequence[Mapping[str, str]] | None,
     ) -> Unit:
+        self._pools.check(request.pool)
         now = self._clock()
         row = new_run(request, request_id, now)
         row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}

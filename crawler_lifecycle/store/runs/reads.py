@@ -54,6 +54,7 @@ class RunReader(RunPart):
         status: Sequence[str] = (),
         stage: str | None = None,
         crawler: str | None = None,
+        pool: str | None = None,
         trigger: str | None = None,
         outcome: str | None = None,
         flow_id: str | None = None,
@@ -71,7 +72,7 @@ class RunReader(RunPart):
         same schedule completed.
         """
         wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
-        wanted["parent"] = parent
+        wanted |= {"parent": parent, "pool": pool}
         if attention and created_from is None:
             created_from = self._clock() - ATTENTION
         filters = RunFilters(
