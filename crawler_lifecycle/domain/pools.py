@@ -39,8 +39,9 @@ STEP_MAX_S = 60.0
 #: Seconds after which one more place is tried beyond the number with which the cluster refused a task. The number of
 #: tries doubles each time.
 PROBE_S = 15.0
-#: The expected time of a task in seconds, for a pool without history: the least, the value at first, and the most.
-_HOLD_S = (1.0, 30.0, 3600.0)
+#: The expected seconds for which a task holds its place, if no pool has a history. This and the mean of all pools count
+#: as one task each in the mean of a pool.
+_HOLD_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +120,6 @@ class Ticket:
     called_at: datetime | None = None
     """The time at which it was called, if it has not come since."""
 
-    def absent(self, now: datetime) -> bool:
-        """Return whether the run was called and did not come, so that others go before it."""
-        return self.called_at is not None and abs((now - self.called_at).total_seconds()) >= CALL_S
-
     def to_call(self, now: datetime) -> bool:
         """Return whether the run must be called, for the first time or again."""
         return self.called_at is None or abs((now - self.called_at).total_seconds()) >= RECALL_S
@@ -156,12 +153,6 @@ class Share:
     given: float = 0.0
     """Places that were given in the last hour, in the same way."""
 
-    @property
-    def hold_s(self) -> float:
-        """The expected seconds for which a task of this pool holds its place."""
-        least, first, most = _HOLD_S
-        return min(max(self.used / self.given, least), most) if self.given >= 1 else first
-
 
 @dataclass(slots=True)
 class Gate:
@@ -179,6 +170,16 @@ class Gate:
 
     def holds(self, pool: str) -> Held:
         return self.held.setdefault(pool, Held())
+
+    def hold_s(self, pool: str) -> float:
+        """Return the expected seconds for which a task of this pool holds its place."""
+        mean = (sum(one.used for one in self.shares.values()) + _HOLD_S) / (sum(map(self._ended, self.shares)) + 1)
+        return max((self.share(pool).used + mean) / (self._ended(pool) + 1), 1.0)
+
+    def _ended(self, pool: str) -> float:
+        """Return the places of the last hour that are free again. With all use until now this gives the mean time of
+        a task, also while tasks execute."""
+        return max(self.share(pool).given - self.holds(pool).all, 0.0)
 
     def sample(self, now: datetime, waiting: Collection[str]) -> None:
         """Charge each pool for the places that it holds since the last sample. ``waiting``: the pools with tickets."""
@@ -255,5 +256,5 @@ class Gate:
     def _turn(self, ticket: Ticket) -> tuple[bool, int, float, datetime, int]:
         pool, share, held = self.pools.of(ticket.pool), self.share(ticket.pool), self.holds(ticket.pool).all
         # What its tasks will use counts now. Otherwise the pool that is behind would take all free places at once.
-        ahead = share.clock + (held + 1) * share.hold_s / pool.weight
+        ahead = share.clock + (held + 1) * self.hold_s(ticket.pool) / pool.weight
         return held >= pool.reserved, ticket.priority, ahead, ticket.since, ticket.run_id

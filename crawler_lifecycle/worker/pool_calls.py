@@ -30,6 +30,7 @@ class PoolCalls:
     def __init__(self, pools: PoolStore, call: Callable[[str], Awaitable[bool]], every_s: float = EVERY_S) -> None:
         self._pools = pools
         self._call = call
+        self._adopted = False
         self._loop = Loop("calling runs that wait for places of their pools", every_s, retry_s=RETRY_S)
         self.counts: Counter[str] = Counter()
 
@@ -42,5 +43,8 @@ class PoolCalls:
         await self._loop.run(self._turn)
 
     async def _turn(self) -> None:
+        if not self._adopted:
+            await asyncio.to_thread(self._pools.adopt)
+            self._adopted = True
         for workflow_id in await asyncio.to_thread(self._pools.call):
             self.counts[CALLED if await self._call(workflow_id) else GONE] += 1

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, or_, select, union_all, update
+from sqlalchemy import Connection, and_, delete, func, insert, or_, select, union_all, update
 
 from crawler_lifecycle.domain.pools import CALL_S, DEFAULT, RECALL_S, Gate, Pools, Share, Ticket
 from crawler_lifecycle.domain.run import RunStatus
@@ -74,6 +74,14 @@ def leave_line(unit: Unit) -> None:
 
 class PoolStore(StorePart):
     """The pools for workers, which call waiting runs, and for people."""
+
+    def adopt(self) -> None:
+        """Let ``default`` serve the runs that wait for places of pools that the settings do not have any more."""
+        p = pool_ticket.c
+        with self._db.writing() as conn:
+            gone = conn.execute(select(p.pool).distinct().where(p.pool.not_in({DEFAULT, *self._pools.named}))).scalars()
+            for name in gone.all():
+                conn.execute(update(pool_ticket).where(p.pool == name).values(pool=DEFAULT))
 
     def call(self) -> list[str]:
         """Return the workflows of the runs that get the free places. They must ask for them now.
@@ -164,7 +172,7 @@ class PoolStore(StorePart):
                 first = select(p.wanted).where(kind).limit(AHEAD_MAX).subquery()
                 ahead.append(int(conn.execute(select(func.coalesce(func.sum(first.c.wanted), 0))).scalar_one()))
         held, share = gate.holds(mine.pool), gate.share(mine.pool)
-        rate = held.all / share.hold_s if share.given >= 1 else 0.0
+        rate = held.all / gate.hold_s(mine.pool) if share.given >= 1 else 0.0
         about_s = (sum(ahead) + 1) / rate if rate else None
         most = self._pools.of(mine.pool).max
         return InLine(mine.pool, held.all, most, mine.priority, ahead[0], ahead[1], about_s)
@@ -189,8 +197,10 @@ def _gate(conn: Connection, pools: Pools, now: datetime) -> Iterator[Gate]:
 
 def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = False) -> Gate:
     query = select(pool_gate.c.state)
-    state = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none() or {}
-    gate = _restored(state, pools)
+    state = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
+    if state is None and lock:  # a manual edit removed the row
+        conn.execute(insert(pool_gate).values(id=1, state={}))
+    gate = _restored(state or {}, pools)
     t = task_history.c
     columns = (t.status, t.pool, t.priority)
     offered = and_(t.status == TaskStatus.QUEUED, t.offered_until >= now)
@@ -233,9 +243,9 @@ def _heads(conn: Connection, gate: Gate, now: datetime) -> list[Ticket]:
     call, again = timedelta(seconds=CALL_S), timedelta(seconds=RECALL_S)
     came = or_(
         p.called_at.is_(None),
-        p.called_at.between(now - call, now + call),
-        p.called_at < now - again,
-        p.called_at > now + again,
+        and_(p.called_at > now - call, p.called_at < now + call),
+        p.called_at <= now - again,
+        p.called_at >= now + again,
     )
     parts = [
         select(*_TICKET).where(p.pool == name, came).order_by(p.priority, p.since, p.run_id).limit(HEADS).subquery()

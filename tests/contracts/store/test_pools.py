@@ -1,0 +1,220 @@
+"""Pools: caps are exact, the order holds, nobody waits for a run that does not come, and edited rows heal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.pools import CALL_S, NO_POOLS, RECALL_S, Pool, Pools
+from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
+from crawler_lifecycle.store import Store, open_store
+from tests.contracts.store.world import Clock, World
+
+POOLS = Pools({"a": Pool(), "b": Pool(weight=3), "one": Pool(max=1), "five": Pool(max=5)}, slots=8)
+
+
+def _opened(url: str, clock: Clock, pools: Pools) -> Store:
+    return open_store(url, pool_size=25, clock=clock, pools=pools)
+
+
+@pytest.fixture
+def pooled(store_url: str, clock: Clock) -> Iterator[World]:
+    with closing(_opened(store_url, clock, POOLS)) as store:
+        yield World(store, clock)
+
+
+def run(world: World, name: str, tasks: int = 1, **fields: Any) -> Fence:
+    """A run of its own workflow, accepted a second after the one before."""
+    world.clock.forward(1)
+    return world.run(name, tasks, owner=Owner(f"crawl/{name}", f"chain-{name}"), **fields)
+
+
+def ask(world: World, fence: Fence) -> int:
+    """Ask for places, as a deployment does; how many tasks are offered."""
+    return len(world.store.deployment.offer_tasks(fence, 100, None, world.clock.now + timedelta(seconds=25))[0])
+
+
+def called(world: World) -> list[str]:
+    return [workflow_id.removeprefix("crawl/") for workflow_id in world.store.pools.call()]
+
+
+def test_a_cap_is_exact_whoever_asks_at_once(pooled: World) -> None:
+    fences = [run(pooled, f"r{n}", tasks=3, pool="five") for n in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        offered = list(threads.map(lambda fence: ask(pooled, fence), fences))
+    assert sum(offered) <= 5
+    while calls := called(pooled):
+        offered += [ask(pooled, fence) for fence in fences if f"r{fences.index(fence)}" in calls]
+    assert sum(offered) == 5
+    assert pooled.store.deployment.in_line(fences[-1].run_id)
+
+
+def test_the_next_place_goes_to_the_most_urgent_then_the_oldest(pooled: World) -> None:
+    first = run(pooled, "first", pool="one")
+    pooled.begin(first)
+    runs = {
+        name: run(pooled, name, pool="one", priority=priority)
+        for name, priority in (("old", 3), ("new", 3), ("late", 5), ("urgent", 1))
+    }
+    assert [ask(pooled, fence) for fence in runs.values()] == [0, 0, 0, 0]
+    assert pooled.row(runs["old"]).waiting_for == "a place in pool one: 1 of 1 in use"
+    assert called(pooled) == []
+    pooled.finish(first)
+    order = []
+    while names := called(pooled):
+        order += names
+        assert ask(pooled, runs[names[0]]) == 1
+        pooled.begin(runs[names[0]])
+        pooled.finish(runs[names[0]])
+    assert order == ["urgent", "old", "new", "late"]
+
+
+def test_a_run_that_does_not_come_is_passed_over_and_called_again(pooled: World) -> None:
+    first = run(pooled, "first", pool="one")
+    pooled.begin(first)
+    old, new = run(pooled, "old", pool="one"), run(pooled, "new", pool="one")
+    assert [ask(pooled, old), ask(pooled, new)] == [0, 0]
+    pooled.finish(first)
+    assert (called(pooled), called(pooled)) == (["old"], [])
+    assert ask(pooled, new) == 0, "the place is kept for the older one"
+    pooled.clock.forward(CALL_S)
+    assert called(pooled) == ["new"]
+    pooled.clock.forward(RECALL_S - CALL_S)
+    assert called(pooled) == ["old"], "it is called again"
+    assert ask(pooled, old) == 1
+    assert ask(pooled, new) == 0
+
+
+def test_who_asks_again_without_an_answer_holds_its_places(pooled: World) -> None:
+    fence = run(pooled, "r", tasks=7, pool="five")
+    assert [ask(pooled, fence), ask(pooled, fence)] == [5, 5]
+    assert pooled.store.pools.list_pools()[3].in_use == 5
+    pooled.clock.forward(60)  # the call has expired, and created nothing
+    assert pooled.store.pools.list_pools()[3].in_use == 0
+
+
+def test_reserved_places_stay_free_for_their_pool(store_url: str, clock: Clock) -> None:
+    pools = Pools({"a": Pool(), "kept": Pool(reserved=2)}, slots=4)
+    with closing(_opened(store_url, clock, pools)) as store:
+        world = World(store, clock)
+        burst, mine = run(world, "burst", tasks=9, pool="a", priority=1), run(world, "mine", tasks=3, pool="kept")
+        assert [ask(world, burst), ask(world, mine), ask(world, burst)] == [2, 2, 2]
+
+
+def test_priority_counts_over_pools_and_weight_among_equals(pooled: World) -> None:
+    full = run(pooled, "full", tasks=8)
+    pooled.begin(full)
+    a, b = run(pooled, "a", tasks=30, pool="a"), run(pooled, "b", tasks=30, pool="b")
+    urgent = run(pooled, "urgent", tasks=1, pool="a", priority=2)
+    assert [ask(pooled, one) for one in (a, b, urgent)] == [0, 0, 0]
+    pooled.finish(full)
+    assert set(called(pooled)) == {"a", "b", "urgent"}
+    assert [ask(pooled, one) for one in (urgent, b, a)] == [1, 6, 1], "three of four of the other seven for weight 3"
+
+
+def test_a_removed_pool_is_served_by_default_and_reported(pooled: World, store_url: str, clock: Clock) -> None:
+    waiting, fence = run(pooled, "r2", pool="one"), run(pooled, "r1", pool="one")
+    pooled.begin(fence)
+    assert ask(pooled, waiting) == 0
+    with pytest.raises(InvalidRequest, match="pool: 'gone' is not allowed; the pools of this installation are a, b"):
+        run(pooled, "r3", pool="gone")
+    with closing(_opened(store_url, clock, Pools({"a": Pool()}, slots=8))) as store:
+        world = World(store, clock)
+        shown = {row.name: row for row in store.pools.list_pools()}
+        assert shown["one"].problem == "LIFECYCLE_POOLS has no pool 'one': its runs are served by default"
+        assert (shown["one"].waiting_tasks, shown["default"].in_use) == (1, 1)
+        store.pools.adopt()
+        assert called(world) == ["r2"]
+        assert ask(world, waiting) == 1
+    with closing(_opened(store_url, clock, NO_POOLS)) as store:
+        assert ask(World(store, clock), waiting) == 1, "without pools nothing is counted"
+
+
+def test_who_stops_or_ends_leaves_the_line(pooled: World) -> None:
+    first = run(pooled, "first", pool="one")
+    pooled.begin(first)
+    stopped, edited, last = (run(pooled, name, pool="one") for name in ("stopped", "edited", "last"))
+    assert [ask(pooled, one) for one in (stopped, edited, last)] == [0, 0, 0]
+    assert pooled.store.pools.list_pools()[-1].waiting_runs == 3
+    pooled.store.stops.record_stop(stopped.run_id, pooled.stop(), "s1")
+    assert pooled.store.pools.list_pools()[-1].waiting_runs == 2
+    pooled.write(
+        "UPDATE run_history SET status = 'STOPPING', stop_requested_at = created_at WHERE run_id = :id",
+        id=edited.run_id,
+    )
+    pooled.finish(first)
+    assert called(pooled) == ["last"]
+    assert not pooled.store.deployment.in_line(edited.run_id)
+
+
+def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(store_url: str, clock: Clock) -> None:
+    with closing(_opened(store_url, clock, Pools({"a": Pool()}))) as store:
+        world = World(store, clock)
+        fence, other = run(world, "r", tasks=5, pool="a"), run(world, "other", pool="a")
+        offered, _ = store.deployment.offer_tasks(fence, 100, None, clock.now + timedelta(seconds=25))
+        states = ["created", "created", "deferred", "deferred", "deferred"]
+        answers = [Deployed(t.index, s, f"n{t.index}", f"u{t.index}") for t, s in zip(offered, states, strict=True)]
+        store.deployment.record_deployed(fence, "k", answers, clock.now, offered[0].offered_until, offered)
+        assert store.deployment.in_line(fence.run_id)
+        assert (ask(world, other), called(world)) == (0, []), "two places are all"
+        clock.forward(16)
+        assert (called(world), ask(world, fence)) == (["r"], 1), "one more is tried"
+        world.deploy(fence)
+        world.see_ends(fence)
+        assert set(called(world)) == {"r", "other"}
+
+
+def test_the_line_is_told(pooled: World) -> None:
+    first = run(pooled, "first", tasks=5, pool="five")
+    pooled.begin(first)
+    before = [run(pooled, "x", tasks=4, pool="five"), run(pooled, "y", tasks=2, pool="five", priority=1)]
+    mine = run(pooled, "mine", tasks=3, pool="five")
+    assert [ask(pooled, one) for one in (*before, mine)] == [0, 0, 0]
+    line = pooled.store.pools.in_line(mine.run_id)
+    assert line is not None
+    assert (line.pool, line.in_use, line.max, line.urgent, line.older) == ("five", 5, 5, 2, 4)
+    assert pooled.store.pools.in_line(first.run_id) is None
+    assert pooled.store.pools.in_line(10**6) is None
+    row = {one.name: one for one in pooled.store.pools.list_pools()}["five"]
+    assert (row.in_use, row.executing, row.waiting_runs, row.waiting_tasks) == (5, 5, 3, 9)
+    pooled.clock.forward(30)
+    run(pooled, "z", pool="a")
+    called(pooled)
+    assert {one.name: one.share for one in pooled.store.pools.list_pools()}["five"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "DELETE FROM pool_gate",
+        """UPDATE pool_gate SET state = '[]'""",
+        """UPDATE pool_gate SET state = '{"shares": {"one": ["x"]}, "sampled_at": 3}'""",
+        """UPDATE pool_gate SET state = '{"sampled_at": "2126-03-01T12:00:00+00:00"}'""",
+        """UPDATE pool_gate SET state = '{"shares": {"a": [1e300, -5, 1]}}'""",
+    ],
+)
+def test_an_edited_gate_heals(pooled: World, edit: str) -> None:
+    fence = run(pooled, "r", tasks=2, pool="one")
+    pooled.write(edit)
+    assert ask(pooled, fence) == 1
+    pooled.begin(fence)
+    assert called(pooled) == []
+    assert [row.in_use for row in pooled.store.pools.list_pools() if row.name == "one"] == [1]
+
+
+def test_a_clock_that_is_set_back_holds_nobody(pooled: World) -> None:
+    first = run(pooled, "first", pool="one")
+    pooled.begin(first)
+    waiting = run(pooled, "r", pool="one")
+    assert ask(pooled, waiting) == 0
+    pooled.finish(first)
+    assert called(pooled) == ["r"]
+    pooled.clock.forward(-86_400)
+    assert called(pooled) == ["r"], "the call seems to be in the future, so it is made again"
+    assert ask(pooled, waiting) == 1
