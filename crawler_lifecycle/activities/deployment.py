@@ -166,7 +166,7 @@ class DeploymentActivities:
             if stop is not None or not tasks:
                 counts = self.tasks.count_tasks(fence.run_id)
                 waits = stop is None and counts.queued and not counts.active
-                if waits and not self.deployment.in_line(fence.run_id):
+                if waits and not self.deployment.waits_for_place(fence.run_id):
                     raise NothingDeployed("a deployment call of the previous attempt may still create tasks")
                 return DeployReport(Counts.of(counts))
             call = Deployment(
@@ -204,7 +204,7 @@ class DeploymentActivities:
         why = next((a.reason for a in deferred if a.reason), "no free capacity on the cluster")
         if deferred:
             self.deployment.note_waiting(fence, why)
-        if deferred and not counts.active and not self.deployment.in_line(fence.run_id):
+        if deferred and not counts.active and not self.deployment.waits_for_place(fence.run_id):
             raise NothingDeployed(f"the cluster accepts no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
 

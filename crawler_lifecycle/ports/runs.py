@@ -69,7 +69,6 @@ class RunRow:
     run_uid: str
     request_id: str
     crawler: str
-    pool: str
     trigger: str
     status: RunStatus
     stage: str
@@ -81,6 +80,7 @@ class RunRow:
     owner_workflow_id: str | None = None
     """The workflow that owns the run. While ``owner_run_id`` is ``None``, it has not claimed the attempt yet."""
     owner_run_id: str | None = None
+    pool: str = DEFAULT
     outcome: str | None = None
     cause: str | None = None
     request: Mapping[str, object] = field(default_factory=dict)

@@ -15,7 +15,7 @@ PAGE = 1000
 """Rows that may be scanned or sorted: what a page of a list reads, and no more."""
 MANY = 10**9
 """Rows where nobody knows how many."""
-SMALL = ("outbox_counter", "alembic_version")
+SMALL = ("outbox_counter", "pool_gate", "alembic_version")
 """Tables of one row."""
 
 

@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable, StoreRefused, StoreUnavailable
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.managers.manager import Added, Page, SourceItem
+from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.domain.task import Counters, End, Phase
@@ -105,7 +106,7 @@ def refused() -> set[str]:
 def world(empty_url: str, caplog: pytest.LogCaptureFixture, refused: set[str]) -> Iterator[World]:
     upgrade(empty_url)
     clock = Clock()
-    store = open_store(empty_url, clock=clock)
+    store = open_store(empty_url, clock=clock, pools=Pools({"default": Pool(max=100)}))
     yield World(behind(store, lambda port: Refusing(port, store, caplog, refused)), clock)
     store.close()
 

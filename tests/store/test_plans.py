@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.managers.manager import Added, JobState
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
+from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -50,10 +51,12 @@ from tests.support.databases import wait_patiently
 from tests.support.filling import (
     COMMON_TAG,
     FILLED_FROM,
+    POOLS,
     RARE_TAG,
     analyze,
     fill_findings,
     fill_graphs,
+    fill_line,
     fill_managers,
     fill_records,
     fill_runs,
@@ -105,6 +108,14 @@ MAY = {
         (method, "temporary", "graph_step"): "steps of one graph are counted by state, out of the index alone"
         for method in ("make_graph", "claim_graph", "get_graph", "find_graph", "list_graphs")
     },
+    **{
+        (method, "scan", "head"): "the first waiting runs of each pool, at most 20 of each"
+        for method in ("offer_tasks", "record_deployed", "call")
+    },
+    ("in_line", "scan", "head"): "at most a thousand runs that come first are counted, for people",
+    ("adopt", "scan", "pool_ticket"): "once in the life of a worker",
+    ("call", "scan", "pool_ticket"): "one row shows that somebody waits",
+    ("list_pools", "scan", "pool_ticket"): "all waiting runs are counted, for people",
     ("requeue_ended", "temporary", "task_history"): "once in an attempt; a table is copied from itself through another",
 }
 
@@ -158,11 +169,13 @@ def _fill(url: str, size: Size) -> Filled:
     upgrade(url)
     clock = Clock()
     room = dict.fromkeys(MOST, ID_MAX)
-    store = open_store(url, clock=clock, told=lambda news: None, most=room)
+    pools = Pools({f"pool-{n}": Pool(max=50) for n in range(POOLS)}, slots=100_000)
+    store = open_store(url, clock=clock, told=lambda news: None, most=room, pools=pools)
     with store.database.writer.begin() as connection:
         first = fill_runs(connection, size.runs)
         fill_tasks(connection, first, size.runs, size.each)
         fill_records(connection, first, size.runs)
+        fill_line(connection, size.runs)
         fill_findings(connection)
         fill_managers(connection, size.runs)
         fill_graphs(connection)
@@ -193,6 +206,7 @@ def _explain(url: str, size: Size, plans: Plans) -> tuple[Plans, set[str]]:
             large_life(watched, filled)  # type: ignore[arg-type]
             short_lives(World(watched, filled.clock))  # type: ignore[arg-type]
             readers(watched, filled)  # type: ignore[arg-type]
+            pooling(World(watched, filled.clock))  # type: ignore[arg-type]
             managing(World(watched, filled.clock), size)  # type: ignore[arg-type]
             graphs(World(watched, filled.clock), size)  # type: ignore[arg-type]
             schedules(World(watched, filled.clock))  # type: ignore[arg-type]
@@ -273,6 +287,20 @@ def adopted(store: Store, filled: Filled) -> None:
     lost = LostRun(run, 1, "lost", request(tags=["a"]), True, owner, tasks[:2], "local", 4)
     for one in (lost, lost, replace(lost, tasks=tasks)):
         store.adoption.adopt_run(one)
+
+
+def pooling(world: World) -> None:
+    """Runs that wait behind thousands of others."""
+    fences = [world.run(f"pooled-{n}", tasks=60, pool="pool-3") for n in range(2)]
+    for fence in fences:
+        world.deploy(fence)
+        world.store.deployment.waits_for_place(fence.run_id)
+    world.deploy(fences[0], limit=5, state="deferred")
+    world.store.pools.list_pools()
+    world.store.pools.in_line(fences[1].run_id)
+    world.store.pools.call()
+    world.store.pools.adopt()
+    world.store.stops.record_stop(fences[1].run_id, world.stop(), "s1")
 
 
 def readers(store: Store, filled: Filled) -> None:
@@ -570,6 +598,7 @@ FILTERS: list[dict[str, Any]] = [
     {"stage": Stage.DEPLOYMENT.value},
     {"crawler": "crawler-7"},
     {"crawler": "nobody"},
+    {"pool": "pool-7"},
     {"trigger": "manual"},
     {"outcome": "memory_exceeded"},
     {"flow_id": "flow-200"},

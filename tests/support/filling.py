@@ -15,6 +15,7 @@ from crawler_lifecycle.store.managers.tables import manager
 #: When the first of these runs was created; each later one came a minute after the one before.
 FILLED_FROM = datetime(2025, 1, 1, tzinfo=UTC)
 CRAWLERS = 50
+POOLS = 20
 WORKS = 997
 """After so many runs the same work is done again."""
 FLOW_OF = 200
@@ -55,6 +56,16 @@ def _insert(connection: sa.Connection, table: str, columns: dict[str, str], sour
     connection.execute(sa.text(f"INSERT INTO {table} ({names}) SELECT {values} FROM {source}".replace(":", r"\:")))
 
 
+def fill_line(connection: sa.Connection, runs: int) -> None:
+    """Let so many of the filled runs wait for places of their pools."""
+    connection.execute(
+        sa.text(
+            "INSERT INTO pool_ticket (run_id, pool, priority, since, wanted) "
+            f"SELECT run_id, pool, 1 + run_id % 5, created_at, 3 FROM run_history LIMIT {int(runs)}"
+        )
+    )
+
+
 def fill_runs(connection: sa.Connection, count: int) -> int:
     """Insert so many ended runs, one in a hundred FAILED; the id of the first one."""
     first = int(connection.execute(sa.text("SELECT COALESCE(MAX(run_id), 0) + 1 FROM run_history")).scalar_one())
@@ -68,6 +79,7 @@ def fill_runs(connection: sa.Connection, count: int) -> int:
         "request_hash": "'0'",
         "work_hash": _name(connection, "work-", f"n % {WORKS}"),
         "crawler": _name(connection, "crawler-", f"n % {CRAWLERS}"),
+        "pool": _name(connection, "pool-", f"n % {POOLS}"),
         "`trigger`": "CASE WHEN n % 1000 = 3 THEN 'manual' WHEN n % 3 = 0 THEN 'api' ELSE 'scheduled' END",
         "status": f"CASE WHEN {failed} THEN 'FAILED' ELSE 'COMPLETED' END",
         "stage": "'completion'",

@@ -90,7 +90,7 @@ class DeploymentStore(RunPart):
         pools = self._pools
         return pools.counted and pools.of(pools.serving(unit.run["pool"])).queue is None
 
-    def in_line(self, run_id: int) -> bool:
+    def waits_for_place(self, run_id: int) -> bool:
         """Return whether the run waits for places of its pool. It is called when there are some."""
         waits = select(pool_ticket.c.run_id).where(pool_ticket.c.run_id == run_id)
         return self._pools.counted and bool(self._rows(waits))

@@ -169,7 +169,7 @@ class PoolStore(StorePart):
             older = and_(same, or_(p.since < mine.since, and_(p.since == mine.since, p.run_id < run_id)))
             ahead = []
             for kind in (urgent, older):
-                first = select(p.wanted).where(kind).limit(AHEAD_MAX).subquery()
+                first = select(p.wanted).where(kind).limit(AHEAD_MAX).subquery("head")
                 ahead.append(int(conn.execute(select(func.coalesce(func.sum(first.c.wanted), 0))).scalar_one()))
         held, share = gate.holds(mine.pool), gate.share(mine.pool)
         rate = held.all / gate.hold_s(mine.pool) if share.given >= 1 else 0.0
@@ -248,7 +248,11 @@ def _heads(conn: Connection, gate: Gate, now: datetime) -> list[Ticket]:
         p.called_at >= now + again,
     )
     parts = [
-        select(*_TICKET).where(p.pool == name, came).order_by(p.priority, p.since, p.run_id).limit(HEADS).subquery()
+        select(*_TICKET)
+        .where(p.pool == name, came)
+        .order_by(p.priority, p.since, p.run_id)
+        .limit(HEADS)
+        .subquery("head")
         for name in sorted({DEFAULT, *gate.pools.named})
     ]
     return [made(Ticket, row) for row in conn.execute(union_all(*(select(part) for part in parts))).mappings()]

@@ -52,7 +52,7 @@ def test_a_cap_is_exact_whoever_asks_at_once(pooled: World) -> None:
     while calls := called(pooled):
         offered += [ask(pooled, fence) for fence in fences if f"r{fences.index(fence)}" in calls]
     assert sum(offered) == 5
-    assert pooled.store.deployment.in_line(fences[-1].run_id)
+    assert pooled.store.deployment.waits_for_place(fences[-1].run_id)
 
 
 def test_the_next_place_goes_to_the_most_urgent_then_the_oldest(pooled: World) -> None:
@@ -150,7 +150,7 @@ def test_who_stops_or_ends_leaves_the_line(pooled: World) -> None:
     )
     pooled.finish(first)
     assert called(pooled) == ["last"]
-    assert not pooled.store.deployment.in_line(edited.run_id)
+    assert not pooled.store.deployment.waits_for_place(edited.run_id)
 
 
 def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(store_url: str, clock: Clock) -> None:
@@ -161,7 +161,7 @@ def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(store_url: s
         states = ["created", "created", "deferred", "deferred", "deferred"]
         answers = [Deployed(t.index, s, f"n{t.index}", f"u{t.index}") for t, s in zip(offered, states, strict=True)]
         store.deployment.record_deployed(fence, "k", answers, clock.now, offered[0].offered_until, offered)
-        assert store.deployment.in_line(fence.run_id)
+        assert store.deployment.waits_for_place(fence.run_id)
         assert (ask(world, other), called(world)) == (0, []), "two places are all"
         clock.forward(16)
         assert (called(world), ask(world, fence)) == (["r"], 1), "one more is tried"
