@@ -28,6 +28,7 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
+from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
@@ -307,6 +308,7 @@ async def laboratory(
     workers: bool = True,
     clock: Callable[[], datetime] = workflow_clock,
     database: str | None = None,
+    pools: Pools = NO_POOLS,
 ) -> AsyncIterator[Lab]:
     """A lab with its workers running; at the end every history is replayed and what is still open is terminated.
 
@@ -314,16 +316,16 @@ async def laboratory(
     """
     with ExitStack() as opened:
         url = database or opened.enter_context(fresh_database(folder))
-        async with _laboratory(client, folder, url, workers, clock) as lab:
+        async with _laboratory(client, folder, url, workers, clock, pools) as lab:
             yield lab
 
 
 @asynccontextmanager
 async def _laboratory(
-    client: Client, folder: Path, url: str, workers: bool, clock: Callable[[], datetime]
+    client: Client, folder: Path, url: str, workers: bool, clock: Callable[[], datetime], pools: Pools
 ) -> AsyncIterator[Lab]:
     make_tables(url)
-    store = open_store(url, clock=clock, told=meters.committed)
+    store = open_store(url, clock=clock, told=meters.committed, pools=pools)
     cluster = FakeCluster(clock=clock)
     outside, catalogue = Outside(), FakeCatalogue(CRAWLERS.values())
     scheduler = DirectScheduler(cluster, catalogue)

@@ -1,0 +1,77 @@
+"""Runs that wait for places of their pools: they are called, they can be stopped, and no look is needed for that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from temporalio.client import WorkflowFailureError
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.domain.pools import Pool, Pools
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.worker.pool_calls import PoolCalls
+from tests.support.fakes.cluster import Behaviour
+from tests.support.lab import Lab, laboratory
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+#: Looks come this often, or practically never.
+SOON, NEVER = [0.01], [60.0]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def pooled(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+    pools = Pools({"one": Pool(max=1), "two": Pool(max=2)})
+    async with laboratory(unhurried.client, tmp_path, clock=utc_now, pools=pools) as lab:
+        calls = PoolCalls(lab.store.pools, Workflows(unhurried.client).place_free, 0.05)
+        calling = asyncio.create_task(calls.run())
+        yield lab
+        calling.cancel()
+        assert calls.state()["problem"] is None
+
+
+def waits(lab: Lab, run_id: int) -> bool:
+    return bool(lab.store.deployment.waits_for_place(run_id))
+
+
+async def test_a_waiting_run_is_called_when_a_place_is_free(pooled: Lab) -> None:
+    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=0.3)
+    first = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON, "tasks": [{}, {}]})
+    await pooled.until(lambda: waits(pooled, 1))
+    second = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON})
+    urgent = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON, "priority": 1})
+    results = [await handle.result() for handle in (first, second, urgent)]
+    assert [result.status for result in results] == ["COMPLETED"] * 3
+    assert [len(call.tasks) for call in pooled.scheduler.calls] == [1] * 4
+    signals = [
+        e for e in (await second.fetch_history()).events if e.HasField("workflow_execution_signaled_event_attributes")
+    ]
+    assert {e.workflow_execution_signaled_event_attributes.signal_name for e in signals} == {"place_free"}
+
+
+async def test_a_run_that_waits_can_be_stopped_and_resumed(pooled: Lab) -> None:
+    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 0.1)
+    first = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON})
+    await pooled.until(lambda: pooled.store.tasks.count_tasks(1).active if pooled.store.runs.get_run(1) else 0)
+    second = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": NEVER})
+    await pooled.until(lambda: waits(pooled, 2))
+    await second.signal("stop")
+    stopped = await second.result()
+    assert (stopped.outcome, stopped.tasks, waits(pooled, 2)) == ("cancelled", {"CANCELLED": 1}, False)
+    again = await pooled.start({"run_id": 2, "poll_minutes": SOON})
+    await pooled.until(lambda: waits(pooled, 2))
+    await first.signal("stop", {"force": True})
+    assert (await first.result()).outcome == "cancelled"
+    assert (await again.result()).status == "COMPLETED"
+
+
+async def test_an_unknown_pool_is_refused_by_name(pooled: Lab) -> None:
+    handle = await pooled.start({"crawler": "books", "pool": "three"})
+    with pytest.raises(WorkflowFailureError) as failed:
+        await handle.result()
+    assert "the pools of this installation are default, one, two" in str(failed.value.cause)
