@@ -10,6 +10,7 @@ used, divided by its weight. A pool that waits for nothing earns no credit.
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 from collections import deque
@@ -171,10 +172,10 @@ class Gate:
     def holds(self, pool: str) -> Held:
         return self.held.setdefault(pool, Held())
 
-    def hold_s(self, pool: str) -> float:
-        """Return the expected seconds for which a task of this pool holds its place."""
+    def hold_s(self, *pools: str) -> dict[str, float]:
+        """Return the expected seconds for which a task of each of these pools holds its place."""
         mean = (sum(one.used for one in self.shares.values()) + _HOLD_S) / (sum(map(self._ended, self.shares)) + 1)
-        return max((self.share(pool).used + mean) / (self._ended(pool) + 1), 1.0)
+        return {name: max((self.share(name).used + mean) / (self._ended(name) + 1), 1.0) for name in pools}
 
     def _ended(self, pool: str) -> float:
         """Return the places of the last hour that are free again. With all use until now this gives the mean time of
@@ -216,17 +217,23 @@ class Gate:
         lines: dict[str, deque[Ticket]] = {}
         for one in sorted(tickets, key=lambda one: (one.priority, one.since, one.run_id)):
             lines.setdefault(one.pool, deque()).append(one)
+        room, hold_s = _Room(self, now), self.hold_s(*lines)
+        heads = [self._turn(line[0], hold_s[name]) for name, line in lines.items()]
+        heapq.heapify(heads)
         given: dict[int, int] = {}
-        for _ in range(most):
-            heads = [line[0] for pool, line in lines.items() if line and self._below_max(pool)]
-            free = [head for head in heads if self._fits(head, now)]
-            if not free:
-                break
-            best = min(free, key=self._turn)
+        while heads and most:
+            best = lines[heapq.heappop(heads)[-1]][0]
+            if not room.fits(best):
+                continue  # the rest of its pool does not fit either: free places only become fewer
+            most -= 1
             given[best.run_id] = given.get(best.run_id, 0) + 1
             self.take(best.pool, best.priority)
+            room.take(best)
+            line = lines[best.pool]
             if given[best.run_id] == best.wanted:
-                lines[best.pool].popleft()
+                line.popleft()
+            if line:
+                heapq.heappush(heads, self._turn(line[0], hold_s[best.pool]))
         return given
 
     def take(self, pool: str, priority: int, count: int = 1) -> None:
@@ -234,27 +241,37 @@ class Gate:
         waiting = self.holds(pool).waiting
         waiting[priority] = waiting.get(priority, 0) + count
 
-    def _below_max(self, pool: str) -> bool:
-        most = self.pools.of(pool).max
-        return most is None or self.holds(pool).all < most
-
-    def _fits(self, ticket: Ticket, now: datetime) -> bool:
-        """Return whether the cluster has a place for this ticket beside the places that are reserved for others."""
-        places = self.places(now)
-        if places is None:
-            return True
-        kept = sum(
-            max(0, pool.reserved - self.holds(name).all)
-            for name, pool in self.pools.named.items()
-            if name != ticket.pool
-        )
-        surplus = self.pools.surplus
-        if not surplus:
-            return sum(held.all for held in self.held.values()) + kept < places
-        return sum(held.until(ticket.priority) for held in self.held.values()) + kept < places + surplus
-
-    def _turn(self, ticket: Ticket) -> tuple[bool, int, float, datetime, int]:
-        pool, share, held = self.pools.of(ticket.pool), self.share(ticket.pool), self.holds(ticket.pool).all
+    def _turn(self, ticket: Ticket, hold_s: float) -> tuple[bool, int, float, datetime, int, str]:
+        pool, held = self.pools.of(ticket.pool), self.holds(ticket.pool).all
         # What its tasks will use counts now. Otherwise the pool that is behind would take all free places at once.
-        ahead = share.clock + (held + 1) * self.hold_s(ticket.pool) / pool.weight
-        return held >= pool.reserved, ticket.priority, ahead, ticket.since, ticket.run_id
+        ahead = self.share(ticket.pool).clock + (held + 1) * hold_s / pool.weight
+        return held >= pool.reserved, ticket.priority, ahead, ticket.since, ticket.run_id, ticket.pool
+
+
+class _Room:
+    """The free places, while they are given one after the other."""
+
+    def __init__(self, gate: Gate, now: datetime) -> None:
+        self._gate, self._places = gate, gate.places(now)
+        # Tasks that wait on the cluster itself are in nobody's way who is more urgent.
+        urgencies = range(1, 6) if gate.pools.surplus else [5]
+        self._busy = {one: sum(held.until(one) for held in gate.held.values()) for one in urgencies}
+        self._kept = {name: max(0, pool.reserved - gate.holds(name).all) for name, pool in gate.pools.named.items()}
+        self._kept_in_all = sum(self._kept.values())
+
+    def fits(self, ticket: Ticket) -> bool:
+        """Return whether its pool may have one more place, and the cluster has one that is reserved for no other."""
+        most = self._gate.pools.of(ticket.pool).max
+        if most is not None and self._gate.holds(ticket.pool).all >= most:
+            return False
+        busy = self._busy.get(ticket.priority, self._busy[5])
+        kept = self._kept_in_all - self._kept.get(ticket.pool, 0)
+        return self._places is None or busy + kept < self._places + self._gate.pools.surplus
+
+    def take(self, ticket: Ticket) -> None:
+        """Count one more place as held."""
+        if self._kept.get(ticket.pool):
+            self._kept[ticket.pool] -= 1
+            self._kept_in_all -= 1
+        for one in self._busy:
+            self._busy[one] += one >= ticket.priority

@@ -6,13 +6,14 @@ never give one place twice. Places are counted from the rows of tasks that looks
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, or_, select, union_all, update
+from sqlalchemy import CompoundSelect, Connection, and_, bindparam, delete, func, insert, or_, select, union_all, update
 
 from crawler_lifecycle.domain.pools import CALL_S, DEFAULT, RECALL_S, Gate, Pools, Share, Ticket
 from crawler_lifecycle.domain.run import RunStatus
@@ -21,12 +22,13 @@ from crawler_lifecycle.ports.pools import InLine, PoolRow
 from crawler_lifecycle.store.base.bulk import chunks, put_row
 from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.base.unit import StorePart
+from crawler_lifecycle.store.columns import UtcTime
 
 from .tables import pool_gate, pool_ticket, run_history, task_history
 from .unit import Unit
 
 #: The most tickets of each pool that one decision reads.
-HEADS = 20
+HEADS = 10
 #: The most tickets before a run that are counted for people.
 AHEAD_MAX = 1000
 
@@ -172,7 +174,7 @@ class PoolStore(StorePart):
                 first = select(p.wanted).where(kind).limit(AHEAD_MAX).subquery("head")
                 ahead.append(int(conn.execute(select(func.coalesce(func.sum(first.c.wanted), 0))).scalar_one()))
         held, share = gate.holds(mine.pool), gate.share(mine.pool)
-        rate = held.all / gate.hold_s(mine.pool) if share.given >= 1 else 0.0
+        rate = held.all / gate.hold_s(mine.pool)[mine.pool] if share.given >= 1 else 0.0
         about_s = (sum(ahead) + 1) / rate if rate else None
         most = self._pools.of(mine.pool).max
         return InLine(mine.pool, held.all, most, mine.priority, ahead[0], ahead[1], about_s)
@@ -239,23 +241,24 @@ def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
 
 def _heads(conn: Connection, gate: Gate, now: datetime) -> list[Ticket]:
     """Return the first tickets of each pool, most urgent and oldest first, without runs that did not come."""
-    p = pool_ticket.c
     call, again = timedelta(seconds=CALL_S), timedelta(seconds=RECALL_S)
+    times = {"since": now - call, "until": now + call, "long_ago": now - again, "ahead": now + again}
+    rows = conn.execute(_heads_query(tuple(sorted({DEFAULT, *gate.pools.named}))), times)
+    return [Ticket(*row) for row in rows]
+
+
+@functools.cache
+def _heads_query(pools: tuple[str, ...]) -> CompoundSelect[Any]:
+    p = pool_ticket.c
+    since, until, long_ago, ahead = (bindparam(name, type_=UtcTime) for name in ("since", "until", "long_ago", "ahead"))
     came = or_(
         p.called_at.is_(None),
-        and_(p.called_at > now - call, p.called_at < now + call),
-        p.called_at <= now - again,
-        p.called_at >= now + again,
+        and_(p.called_at > since, p.called_at < until),
+        p.called_at <= long_ago,
+        p.called_at >= ahead,
     )
-    parts = [
-        select(*_TICKET)
-        .where(p.pool == name, came)
-        .order_by(p.priority, p.since, p.run_id)
-        .limit(HEADS)
-        .subquery("head")
-        for name in sorted({DEFAULT, *gate.pools.named})
-    ]
-    return [made(Ticket, row) for row in conn.execute(union_all(*(select(part) for part in parts))).mappings()]
+    first = select(*_TICKET).where(came).order_by(p.priority, p.since, p.run_id).limit(HEADS)
+    return union_all(*(select(first.where(p.pool == name).subquery("head")) for name in pools))
 
 
 def _line_text(gate: Gate, name: str) -> str:

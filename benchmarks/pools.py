@@ -1,0 +1,179 @@
+"""The figures of pools: picking among very many waiting tasks, shares in an overload, an urgent task behind others.
+
+Shares and order are counted from the journal that the crawlers write, and from nothing of ours.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from crawler_lifecycle.cli.stack.layout import Layout
+from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.domain.pools import Pool, Pools
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store.base.unit import utc_now
+from crawler_lifecycle.store.runs.tables import pool_ticket
+from crawler_lifecycle.store.tables import metadata
+from tests.support.filling import POOLS, analyze, fill_line, fill_runs, fill_tasks
+from tests.support.mariadb import running_mariadb
+
+WAITING = int(os.environ.get("BENCHMARK_WAITING", "100000"))
+OVERLOAD_S = float(os.environ.get("BENCHMARK_OVERLOAD_S", "120"))
+SLOTS, TASKS, BEHIND = 20, 1000, 10_000
+_NAP = """
+import json, os, random, sys, time
+begun = time.time()
+args = json.loads(os.environ["CRAWL_ARGS"])
+time.sleep(random.uniform(float(args["least"]), float(args["most"])))
+with open(args["journal"], "a") as file:
+    file.write(json.dumps([args["pool"], begun, time.time()]) + "\\n")
+"""
+
+
+async def main() -> None:
+    """Print every figure."""
+    with tempfile.TemporaryDirectory() as folder:
+        _picking("SQLite", f"sqlite:///{Path(folder) / 'state.db'}")
+    try:
+        with running_mariadb() as server, server.database() as url:
+            _picking("MariaDB", url)
+    except pytest.skip.Exception as missing:
+        print(missing)
+    _overload({f"p{n}": 1.0 for n in range(10)})
+    _overload({"one": 1.0, "three": 3.0})
+    _urgent()
+
+
+def _picking(name: str, url: str) -> None:
+    """Give places while very many runs of 20 pools wait, each with one task."""
+    upgrade(url)
+    pools = Pools({f"pool-{n}": Pool(max=50, weight=1 + n % 3) for n in range(POOLS)}, slots=900)
+    store = open_store(url, pools=pools)
+    filler = sa.create_engine(store.database.engine.url)
+    with filler.begin() as connection:
+        first = fill_runs(connection, WAITING)
+        connection.execute(sa.text("UPDATE run_history SET status = 'INITIALIZING', ended_at = NULL"))
+        fill_tasks(connection, first, WAITING, 1, "QUEUED")
+        fill_line(connection, WAITING)
+        analyze(connection, list(metadata.tables))
+    took, called = list[float](), list[float]()
+    for n in range(200):
+        begun = time.perf_counter()
+        store.pools.call()
+        called.append(time.perf_counter() - begun)
+        owner = Owner(f"w{n}", f"c{n}")
+        row = store.initiation.create_run(RunRequest(crawler="x", pool=f"pool-{n % POOLS}"), f"mine-{n}", owner)
+        fence = Fence(row.run_id, row.attempt, owner.first_run_id, row.run_uid)
+        begun = time.perf_counter()
+        store.deployment.offer_tasks(fence, 100, None, utc_now() + timedelta(seconds=25))
+        took.append(time.perf_counter() - begun)
+    without = open_store(url)
+    bare = list[float]()
+    for n in range(200):
+        owner = Owner(f"b{n}", f"d{n}")
+        row = without.initiation.create_run(RunRequest(crawler="x"), f"bare-{n}", owner)
+        fence = Fence(row.run_id, row.attempt, owner.first_run_id, row.run_uid)
+        begun = time.perf_counter()
+        without.deployment.offer_tasks(fence, 100, None, utc_now() + timedelta(seconds=25))
+        bare.append(time.perf_counter() - begun)
+    with filler.connect() as connection:
+        waiting = connection.execute(sa.select(sa.func.count()).select_from(pool_ticket)).scalar_one()
+    middle, worst = statistics.median(took) * 1000, sorted(took)[-2] * 1000
+    print(
+        f"{name}: an offer beside {waiting} waiting runs of {POOLS} pools: p50 {middle:.1f}, p99 {worst:.1f} ms "
+        f"(reach <= 5 beyond an offer without pools, {statistics.median(bare) * 1000:.1f} ms); "
+        f"calling the next: p50 {statistics.median(called) * 1000:.1f} ms"
+    )
+    without.close()
+    store.close()
+
+
+@contextlib.contextmanager
+def _stack(weights: Mapping[str, float]) -> Iterator[Started]:
+    """A stack of real processes with these pools. What still executes is killed at the end."""
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        (folder / "nap.py").write_text(_NAP)
+        entry = {"name": "nap", "kind": "command", "project": name, "command": ["python", "nap.py"], "items": False}
+        entry["args"] = {one: {"required": True} for one in ("least", "most", "journal", "pool")}
+        (folder / "crawlers.yaml").write_text(json.dumps([entry]))
+        patch.setenv("LIFECYCLE_POOLS", json.dumps({pool: {"weight": weight} for pool, weight in weights.items()}))
+        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
+        stack = Stack(Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml"))
+        stack.start()
+        try:
+            with httpx.Client(base_url=str(stack.addresses["gateway"]), timeout=30) as client:
+                yield Started(client, folder / "journal")
+        finally:
+            stack.stop(kill_crawls=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A stack, and the journal that its crawlers write."""
+
+    client: httpx.Client
+    file: Path
+
+    def start(self, pool: str, tasks: int, span: tuple[float, float], **more: object) -> int:
+        """Start a run of tasks that take from ``span[0]`` to ``span[1]`` seconds each; its number."""
+        args = {"least": str(span[0]), "most": str(span[1]), "journal": str(self.file), "pool": pool}
+        body = {"crawler": "nap", "args": args, "tasks": [{}] * tasks, "pool": pool, **more}
+        return int(self.client.post("/v1/runs", json=body).raise_for_status().json()["run_id"])
+
+    def journal(self) -> list[tuple[str, float, float]]:
+        """Pool, begin and end of each task that has ended."""
+        return [tuple(json.loads(line)) for line in self.file.read_text().splitlines()] if self.file.exists() else []
+
+
+def _overload(weights: Mapping[str, float]) -> None:
+    """All pools have more work than there are slots; who got how many slot-seconds, by the journal."""
+    with _stack(weights) as world:
+        for pool in weights:
+            world.start(pool, TASKS, (1, 30))
+        begun = time.time()
+        time.sleep(OVERLOAD_S + 31)
+        # What executes now is not in the journal, so the last half minute is left out.
+        end, used = time.time() - 31, collections.Counter[str]()
+        for pool, first, last in world.journal():
+            used[pool] += max(0.0, min(last, end) - max(first, begun))
+    total, weight = sum(used.values()), sum(weights.values())
+    worst = max(abs(used[pool] / total / (one / weight) - 1) for pool, one in weights.items())
+    print(
+        f"{len(weights)} pools of weights {sorted(set(weights.values()))}, {OVERLOAD_S:.0f} s of overload on {SLOTS} "
+        f"slots: farthest from its share {worst:.1%} (reach: <= 5 %); slots in use {total / SLOTS / (end - begun):.0%}",
+        flush=True,
+    )
+
+
+def _urgent() -> None:
+    """A task of priority 1 behind very many of priority 5: how many others begin while it waits."""
+    with _stack({"p": 1.0}) as world:
+        world.start("p", BEHIND, (3, 6), priority=5)
+        time.sleep(15)
+        accepted = time.time()
+        world.start("p", 1, (0, 0.1), priority=1)
+        while not (mine := [first for _, first, last in world.journal() if last - first < 1]):
+            time.sleep(0.2)
+        time.sleep(8)
+        between = sum(accepted < first < mine[0] for _, first, last in world.journal() if last - first >= 1)
+    print(
+        f"a task of priority 1 behind {BEHIND} of priority 5: began after {mine[0] - accepted:.1f} s, {between} others "
+        "began in between (reach: the next free slot)"
+    )
