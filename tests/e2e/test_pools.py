@@ -1,0 +1,94 @@
+"""Caps and order hold while workers, Temporal and the gateway are killed; the crawlers' own journal is the judge."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.world import QUICK, World, until
+
+POOLS = {"narrow": {"max": 2}, "wide": {"weight": 1}}
+SLOTS, TASKS = 5, 12
+_NAP = """
+import json, os, time
+args = json.loads(os.environ["CRAWL_ARGS"])
+task = [os.environ["CRAWL_RUN_ID"], os.environ["CRAWL_TASK_INDEX"]]
+def note(what):
+    with open(args["journal"], "a") as file:
+        file.write(json.dumps([args["pool"], what, time.time(), *task]) + "\\n")
+note("begin")
+time.sleep(0.8)
+note("end")
+"""
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A stack with two pools."""
+    folder = tmp_path_factory.mktemp("pools")
+    (folder / "nap.py").write_text(_NAP)
+    args = {name: {"required": True} for name in ("journal", "pool")}
+    entry = {"name": "nap", "kind": "command", "project": str(folder), "command": ["python", "nap.py"], "args": args}
+    (folder / "crawlers.yaml").write_text(json.dumps([entry | {"items": False}]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIFECYCLE_POOLS", json.dumps(POOLS))
+        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
+        world = World(folder / "state", crawlers=folder / "crawlers.yaml")
+        try:
+            world.start()
+            yield world
+        finally:
+            world.end()
+
+
+def start(world: World, journal: Path, pool: str, tasks: int, **more: object) -> int:
+    args = {"journal": str(journal), "pool": pool}
+    body = {"crawler": "nap", "args": args, "tasks": [{}] * tasks, "pool": pool, **QUICK, **more}
+    return int(str(world.gateway.start(body, f"{pool}-{time.monotonic_ns()}")["run_id"]))
+
+
+def journal_of(file: Path) -> list[tuple[str, str, float, str, str]]:
+    found = [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+    return sorted(found, key=lambda line: line[2])  # type: ignore[return-value]
+
+
+def most_at_once(journal: list[tuple[str, str, float, str, str]], pool: str | None = None) -> int:
+    """The most tasks of this pool that executed at the same moment."""
+    steps = [1 if what == "begin" else -1 for name, what, *_ in journal if pool in (None, name)]
+    return max(accumulate(steps), default=0)
+
+
+def test_a_cap_holds_while_everything_is_killed(pooled: World, tmp_path: Path) -> None:
+    file = tmp_path / "journal"
+    runs = [start(pooled, file, pool, TASKS) for pool in ("narrow", "wide", "narrow", "wide")]
+    for part in ("worker", "temporal", "gateway", "scheduler"):
+        seen = len(journal_of(file))
+        until(lambda seen=seen: len(journal_of(file)) >= seen + 2, f"work before the {part} is killed")
+        pooled.stack.kill_part(part, signal.SIGKILL)
+        pooled.stack.wait_healthy()
+    until(lambda: not pooled.open_runs(), "the end of all runs")
+    journal = journal_of(file)
+    assert most_at_once(journal, "narrow") <= 2
+    assert most_at_once(journal) <= SLOTS
+    begun = [(run_id, index) for _, what, _, run_id, index in journal if what == "begin"]
+    assert sorted(begun) == sorted((str(run_id), str(n)) for run_id in runs for n in range(TASKS)), "each of them once"
+    assert {pooled.gateway.run(run_id)["status"] for run_id in runs} == {"COMPLETED"}
+
+
+def test_what_is_urgent_gets_the_next_free_place(pooled: World, tmp_path: Path) -> None:
+    file = tmp_path / "journal"
+    start(pooled, file, "wide", 40, priority=5)
+    until(lambda: len(journal_of(file)) >= 10, "a full cluster")
+    accepted = time.time()
+    urgent = str(start(pooled, file, "wide", 1, priority=1))
+    until(lambda: any(line[3] == urgent for line in journal_of(file)), "the urgent task")
+    journal = journal_of(file)
+    mine = next(at for _, what, at, run_id, _ in journal if run_id == urgent and what == "begin")
+    between = [at for _, what, at, run_id, _ in journal if what == "begin" and accepted < at < mine]
+    assert len(between) <= 20, "without an order, the other thirty would come first"
