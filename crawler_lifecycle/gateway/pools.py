@@ -37,4 +37,4 @@ def add_pool_page(app: FastAPI, pools: PoolStore, clock: Callable[[], datetime])
     def show_pools(request: Request) -> Response:
         """List the pools."""
         rows = [asdict(row) for row in pools.list_pools()]
-        return answer(request, "pools.html", rows=rows, counted=pools.settings.counted, now=clock())
+        return answer(request, "pools.html", rows=rows, counted=pools.known_pools.counted, now=clock())

@@ -128,6 +128,7 @@ class ManagerCommands:
         """Return the registered class (if any) and a note for the caller. Raises ``Problem`` 422, or 503 while a worker
         still reads the module."""
         rows = await run_in_threadpool(self.plans.list_plans)
+        self.managers.known_pools.check(options_of(body.command_line()).get("--pool"))
         if body.crawler is not None:
             crawler = await self.crawlers.get(body.crawler)
             # Each job may add required arguments later, so only the given names and values are checked.
@@ -259,6 +260,8 @@ class ManagerCommands:
         built_in = row.plan == BUILT_IN
         base = base_of(row.plan, row.options)
         jobs = [job_of(n, given, base, built_in=built_in) for n, given in enumerate(body.jobs)]
+        for pool in {job.pool for job in jobs}:
+            self.managers.known_pools.check(pool)
         if built_in and jobs:
             await run_in_threadpool(_check_jobs, await self.crawlers.get(base.spider), jobs)
         with mismatch("Idempotency-Key"):

@@ -83,11 +83,6 @@ class PoolStore(StorePart):
             for name in gone.all():
                 conn.execute(update(pool_ticket).where(p.pool == name).values(pool=DEFAULT))
 
-    @property
-    def settings(self) -> Pools:
-        """The pools of this process's settings."""
-        return self._pools
-
     def call(self) -> list[str]:
         """Return the workflows of the runs that get the free places. They must ask for them now.
 

@@ -37,7 +37,7 @@ _KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
 
 def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store) -> None:
     """Add the routes that show and receive the form."""
-    pools = store.pools.settings
+    pools = store.pools.known_pools
 
     @app.get("/runs/new", operation_id="showStart", include_in_schema=False)
     async def show_start(
