@@ -89,9 +89,10 @@ def schedules(store: Store, context: Context) -> list[Line]:
 
 def pools(store: Store, context: Context) -> list[Line]:
     """Check that the settings have the pools of runs and of crawlers."""
+    crawlers: Sequence[CrawlerDefinition] = ()
     with suppress(LifecycleError):  # the check of the catalogue reports it
-        return pool_lines(store.pools.list_pools(), store.pools.known_pools, _catalogue(context.known))
-    return pool_lines(store.pools.list_pools(), store.pools.known_pools, [])
+        crawlers = _catalogue(context.known)
+    return pool_lines(store.pools.list_pools(), store.pools.known_pools, crawlers)
 
 
 def _catalogue(settings: Settings) -> list[CrawlerDefinition]:
