@@ -36,7 +36,7 @@ CLOUD = Cloud(projects={"7": "eu-", "us": "us-", "self": ""})
 def run(status: RunStatus = RunStatus.COMPLETED, outcome: str | None = "finished", *, multi: bool = False) -> RunRow:
     request = {"args": {"url": "x", "retry_num": "2"}, "settings": {"LOG_LEVEL": "INFO"}, "tags": ["FLOW_ID=f"]}
     return RunRow(
-        41, "u", "manager/3/9", "shops", "api", status, "completion", 2, NOW, NOW, outcome=outcome, cause="because",
+        41, "u", "manager/3/9", "shops", "default", "api", status, "completion", 2, NOW, NOW, outcome=outcome, cause="because",
         request=request, multi=multi, pages=8, items=5, started_at=NOW, ended_at=NOW,
     )  # fmt: skip
 
@@ -101,7 +101,8 @@ def test_the_request_of_a_job() -> None:
     assert (asked.crawler, asked.request_id, asked.trigger) == ("eu-shops", "manager/3/9.r2", "api")
     assert (asked.args, asked.settings, asked.tags) == (job.spider_args, job.job_settings, job.tags)
     assert (asked.parent, asked.flow_id, asked.requested_by) == ("manager/m/f", "f", "ann")
-    assert (asked.resources, asked.priority) == (Resources(memory="2Gi"), 1)
+    assert (asked.resources, asked.priority, asked.pool) == (Resources(memory="2Gi"), 1, None)
+    assert run_request_of(dataclasses.replace(job, pool="shop-a"), CATALOGUE[0], CLOUD).pool == "shop-a"
     assert run_request_of(dataclasses.replace(job, priority=None), CATALOGUE[0], CLOUD).priority == 3
 
 

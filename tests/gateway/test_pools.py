@@ -137,4 +137,4 @@ def test_jobs_of_a_manager_have_pools(world: World, client: TestClient) -> None:
     listed = client.get(path).json()["jobs"]
     assert [job["job"]["pool"] for job in listed] == ["shop-a", "shop-b"]
     refused = client.post(path, json={"jobs": [{"pool": "shop-x"}]})
-    assert (refused.status_code, "pool: 'shop-x'" in refused.text) == (422, True)
+    assert (refused.status_code, "jobs[0].pool: 'shop-x'" in refused.text) == (422, True)
