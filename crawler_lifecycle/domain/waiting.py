@@ -184,6 +184,8 @@ def _capacity(s: Standing) -> str | None:
     parts = []
     if queued and s.max_parallel is not None and active >= s.max_parallel:
         parts.append(f"{_tasks(queued)} QUEUED: at most {s.max_parallel} at once (max_parallel_tasks)")
+    elif queued and s.line is not None:
+        parts.append(f"{_tasks(queued)} QUEUED: waiting for {s.line}")
     elif queued:
         parts.append(f"{_tasks(queued)} QUEUED until the next look")
     if pending:

@@ -96,6 +96,10 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         "7 tasks QUEUED: at most 2 at once (max_parallel_tasks)",
     ),
     "the next look": (replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 1}), "1 task QUEUED until the next look"),
+    "a line after a part of its tasks": (
+        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 2}, line=place_in_line("a", 1, 1)),
+        "2 tasks QUEUED: waiting for a place in pool a (1 of 1 in use)",
+    ),
     "deferred": (
         replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 3}, waiting_for="quota: pods", waiting_since=before(70)),
         "3 tasks QUEUED for 1 min: quota: pods",

@@ -53,6 +53,9 @@ def test_the_line_is_seen_everywhere(world: World, client: TestClient) -> None:
     world.clock.forward(245)
     line = "waiting for a place in pool shop-a (2 of 2 in use; 2 more urgent and 1 older tasks come first"
     assert client.get(f"/v1/runs/{last}").json()["waiting"].startswith(line)
+    world.store.deployment.mark_started(world.fence(begun), world.clock.now)
+    part = "1 task QUEUED: waiting for a place in pool shop-a (2 of 2 in use; 2 more urgent tasks come first"
+    assert client.get(f"/v1/runs/{begun}").json()["waiting"].startswith(part)
     listed = client.get("/v1/runs", params={"pool": "shop-a"}).json()["runs"]
     assert [run["run_id"] for run in listed] == [last, urgent, begun]
     assert listed[0]["waiting"] == "waiting for a place in pool shop-a (2 of 2 in use) for 4 min"
