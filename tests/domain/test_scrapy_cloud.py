@@ -36,8 +36,8 @@ CLOUD = Cloud(projects={"7": "eu-", "us": "us-", "self": ""})
 def run(status: RunStatus = RunStatus.COMPLETED, outcome: str | None = "finished", *, multi: bool = False) -> RunRow:
     request = {"args": {"url": "x", "retry_num": "2"}, "settings": {"LOG_LEVEL": "INFO"}, "tags": ["FLOW_ID=f"]}
     return RunRow(
-        41, "u", "manager/3/9", "shops", "default", "api", status, "completion", 2, NOW, NOW, outcome=outcome,
-        cause="because", request=request, multi=multi, pages=8, items=5, started_at=NOW, ended_at=NOW,
+        41, "u", "manager/3/9", "shops", "api", status, "completion", 2, NOW, NOW, outcome=outcome, cause="because",
+        request=request, multi=multi, pages=8, items=5, started_at=NOW, ended_at=NOW,
     )  # fmt: skip
 
 

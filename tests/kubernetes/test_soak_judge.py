@@ -56,7 +56,7 @@ def pod(
 
 
 def case(story: Any, status: str, outcome: str, code: int | None, *, commit: float = 12, **more: Any) -> Case:
-    run = RunRow(1, "u", "r", "books", "default", "manual", RunStatus.FAILED, "completion", 1, T0, T0)
+    run = RunRow(1, "u", "r", "books", "manual", RunStatus.FAILED, "completion", 1, T0, T0)
     row = TaskRow(1, 1, 1, 0, status, outcome=outcome, exit_code=code, cluster_uid="j", ended_at=at(10))
     walk = ["QUEUED", "PENDING", "RUNNING", *([status] if status != "RUNNING" else [])]
     times = [at(0), at(1), at(2), at(commit)]
@@ -109,7 +109,7 @@ def test_a_lie_is_noticed(lie: Case, words: str) -> None:
 
 def test_a_verdict_that_its_tasks_do_not_bear() -> None:
     one = case(pod(1), "FAILED", "failed", 1)
-    completed = RunRow(1, "u", "r", "books", "default", "manual", RunStatus.COMPLETED, "completion", 1, T0, T0)
+    completed = RunRow(1, "u", "r", "books", "manual", RunStatus.COMPLETED, "completion", 1, T0, T0)
     assert list(judge_run(completed, [one.row], False)) != []
     assert list(judge_run(one.run, [one.row], False)) == []
 

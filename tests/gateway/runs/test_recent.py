@@ -44,15 +44,7 @@ def test_runs_that_failed_or_go_on_say_nothing_about_items() -> None:
 
 def row(run_id: int, **fields: Any) -> RunRow:
     known = {"created_at": NOW, "updated_at": NOW, "status": RunStatus.COMPLETED, "stage": "completion", "attempt": 1}
-    return RunRow(
-        run_id=run_id,
-        run_uid="u",
-        request_id="r",
-        crawler="plain",
-        pool="default",
-        trigger="api",
-        **{**known, **fields},
-    )
+    return RunRow(run_id=run_id, run_uid="u", request_id="r", crawler="plain", trigger="api", **{**known, **fields})
 
 
 class Runs:
