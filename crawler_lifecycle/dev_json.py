@@ -41,6 +41,8 @@ VARIABLES = {
     "context": "LIFECYCLE_CLUSTER__CONTEXT",
     "cluster_namespace": "LIFECYCLE_CLUSTER__NAMESPACE",
     "image": "LIFECYCLE_CLUSTER__IMAGE",
+    "slots": "LIFECYCLE_CLUSTER__SLOTS",
+    "pools": "LIFECYCLE_POOLS",
 }
 
 #: Allows webhooks that call this machine. In a stack it is true unless the environment sets another value.

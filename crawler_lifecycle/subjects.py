@@ -1,4 +1,4 @@
-"""Columns, facts and actions that people see for runs, managers, graphs, schedules and webhooks.
+"""Columns, facts and actions that people see for runs, managers, graphs, schedules, webhooks and pools.
 
 A subject has the columns of its list, the facts of its detail view, and its actions. Columns and facts are functions.
 They read the JSON document of the HTTP API and return a ``Cell``. The page and ``crawlctl`` show the same cells, each
@@ -663,4 +663,29 @@ DELIVERIES = (
     Column("Why", of("error")),
 )
 
-SUBJECTS = {one.noun: one for one in (RUN, MANAGER, GRAPH, SCHEDULE, WEBHOOK)}
+# --- pools ------------------------------------------------------------------------------------------------------------
+
+
+def _in_use(row: Document) -> str:
+    return f"{row.get('in_use')}" + ("" if row.get("max") is None else f" of {row['max']}")
+
+
+POOL = Subject(
+    "pool",
+    "name",
+    columns=(
+        Column("Pool", lambda row: Link(row["name"], f"/?pool={quote(row['name'], safe='')}")),
+        Column("In use", _in_use, right=True),
+        Column("Executing", count("executing"), right=True),
+        Column("Runs wait", count("waiting_runs"), right=True),
+        Column("Tasks wait", count("waiting_tasks"), right=True),
+        Column("Oldest wait", lambda row: Took(row.get("oldest_wait_at"), None)),
+        Column("Weight", lambda row: f"{row.get('weight'):g}", right=True),
+        Column("Reserved", count("reserved"), right=True),
+        Column("Last hour", lambda row: None if row.get("share") is None else f"{row['share']:.0%}", right=True),
+        _wide("Queue", of("queue"), page=True),
+        Column("Problem", of("problem")),
+    ),
+)
+
+SUBJECTS = {one.noun: one for one in (RUN, MANAGER, GRAPH, SCHEDULE, WEBHOOK, POOL)}

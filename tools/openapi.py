@@ -11,6 +11,7 @@ from typing import Any
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problem_codes import CODES, TYPE_PREFIX
 
@@ -19,7 +20,7 @@ def document() -> str:
     """The OpenAPI document as it is committed: sorted, so that two versions can be compared line by line."""
     # No request is served, so nothing behind the routes is needed.
     nothing: Any = None
-    store = Store(**{port.name: nothing for port in fields(Store)})
+    store = Store(**{port.name: nothing for port in fields(Store)} | {"pools": PoolStore(nothing, nothing)})
     app = create_app(Gateway(store, nothing, nothing, entrance=Entrance(), sweep_s=None))
     return json.dumps(app.openapi(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 

@@ -16,6 +16,8 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before
 #: Prefixes of ``waiting_for``: the service that does not answer. The error follows.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
+#: Prefix of ``waiting_for`` while the run is in the line of its pool.
+PLACE_WAIT = "a place in pool "
 #: Advice if no worker takes the run, and the seconds after which the sentence contains it.
 ASK_DOCTOR, UNTAKEN_S = "; crawlctl doctor says whether there is one", 10
 #: The character before and after a time that the reader replaces by a duration.
@@ -29,6 +31,8 @@ _ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 _AGO = "{} ago"
 _ENDED = ("COMPLETED", "FAILED")
 _SPAN = re.compile(r"\b(for|since|ago) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)")
+#: The position in the line of a pool, which changes with each place that becomes free.
+_POSITION = re.compile(rf"({PLACE_WAIT}\S+) \([^)]*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Standing:
     """True when a workflow owns the run."""
     waiting_for: str | None = None
     waiting_since: datetime | None = None
+    line: str | None = None
+    """Its place in the line of its pool now (``place_in_line``), instead of the one that was recorded."""
     look_error: str | None = None
     look_error_since: datetime | None = None
     next_look_at: datetime | None = None
@@ -75,9 +81,24 @@ def waiting(s: Standing) -> str | None:
     return "; ".join(part for part in parts if part) or None
 
 
+def place_in_line(
+    pool: str, in_use: int, most: int | None, urgent: int = 0, older: int = 0, about_s: float | None = None
+) -> str:
+    """Return the thing for which a run in the line of its pool waits, without what is zero or unknown."""
+    ahead = [f"{count} {word}" for count, word in ((urgent, "more urgent"), (older, "older")) if count]
+    come = "task comes" if urgent + older == 1 else "tasks come"
+    parts = [
+        f"{in_use}{'' if most is None else f' of {most}'} in use" if in_use or most else "",
+        f"{' and '.join(ahead)} {come} first" if ahead else "",
+        "" if about_s is None else f"about {span(max(about_s, 1))}",
+    ]
+    said = "; ".join(part for part in parts if part)
+    return f"{PLACE_WAIT}{pool}{f' ({said})' if said else ''}"
+
+
 def ageless(sentence: str) -> str:
-    """Return the sentence without its durations. The result changes only if the reason changes."""
-    return _SPAN.sub(r"\1\3", sentence)
+    """Return the sentence without durations and positions. The result changes only if the reason changes."""
+    return _SPAN.sub(r"\1\3", _POSITION.sub(r"\1", sentence))
 
 
 def span(seconds: float) -> str:
@@ -145,9 +166,12 @@ def _start(s: Standing) -> str | None:
     if s.status != "INITIALIZING" and s.tasks is not None and not queued:
         return None  # an earlier try recorded the reason, and nothing waits any more
     what = s.waiting_for.removeprefix("waiting: ")
-    if s.status != "INITIALIZING":
-        return f"{_tasks(queued)} QUEUED{since}: {what}" if queued else what
+    if what.startswith(PLACE_WAIT):
+        pool, _, use = what.partition(": ")
+        what = s.line or f"{pool} ({use})"
     thing = what.startswith(("the ", "a ", "an "))  # a noun, not a sentence
+    if s.status != "INITIALIZING":
+        return f"{_tasks(queued)} QUEUED{since}: {'waiting for ' if thing else ''}{what}" if queued else what
     return f"waiting for {what}{since}" if thing else f"waiting{since}: {what}"
 
 
@@ -160,6 +184,8 @@ def _capacity(s: Standing) -> str | None:
     parts = []
     if queued and s.max_parallel is not None and active >= s.max_parallel:
         parts.append(f"{_tasks(queued)} QUEUED: at most {s.max_parallel} at once (max_parallel_tasks)")
+    elif queued and s.line is not None:
+        parts.append(f"{_tasks(queued)} QUEUED: waiting for {s.line}")
     elif queued:
         parts.append(f"{_tasks(queued)} QUEUED until the next look")
     if pending:

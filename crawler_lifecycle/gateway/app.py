@@ -16,6 +16,7 @@ from crawler_lifecycle.gateway.metrics import add_metrics, ask_the_database
 from crawler_lifecycle.gateway.page.middleware import Pages
 from crawler_lifecycle.gateway.pages import add_page
 from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.pools import add_pools
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
 from crawler_lifecycle.gateway.runs.items import RunItems, add_items
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
@@ -60,6 +61,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_uploads(app, store.tasks, gateway.bundles)
     add_ledger(app, store.corrections, store.overdue, clock)
     add_readers(app, store, gateway.views, gateway.feed)
+    add_pools(app, store.pools)
     add_logs(app, gateway.reader)
     add_files(app, gateway.files, store.runs, store.tasks)
     add_items(app, RunItems(gateway.files, store.runs, store.tasks))

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
+from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
 from crawler_lifecycle.observability.metrics import Asked, Figures, Values
@@ -139,6 +140,32 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetim
             ("active", "failing", "paused"),
         ),
         Asked("lifecycle_webhook_behind_events", "Events that the slowest webhook has not passed yet"),
+    )
+
+    pools = store.pools.known_pools
+    names = sorted({DEFAULT, *pools.named})
+
+    def places() -> Values:
+        now, rows = clock(), {row.name: row for row in (store.pools.list_pools() if pools.counted else ())}
+        oldest = {name: row.oldest_wait_at for name, row in rows.items() if row.oldest_wait_at is not None}
+        return (
+            {name: row.in_use for name, row in rows.items()},
+            dict.fromkeys(names, math.nan) | {name: row.max for name, row in rows.items() if row.max is not None},
+            {name: row.reserved for name, row in rows.items()},
+            {name: row.waiting_tasks for name, row in rows.items()},
+            {name: (now - since).total_seconds() for name, since in oldest.items()},
+        )
+
+    of_pool = "pool", names
+    metrics.ask(
+        places,
+        Asked(
+            "lifecycle_pool_places_in_use", "Places that tasks hold; NaN while the database does not answer", *of_pool
+        ),
+        Asked("lifecycle_pool_places_max", "Most places of the pool at once; NaN without a limit", *of_pool),
+        Asked("lifecycle_pool_places_reserved", "Places that other pools leave free for it", *of_pool),
+        Asked("lifecycle_pool_waiting_tasks", "Tasks of runs that wait for places", *of_pool),
+        Asked("lifecycle_pool_oldest_wait_seconds", "Age of the oldest run that waits; 0 if none waits", *of_pool),
     )
 
     def ledger() -> Values:

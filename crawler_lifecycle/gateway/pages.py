@@ -16,6 +16,7 @@ from crawler_lifecycle.gateway.page.runs.reading import add_files, add_items, ad
 from crawler_lifecycle.gateway.page.runs.run import add_run
 from crawler_lifecycle.gateway.page.runs.starting import add_start
 from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.pools import add_pool_page
 from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.schedules.page import add_schedule_form, add_schedules
 from crawler_lifecycle.gateway.webhooks.page import add_webhook_form, add_webhooks
@@ -26,7 +27,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     store, views, clock = gateway.store, gateway.views, gateway.clock
     add_assets(app)
     add_login(app, gateway.logins, clock)
-    add_start(app, gateway.commands, gateway.crawlers, store.tasks)  # before the runs, or "new" would be a run
+    add_start(app, gateway.commands, gateway.crawlers, store)  # before the runs, or "new" would be a run
     add_runs(app, views, gateway.health)
     add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)
     add_log(app, gateway.reader, views)
@@ -34,6 +35,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     add_items(app, RunItems(gateway.files, store.runs, store.tasks), views)
     add_commands(app, gateway.commands, clock)
     add_crawlers(app, gateway.recent, gateway.crawlers)
+    add_pool_page(app, store.pools, clock)
     once = Once()
     add_ledger(app, store, views, gateway.workflows, once)
     add_managers(app, gateway.manager_commands, gateway.manager_views, once)

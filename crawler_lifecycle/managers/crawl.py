@@ -75,6 +75,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         add("--job-settings", default="{}", help="Settings of the jobs: a JSON object.")
         add("--units", type=int, help="Units of each job that has no units of its own.")
         add("--priority", type=int, help="Priority of each job that has none of its own: 1 (first) to 5 (last).")
+        add("--pool", help="Pool of each job that has none of its own.")
 
     def parse_args(self) -> Namespace:
         args = super().parse_args()
@@ -95,6 +96,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             units=self.args.units,
             project_id=self.project_id,
             priority=self.args.priority,
+            pool=self.args.pool,
             tags=self._given_tags(),
         )
 
@@ -110,7 +112,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         """Schedule one job and return its key (S-31). It starts after the cycle, or waits if no slot is free.
 
         ``job_args_override``: values that override the manager's options: ``spider_args``, ``job_settings``, ``tags``,
-        ``units``, ``project_id``, ``priority``. ``spider``: the spider, by default the manager's. Raises
+        ``units``, ``project_id``, ``priority``, ``pool``. ``spider``: the spider, by default the manager's. Raises
         ``InvalidRequest``.
         """
         override = override_of(job_args_override)

@@ -67,7 +67,7 @@ class GeneratorCrawlManager(CrawlManager):
         """Yield a dictionary for each job. Users must override it. It must yield the same items after a restart.
 
         The dictionary has the spider's arguments. The keys ``spider``, ``units``, ``tags``, ``job_settings``,
-        ``project_id`` and ``priority`` are parameters of the job instead.
+        ``project_id``, ``priority`` and ``pool`` are parameters of the job instead.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no set_parameters_gen; write one that yields dictionaries"

@@ -23,6 +23,7 @@ class JobParams(TypedDict, total=False):
     project_id: str
     spider_args: dict[str, str]
     priority: int
+    pool: str
 
 
 class FullJobParams(JobParams, total=False):

@@ -308,6 +308,28 @@ LEFT_OUT = JOB | {
     **{"item_id": 42, "state": "skipped", "seq": None, "retry": 0, "job": None, "run_id": None, "outcome": None},
     "error": "position 13: set_parameters_gen yielded 7, which is no dict; yield a dict of parameters",
 }
+POOL = {
+    "name": "shop-a",
+    "max": 20,
+    "weight": 2.5,
+    "reserved": 2,
+    "queue": None,
+    "in_use": 18,
+    "executing": 16,
+    "waiting_runs": 3,
+    "waiting_tasks": 1240,
+    "oldest_wait_at": "2026-11-20T11:56:00Z",
+    "share": 0.714,
+    "problem": None,
+}
+POOL_GONE = POOL | {
+    "name": "old",
+    "max": None,
+    "weight": 1.0,
+    "oldest_wait_at": None,
+    "share": None,
+    "problem": "LIFECYCLE_POOLS has no pool 'old': its runs are served by default",
+}
 PLAN: dict[str, Any] = {
     "plan": "shops.managers:ShopsManager",
     "kind": "manager",

@@ -27,6 +27,8 @@ from tests.cli.cli_answers import (
     MANAGER,
     MANAGER_ENDED,
     PLAN,
+    POOL,
+    POOL_GONE,
     RESUMED,
     RUN,
     SCHEDULE,
@@ -87,6 +89,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "audit": [("POST", "/v1/audit", {"audit_id": "0190-audit", "report": AUDIT, "note": None})],
     "crawler list": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],
     "crawler describe operations": [("GET", "/v1/crawlers", {"crawlers": [CRAWLER]})],
+    "pools": [("GET", "/v1/pools", {"pools": [POOL, POOL_GONE]})],
     "start operations --request-id k": [
         ("POST", "/v1/runs", {"run_id": 7, "workflow_id": "crawl/operations/k", "status": "INITIALIZING"})
     ],

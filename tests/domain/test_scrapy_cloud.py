@@ -101,7 +101,8 @@ def test_the_request_of_a_job() -> None:
     assert (asked.crawler, asked.request_id, asked.trigger) == ("eu-shops", "manager/3/9.r2", "api")
     assert (asked.args, asked.settings, asked.tags) == (job.spider_args, job.job_settings, job.tags)
     assert (asked.parent, asked.flow_id, asked.requested_by) == ("manager/m/f", "f", "ann")
-    assert (asked.resources, asked.priority) == (Resources(memory="2Gi"), 1)
+    assert (asked.resources, asked.priority, asked.pool) == (Resources(memory="2Gi"), 1, None)
+    assert run_request_of(dataclasses.replace(job, pool="shop-a"), CATALOGUE[0], CLOUD).pool == "shop-a"
     assert run_request_of(dataclasses.replace(job, priority=None), CATALOGUE[0], CLOUD).priority == 3
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.domain.waiting import Standing, ageless, span, waiting
+from crawler_lifecycle.domain.waiting import Standing, ageless, place_in_line, span, waiting
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LIVE = Standing("PROCESSING", NOW, tasks={"RUNNING": 2})
@@ -58,6 +58,34 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         replace(NEW, waiting_for="the main task's start", waiting_since=before(3)),
         "waiting for the main task's start for 3 s",
     ),
+    "a place in its pool": (
+        replace(NEW, waiting_for="a place in pool shop-a: 18 of 20 in use", waiting_since=before(245)),
+        "waiting for a place in pool shop-a (18 of 20 in use) for 4 min",
+    ),
+    "its position in the line": (
+        replace(
+            NEW,
+            waiting_for="a place in pool shop-a: 20 of 20 in use",
+            waiting_since=before(245),
+            line=place_in_line("shop-a", 18, 20, urgent=12, older=40, about_s=370),
+        ),
+        "waiting for a place in pool shop-a (18 of 20 in use; 12 more urgent and 40 older tasks come first; "
+        "about 6 min) for 4 min",
+    ),
+    "a line for later tasks": (
+        replace(
+            LIVE,
+            tasks={"RUNNING": 1, "QUEUED": 3},
+            waiting_for="a place in pool a: 1 of 1 in use",
+            waiting_since=before(70),
+            line=place_in_line("a", 1, 1, older=1),
+        ),
+        "3 tasks QUEUED for 1 min: waiting for a place in pool a (1 of 1 in use; 1 older task comes first)",
+    ),
+    "a line that the cluster's refusal made": (
+        replace(NEW, waiting_for="quota: pods", waiting_since=before(20), line=place_in_line("a", 1, 1)),
+        "waiting for 20 s: quota: pods",
+    ),
     "nothing yet": (NEW, "its first tasks are being deployed"),
     "no workflow": (
         replace(NEW, owned=False),
@@ -68,6 +96,10 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         "7 tasks QUEUED: at most 2 at once (max_parallel_tasks)",
     ),
     "the next look": (replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 1}), "1 task QUEUED until the next look"),
+    "a line after a part of its tasks": (
+        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 2}, line=place_in_line("a", 1, 1)),
+        "2 tasks QUEUED: waiting for a place in pool a (1 of 1 in use)",
+    ),
     "deferred": (
         replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 3}, waiting_for="quota: pods", waiting_since=before(70)),
         "3 tasks QUEUED for 1 min: quota: pods",
@@ -137,6 +169,12 @@ def test_ages_alone_make_no_other_sentence(name: str) -> None:
     if standing.next_look_at is None or "overdue" in name:
         assert (first is None) == (second is None)
         assert ageless(first or "") == ageless(second or "")
+
+
+def test_a_position_alone_makes_no_other_sentence() -> None:
+    first, line = CASES["its position in the line"][0], place_in_line("shop-a", 3, 20, about_s=0.2)
+    assert ageless(waiting(first) or "") == ageless(waiting(replace(first, line=line)) or "")
+    assert place_in_line("default", 0, None) == "a place in pool default", "what is zero or unknown is left out"
 
 
 @pytest.mark.parametrize(

@@ -37,19 +37,21 @@ def test_s31_what_goes_before_what() -> None:
 
     def workflow_loop(self: CrawlManager) -> bool:
         override: Any = {"a": "top", "b": "top", "spider_args": {"b": "deep"}, "job_settings": {"S": "job"}, "units": 5}
-        override["priority"] = 1
+        override |= {"priority": 1, "pool": "shop-a"}
         self.schedule_spider_with_jobargs(override)
         self.schedule_spider_with_jobargs(spider="other")
         assert self.get_job_settings({"S": "job"}) == {"S": "job", "T": "options"}
         return False
 
     options = ["--spider-args", '{"a": "options", "b": "options", "c": "options"}', "--units", "3", "--priority", "4"]
+    options += ["--pool", "shop-b"]
     settings = ["--job-settings", '{"S": "options", "T": "options"}']
     first, second = simulate(manager(workflow_loop=workflow_loop), [*options, *settings]).scheduled
     assert first.spider_args == {"a": "top", "b": "deep", "c": "options"}
     assert (first.job_settings, first.units) == ({"S": "job", "T": "options"}, 5)
     assert (second.spider, second.spider_args["a"], second.units) == ("other", "options", 3)
     assert (first.priority, second.priority) == (1, 4)
+    assert (first.pool, second.pool, "pool" in first.spider_args) == ("shop-a", "shop-b", False)
     assert simulate(manager()).scheduled[0].units is None
 
 

@@ -65,7 +65,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 HOSTILE = ("' OR '1'='1", "x'; DROP TABLE run_history; --", '" OR 1=1 --', "%", "_", "\\", "1) UNION SELECT 1 --", "\0")
 
 
-FILTERS = ("stage", "crawler", "trigger", "outcome", "flow_id", "parent")
+FILTERS = ("stage", "crawler", "pool", "trigger", "outcome", "flow_id", "parent")
 
 
 @pytest.mark.parametrize("text", HOSTILE)

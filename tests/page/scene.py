@@ -27,6 +27,7 @@ PAGES = {
     "files": "/runs/{done}/files",
     "items": "/runs/{done}/items?{file}",
     "crawlers": "/crawlers",
+    "pools": "/pools",
     "corrections": "/corrections",
     "audit": "/audit",
     "schedules": "/schedules",

@@ -49,6 +49,7 @@ def start(
     max_per_key: Annotated[str | None, Parameter(help="at most 2 with the same domain at once: domain=2")] = None,
     retries: Annotated[int | None, Parameter(help="retry a failed job at most this many times")] = None,
     retry_delay: Annotated[float | None, Parameter(help="seconds before each retry")] = None,
+    pool: Annotated[str | None, Parameter(help="pool of every run (crawlctl pools); default: its crawler's")] = None,
     keep_open: Annotated[bool, Parameter(negative=(), help="more items come later (crawlctl manager add)")] = False,
     name: Annotated[str | None, Parameter(help="name of the manager; default: name of the class or crawler")] = None,
     flow: Annotated[str | None, Parameter(help="flow id; the same id continues a manager that has ended")] = None,
@@ -69,6 +70,7 @@ def start(
         "max_per_key": _per_key(max_per_key),
         "retries": retries,
         "retry_delay_s": retry_delay,
+        "pool": pool,
     }
     options = {option: value for option, value in options.items() if value not in (None, {})}
     _check_call(plan, crawler, each, options)
@@ -147,7 +149,7 @@ def _check_call(plan: str | None, crawler: str | None, each: Path | None, option
     if plan is not None and (options or each is not None):
         raise CommandFailed(
             Exit.USAGE,
-            "--each, -a, -s, --max-running, --max-per-key, --retries and --retry-delay need --crawler",
+            "--each, -a, -s, --max-running, --max-per-key, --retries, --retry-delay and --pool need --crawler",
             "a class has its own options",
             f"crawlctl manager start {plan} -- --max-running-jobs 20",
         )

@@ -13,7 +13,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say, time_of
 from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Proof, Reason, Yes
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.subjects import plain
+from crawler_lifecycle.subjects import POOL, plain
 
 from . import tables
 from .texts import RUN, RunId, argument_lines, facts, next_steps
@@ -136,6 +136,11 @@ def describe(run: RunId, /) -> int:
     emit({**found, "task_rows": rows, "corrections": wrong}, names=[run], table=table)
     say(f"next: {' · '.join(next_steps(found, rows))}")
     return Exit.DONE
+
+
+def pools() -> None:
+    """List the pools: how many places each has and uses, who waits, and its share of the last hour."""
+    show_list("/v1/pools", POOL.columns, key=POOL.key, empty="no pools")
 
 
 def crawlers() -> None:

@@ -88,6 +88,7 @@ class Stack:
         (self.state_dir / "temporal.toml").write_text("")
         crawlers, more = self._catalogues()
         self._chosen = {"crawlers": str(crawlers), "more_crawlers": None if more is None else str(more)}
+        self._chosen |= {name: os.environ.get(dev_json.VARIABLES[name]) for name in ("slots", "pools")}
         env = plan.environment(crawlers, more)
         parts = plan.parts(env)
         # Python parts start slowly, because of their imports. Therefore they start at the same time. Each waits for the

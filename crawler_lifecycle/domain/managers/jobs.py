@@ -16,13 +16,14 @@ from typing import Any
 
 from crawler_lifecycle.domain.bounds import check_number, check_text, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.pools import check_pool_name
 from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
 
 from .manager import BUILT_IN, Job, job_text
 from .scrapy_cloud import UNITS
 
 #: Keys of a yield or an override that are not arguments of the spider.
-PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args", "priority")
+PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args", "priority", "pool")
 #: The most tags that a manager adds to a job itself: flow, parent, number, and the source of a retry.
 _OUR_TAGS = 4
 SPIDER_MAX = 200
@@ -47,6 +48,7 @@ class JobDefaults:
     tags: Sequence[str] = ()
     """Tags of all jobs."""
     priority: int | None = None
+    pool: str | None = None
 
 
 def params_of_yield(given: object) -> dict[str, Any]:
@@ -84,6 +86,8 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
     priority = defaults.priority if override.get("priority") is None else override["priority"]
     if priority is not None:
         check_number("priority", priority)
+    pool = defaults.pool if override.get("pool") is None else override["pool"]
+    check_pool_name(pool)
     job = Job(
         spider=_spider(spider or override.get("spider") or defaults.spider),
         spider_args=_texts("spider_args", spider_args),
@@ -92,6 +96,7 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
         units=units,
         project_id=_project(project_id if project_id is not None else defaults.project_id),
         priority=priority,
+        pool=pool,
     )
     if (size := len(json.dumps([job.spider_args, job.job_settings]))) > JOB_BYTES:
         raise InvalidRequest(f"spider_args: {size} bytes of JSON with the settings are too much; give {JOB_BYTES}")
@@ -117,6 +122,7 @@ def base_of(plan: str, options: Mapping[str, Any]) -> Job:
         units=units,
         project_id=given.get("--project-id"),
         priority=priority,
+        pool=given.get("--pool"),
     )
 
 
@@ -130,6 +136,7 @@ def laid_over(base: Job, job: Job) -> Job:
         units=job.units if job.units is not None else base.units,
         project_id=job.project_id or base.project_id,
         priority=job.priority or base.priority,
+        pool=job.pool or base.pool,
     )
 
 

@@ -119,6 +119,7 @@ class Job:
     units: int | None = None
     project_id: str | None = None
     priority: int | None = None
+    pool: str | None = None
 
     @property
     def identity(self) -> str:

@@ -92,7 +92,7 @@ def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: A
     """
     args, settings, resources = dict(job.spider_args), dict(job.job_settings), cloud.resources(job.units)
     own = RunRequest(crawler.name, trigger=Trigger.API, args=args, settings=settings, resources=resources)
-    return replace(own, tags=list(job.tags), priority=job.priority or own.priority, **more)
+    return replace(own, tags=list(job.tags), priority=job.priority or own.priority, pool=job.pool, **more)
 
 
 def never_retried(outcome: str | None, exit_codes: Iterable[int | None]) -> bool:

@@ -80,7 +80,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(None), "healthz readyz"),
     (
         _READ,
-        """metrics openapi getHealth getAudit listCrawlers listRecentRuns
+        """metrics openapi getHealth getAudit listCrawlers listRecentRuns listPools
         listRuns compareRun listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
         getItems getItemStats listManagers getManager listJobs getManagerLog listPlans listGraphs getGraphPicture
         getGraphLog listSteps getStep getContext listSchedules getSchedule listDue""",
@@ -120,7 +120,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (
         Access(Role.READ, page=True),
         """showRuns showRun showTasks showTimeline showLog showFiles showFile showItems showCrawlers showCorrections
-        showAudit showManagers showManager showGraphs showGraph showSchedules showSchedule""",
+        showAudit showManagers showManager showGraphs showGraph showSchedules showSchedule showPools""",
     ),
     (Access(Role.READ, stream="always", page=True), "fetchLog streamPage"),
     (

@@ -226,7 +226,9 @@ class GraphCommands:
                 self._check_served(step, "plan", step.job["plan"], plans, rows)
             elif step.kind is StepKind.CRAWL:
                 try:
-                    check_crawl(await self.crawlers.get(step.job["crawler"]), crawl_request(step.job))
+                    crawler, request = await self.crawlers.get(step.job["crawler"]), crawl_request(step.job)
+                    check_crawl(crawler, request)
+                    self.graphs.known_pools.check(request.pool or crawler.pool)
                 except Problem as problem:
                     raise _refused(step, problem.code, problem.detail) from None
                 except InvalidRequest as error:

@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_t
 from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.managers.jobs import base_of, options_of
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
+from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
 from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, existing, mismatch, needing_temporal, notify
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -128,6 +129,7 @@ class ManagerCommands:
         """Return the registered class (if any) and a note for the caller. Raises ``Problem`` 422, or 503 while a worker
         still reads the module."""
         rows = await run_in_threadpool(self.plans.list_plans)
+        self.managers.known_pools.check(options_of(body.command_line()).get("--pool"))
         if body.crawler is not None:
             crawler = await self.crawlers.get(body.crawler)
             # Each job may add required arguments later, so only the given names and values are checked.
@@ -259,6 +261,7 @@ class ManagerCommands:
         built_in = row.plan == BUILT_IN
         base = base_of(row.plan, row.options)
         jobs = [job_of(n, given, base, built_in=built_in) for n, given in enumerate(body.jobs)]
+        _check_pools(self.managers.known_pools, jobs)
         if built_in and jobs:
             await run_in_threadpool(_check_jobs, await self.crawlers.get(base.spider), jobs)
         with mismatch("Idempotency-Key"):
@@ -303,6 +306,15 @@ def check_argument(crawler: CrawlerDefinition, where: str, name: str, value: str
         raise InvalidRequest(f"{where}.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}")
     if value is not None:
         check_value(f"{where}.{name}", crawler.args[name], value)
+
+
+def _check_pools(known: Pools, jobs: Sequence[Job]) -> None:
+    """Raise ``InvalidRequest`` for a job with an unknown pool. The error names the job."""
+    for n, job in enumerate(jobs):
+        try:
+            known.check(job.pool)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"jobs[{n}].{error}") from None
 
 
 def _check_jobs(crawler: CrawlerDefinition, jobs: Sequence[Job]) -> None:

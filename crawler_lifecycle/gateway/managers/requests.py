@@ -50,6 +50,7 @@ class RunEachOptions(StrictBody):
     max_per_key: dict[str, Annotated[int, Field(ge=1, le=CAP_MAX)]] = Field(default_factory=dict, max_length=1)
     retries: int = Field(default=0, ge=0, le=RETRIES_MAX)
     retry_delay_s: float = Field(default=0, ge=0, le=30 * DAY_S)
+    pool: str | None = None
 
 
 class StartManager(StrictBody):
@@ -105,6 +106,8 @@ class StartManager(StrictBody):
         words = [self.crawler, "--max-running-jobs", str(options.max_running), "--retries", str(options.retries)]
         if options.retry_delay_s:
             words += ["--retry-delay", f"{options.retry_delay_s:g}"]
+        if options.pool is not None:
+            words += ["--pool", options.pool]
         for name, most in options.max_per_key.items():
             words += ["--max-per-key", f"{name}={most}"]
         for option, given in (("--spider-args", texts(options.args)), ("--job-settings", options.settings)):
@@ -117,7 +120,7 @@ class NewJob(StrictBody):
     """One job. Its parameters replace those with which the manager was started.
 
     Numbers, booleans, lists and objects become texts. ``null`` removes a name. The built-in manager accepts only
-    arguments, settings, tags and a priority.
+    arguments, settings, tags, a priority and a pool.
     """
 
     spider: str | None = Field(default=None, min_length=1, max_length=255)
@@ -127,6 +130,7 @@ class NewJob(StrictBody):
     units: int | None = Field(default=None, ge=1, le=64)
     project_id: str | None = Field(default=None, min_length=1, max_length=63)
     priority: int | None = Field(default=None, ge=1, le=5)
+    pool: str | None = None
 
 
 class AddJobs(StrictBody):
@@ -178,7 +182,7 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
     the field."""
     where = f"jobs[{n}]"
     if built_in and not (given.spider is None and given.units is None and given.project_id is None):
-        cure = "give only spider_args, job_settings, tags and priority"
+        cure = "give only spider_args, job_settings, tags, priority and pool"
         raise InvalidRequest(f"{where}: the built-in manager runs only the crawler {base.spider!r}; {cure}")
     if not (given.spider or base.spider):
         raise InvalidRequest(f"{where}.spider: missing; name the spider of this job")
@@ -190,6 +194,7 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
         units=given.units,
         project_id=given.project_id,
         priority=given.priority,
+        pool=given.pool,
     )
     rest = replace(
         base,

@@ -19,10 +19,11 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import workflow_id
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
-from crawler_lifecycle.domain.waiting import NAMED_MAX, Standing, waiting
+from crawler_lifecycle.domain.waiting import NAMED_MAX, PLACE_WAIT, Standing, place_in_line, waiting
 from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.ports.looks import CorrectionRow, FindingRow
 from crawler_lifecycle.ports.runs import Resumption, RunRow, TaskRow
+from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
@@ -60,6 +61,17 @@ def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
     except RowUnreadable:
         return {}  # the sentence then says less; the answer about the task names the error in its row
     return {"reason": next((task.reason for task in page if task.reason), None)}
+
+
+def facts_of_line(pools: PoolStore, row: RunRow) -> dict[str, Any]:
+    """Return the place of a run in the line of its pool now, if it waits there."""
+    waits = row.waiting_for is None or row.waiting_for.startswith(PLACE_WAIT)
+    if not (waits and pools.known_pools.counted) or str(row.status) in ("COMPLETED", "FAILED"):
+        return {}
+    line = pools.in_line(row.run_id)
+    if line is None:
+        return {}
+    return {"line": place_in_line(line.pool, line.in_use, line.max, line.urgent, line.older, line.about_s)}
 
 
 def undelivered(

@@ -40,6 +40,7 @@ from crawler_lifecycle.gateway.runs.answers import (
     TaskPage,
     UploadPart,
     UploadTicket,
+    facts_of_line,
     facts_of_tasks,
 )
 from crawler_lifecycle.gateway.runs.blocked import Blocked
@@ -271,7 +272,7 @@ class RunViews:
             row,
             self.clock(),
             blocked=why_blocked,
-            known=facts_of_tasks(store.tasks, row),
+            known={**facts_of_tasks(store.tasks, row), **facts_of_line(store.pools, row)},
             request=row.request,
             tasks=store.tasks.count_tasks(run_id).positive(),
             exports=store.exports.list_exports(run_id),

@@ -169,7 +169,8 @@ class ScheduleCommands:
         """Check that the target can be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
         if body.run is not None:
             crawler = await self.crawlers.get(body.run.crawler)
-            checked_run(run_request(name, self.clock(), spec), [crawler])
+            request = checked_run(run_request(name, self.clock(), spec), [crawler])
+            self.schedules.known_pools.check(request.pool)
             return self.crawlers.note()
         if body.manager is not None:
             return await self.managers.check_plan(body.manager)

@@ -216,6 +216,11 @@ class StorePart:
         self._most = most
         self._pools = pools
 
+    @property
+    def known_pools(self) -> Pools:
+        """The pools of the settings."""
+        return self._pools
+
     def _check_most(self, conn: Connection, table: Table, is_open: ColumnElement[bool]) -> None:
         """Raise ``TooManyOpen`` unless this table may have one more open row.
 

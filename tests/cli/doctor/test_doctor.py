@@ -32,9 +32,12 @@ from crawler_lifecycle.cli.doctor.report import Check, Context, Line
 from crawler_lifecycle.clusters.kubernetes.kind import KubernetesKind
 from crawler_lifecycle.compose import SERVED_BY
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.pools import NO_POOLS, Pool, Pools
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports.managers import HEARD_S, PlanRow
+from crawler_lifecycle.ports.pools import PoolRow
 from crawler_lifecycle.redaction import Redactor
 from crawler_lifecycle.settings import Settings, variables
 from crawler_lifecycle.store import engine, head_version, open_store, upgrade
@@ -467,6 +470,22 @@ def test_webhooks_that_the_present_rules_refuse_are_told() -> None:
     assert "stolen gets no events: secrets: 'env:PGPASSWORD'" in told[1][1]
     inner = WebhookRules([ipaddress.ip_network("10.0.0.0/8")], env_prefix="PG")
     assert [line.text.partition(" ")[0] for line in records.webhook_lines(rows, inner)] == ["good", "inner"]
+
+
+def test_pools_that_the_settings_do_not_have_are_told() -> None:
+    known = Pools({"shop-a": Pool(max=20)})
+    row = PoolRow("shop-a", 20, 1.0, 0, None, 18, 16, 2, 40, None, 1.0)
+    crawlers = [
+        CrawlerDefinition(name, CrawlerKind.COMMAND, command=["true"], pool=name) for name in ("shop-a", "shop-x")
+    ]
+    assert records.pool_lines([row], NO_POOLS, crawlers[:0]) == [], "without pools there is nothing to say"
+    [line] = records.pool_lines([row], known, crawlers[:1])
+    assert (line.level, line.text) == ("ok", "places in use: shop-a 18 of 20; 40 tasks waiting")
+    gone = replace(row, name="old", problem="LIFECYCLE_POOLS has no pool 'old'")
+    told = [(line.level, line.text) for line in records.pool_lines([row, gone], known, crawlers)]
+    assert told[0] == ("warn", "LIFECYCLE_POOLS has no pool 'old'")
+    assert told[1][1].startswith("crawler shop-x cannot be started: pool: 'shop-x' is not allowed; the pools of this")
+    assert [level for level, _ in told] == ["warn", "bad"]
 
 
 def test_a_worker_that_died_is_no_poller() -> None:

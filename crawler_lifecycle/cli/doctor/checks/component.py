@@ -16,7 +16,7 @@ _STORES = frozenset({"temporal", "database"})
 #: Deployment -> further checks for its pods. ``deploy/base/services/network.yaml`` only allows these connections.
 USES: Mapping[str, frozenset[str]] = {
     "worker-workflows": _STORES | {"catalogue", "events", "pushes"},
-    "worker-cluster": _STORES | {"catalogue", "scheduler"},
+    "worker-cluster": _STORES | {"catalogue", "scheduler", "pools"},
     "worker-control": _STORES | {"catalogue"},
     "worker-export": _STORES | {"catalogue", "archive", "files"},
     "worker-audit": _STORES | {"catalogue", "schedules", "truth"},

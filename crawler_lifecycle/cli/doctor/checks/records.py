@@ -1,20 +1,26 @@
-"""Checks that read the database: plans of workers, webhooks, schedules, overdue looks, run ids."""
+"""Checks that read the database: plans of workers, webhooks, schedules, pools, overdue looks, run ids."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
+from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.admin.run_numbers import sources
 from crawler_lifecycle.cli.doctor.report import Check, Context, Line, bad, counted, ok, warn
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, WebhookSpec, cure
 from crawler_lifecycle.ports.managers import PLAN_MANAGER, PlanRow
+from crawler_lifecycle.ports.pools import PoolRow
 from crawler_lifecycle.ports.schedules import UNTOLD
 from crawler_lifecycle.ports.webhooks import WebhookRow
+from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.store import read_schema
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.worker.run_numbers import ask, bring_forward
@@ -81,6 +87,36 @@ def schedules(store: Store, context: Context) -> list[Line]:
     return [ok("schedules", f"{counted(found.active, 'schedule')} active, {found.paused} paused")] if known else []
 
 
+def pools(store: Store, context: Context) -> list[Line]:
+    """Check that the settings have the pools of runs and of crawlers."""
+    crawlers: Sequence[CrawlerDefinition] = ()
+    with suppress(LifecycleError):  # the check of the catalogue reports it
+        crawlers = _catalogue(context.known)
+    return pool_lines(store.pools.list_pools(), store.pools.known_pools, crawlers)
+
+
+def _catalogue(settings: Settings) -> list[CrawlerDefinition]:
+    files = filter(None, (settings.crawlers, settings.more_crawlers))
+    return [crawler for path in files if path.exists() for crawler in load(path, settings.owned)]
+
+
+def pool_lines(rows: Sequence[PoolRow], known: Pools, crawlers: Sequence[CrawlerDefinition]) -> list[Line]:
+    """Return a finding for each pool that the settings do not have, or one finding about their use."""
+    cure = "add the pool to LIFECYCLE_POOLS of all processes"
+    lines = [warn("pools", row.problem, cure) for row in rows if row.problem is not None]
+    for crawler in crawlers:
+        try:
+            known.check(crawler.pool)
+        except InvalidRequest as error:
+            text = f"crawler {crawler.name} cannot be started: {error}"
+            lines.append(bad("pools", text, f"{cure}, or change the entry of the crawler"))
+    if lines or not known.counted:
+        return lines
+    waiting = sum(row.waiting_tasks for row in rows)
+    used = ", ".join(f"{row.name} {row.in_use}{'' if row.max is None else f' of {row.max}'}" for row in rows)
+    return [ok("pools", f"places in use: {used}; {counted(waiting, 'task')} waiting")]
+
+
 def truth(store: Store, context: Context) -> list[Line]:
     """Check that no look is overdue and no workflow is lost."""
     now = datetime.now(UTC)
@@ -119,4 +155,4 @@ def _asking(name: str, check: Callable[[Store, Context], list[Line]]) -> Check:
     return Check(name, look)
 
 
-CHECKS = tuple(_asking(check.__name__, check) for check in (numbers, plans, webhooks, schedules, truth))
+CHECKS = tuple(_asking(check.__name__, check) for check in (numbers, plans, webhooks, schedules, pools, truth))

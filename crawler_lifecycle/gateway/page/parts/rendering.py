@@ -102,7 +102,7 @@ _UNSEEN = re.compile(
 _MOMENT = re.compile(rf"{MARK}(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{6}})?\+00:00){MARK}( ago)?")
 #: The operations of the pages that update themselves.
 MOVES = {
-    *("showRuns", "showRun", "showCrawlers", "showManagers", "showManager", "showGraphs", "showGraph"),
+    *("showRuns", "showRun", "showCrawlers", "showPools", "showManagers", "showManager", "showGraphs", "showGraph"),
     *("showSchedules", "showSchedule", "showWebhooks", "showWebhook", "showCorrections", "showAudit"),
 }
 #: The key in a request's scope which says that only the main part of a page is wanted, for all its readers.
@@ -122,6 +122,7 @@ NAVIGATION = (
     ("/", "Runs", "showRuns"),
     ("/runs/new", "Start a run", "pressStart"),
     ("/crawlers", "Crawlers", "showCrawlers"),
+    ("/pools", "Pools", "showPools"),
     ("/managers", "Managers", "showManagers"),
     ("/graphs", "Graphs", "showGraphs"),
     ("/schedules", "Schedules", "showSchedules"),

@@ -149,7 +149,7 @@ HEALTH_WAIT_S = 0.3
 #: Filters without a field on the page. They stay when a person changes other filters.
 _UNSHOWN = ("stage", "parent")
 #: Filters that are used seldom. The page hides them unless one of them is set.
-_RARE = {*_UNSHOWN, "trigger", "outcome", "flow_id", "tag", "created_from", "created_until"}
+_RARE = {*_UNSHOWN, "trigger", "outcome", "pool", "flow_id", "tag", "created_from", "created_until"}
 _CHOICES = {"status": list(RunStatus), "trigger": list(Trigger)}
 
 

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.page.parts import forms as fields
@@ -24,17 +25,19 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.runs.tasks import TaskReader
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import Problem, refused
 
 #: The most tasks of an earlier run that the form contains. Runs with more tasks must be started through the API.
 TASKS_SHOWN_MAX = 2000
 LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
-_PLAIN = ("crawler", "max_parallel_tasks", "flow_id", "priority", "tags", "settings", "tasks", "cpu", "memory")
+_PLAIN = ("crawler", "max_parallel_tasks", "flow_id", "pool", "priority", "tags", "settings", "tasks", "cpu", "memory")
 _KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
 
 
-def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskReader) -> None:
+def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store) -> None:
     """Add the routes that show and receive the form."""
+    pools = store.pools.known_pools
 
     @app.get("/runs/new", operation_id="showStart", include_in_schema=False)
     async def show_start(
@@ -47,7 +50,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskR
         note = None
         if like is not None:
             row = await commands.find(like)
-            given, note = await run_in_threadpool(_of_run, row, tasks)
+            given, note = await run_in_threadpool(_of_run, row, store.tasks)
             crawler = crawler or row.crawler
         return await shown(request, {**given, **({"crawler": crawler} if crawler else {})}, note=note)
 
@@ -79,6 +82,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskR
             away = str(error)
         values: dict[str, Any] = {"known": sorted(known), "crawler": known.get(given.get("crawler", ""))}
         values |= {"away": away or crawlers.note(), "wrong": problem and _wrong(problem)}
+        values |= {"pools": [DEFAULT, *sorted({*pools.named} - {DEFAULT})] if pools.counted else []}
         # A refused form keeps its key: it started nothing, and a double click still starts only one run.
         key = given.get("key") or uuid.uuid4().hex
         values |= {"given": given, "key": key, "limits": LIMITS, "note": note}
@@ -90,7 +94,7 @@ def _body(pairs: fields.Pairs) -> StartRun:
     given = fields.typed(pairs, [*_KNOWN, *(name for name, _ in pairs if name.startswith("arg."))])
     if not given.get("key"):
         raise refused("key", "missing; load the form again")
-    body: dict[str, Any] = {name: given[name] for name in ("crawler", "flow_id") if name in given}
+    body: dict[str, Any] = {name: given[name] for name in ("crawler", "flow_id", "pool") if name in given}
     body |= {name: given[name] for name in ("max_parallel_tasks", "priority") if name in given}
     body["args"] = {name.removeprefix("arg."): value for name, value in given.items() if name.startswith("arg.")}
     body["limits"] = {name: given[f"limit.{name}"] for name in LIMITS if f"limit.{name}" in given}
@@ -131,7 +135,7 @@ def _wrong(problem: Problem) -> fields.Wrong:
 def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:
     """Return the values of the form that would start this run again, and a note about values that are missing."""
     stored = row.request
-    plain = {name: stored.get(name) for name in ("flow_id", "priority", "max_parallel_tasks")}
+    plain = {name: stored.get(name) for name in ("flow_id", "pool", "priority", "max_parallel_tasks")}
     plain |= {f"arg.{name}": value for name, value in mapping_of(stored.get("args")).items()}
     plain |= {f"limit.{name}": value for name, value in mapping_of(stored.get("limits")).items()}
     plain |= mapping_of(stored.get("resources"))

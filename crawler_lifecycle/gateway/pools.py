@@ -1,0 +1,40 @@
+"""Pools: the route and the web page that list them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
+
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
+from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.ports.pools import PoolRow
+from crawler_lifecycle.store.runs.pools import PoolStore
+
+
+class PoolList(BaseModel):
+    """All pools by name, also those that are not in the settings any more while runs wait in them."""
+
+    pools: list[PoolRow]
+
+
+def add_pools(app: FastAPI, pools: PoolStore) -> None:
+    """Add ``GET /v1/pools``."""
+
+    @app.get("/v1/pools", operation_id="listPools", **documents(PoolList))
+    def list_pools(request: Request) -> Response:
+        """The pools of the installation: their settings, who holds their places and who waits for them."""
+        return conditional(request, PoolList(pools=pools.list_pools()))
+
+
+def add_pool_page(app: FastAPI, pools: PoolStore, clock: Callable[[], datetime]) -> None:
+    """Add the web page of pools."""
+
+    @app.get("/pools", operation_id="showPools", include_in_schema=False)
+    def show_pools(request: Request) -> Response:
+        """List the pools."""
+        rows = [asdict(row) for row in pools.list_pools()]
+        return answer(request, "pools.html", rows=rows, counted=pools.known_pools.counted, now=clock())

@@ -1,0 +1,143 @@
+"""Pools as people see them: the list, the position of a run in its line, and the doors that refuse unknown pools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.pools import Pool, Pools
+from crawler_lifecycle.store import open_store
+from tests.gateway.gateway_world import CRAWLERS, Clock, World
+from tests.support.databases import make_tables
+from tests.support.fakes.services import FakeScheduler
+
+POOLS = Pools({"shop-a": Pool(max=2, weight=3), "shop-b": Pool(reserved=1)}, slots=4)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    clock = Clock()
+    url = make_tables(f"sqlite:///{tmp_path}/runs.db")
+    store = open_store(url, pool_size=30, clock=clock, pools=POOLS)
+    yield World(store, clock)
+    store.close()
+
+
+def start(world: World, client: TestClient, tasks: int = 1, **more: Any) -> int:
+    """Start a run, and let its workflow offer as many tasks as its pool has places for."""
+    body = {"crawler": "plain", "tasks": [{"args": {"page": str(n)}} for n in range(tasks)], **more}
+    answer = client.post("/v1/runs", json=body)
+    assert answer.status_code == 202, answer.text
+    run_id = int(answer.json()["run_id"])
+    world.claim(run_id)
+    world.deploy(run_id)
+    return run_id
+
+
+def test_the_line_is_seen_everywhere(world: World, client: TestClient) -> None:
+    begun = start(world, client, 3, pool="shop-a")
+    world.clock.forward(60)
+    urgent = start(world, client, 2, pool="shop-a", priority=1)
+    world.clock.forward(245)
+    last = start(world, client, pool="shop-a")
+    found = {pool["name"]: pool for pool in client.get("/v1/pools").json()["pools"]}
+    assert sorted(found) == ["default", "shop-a", "shop-b"]
+    mine = {name: found["shop-a"][name] for name in ("in_use", "max", "waiting_runs", "waiting_tasks", "weight")}
+    assert mine == {"in_use": 2, "max": 2, "waiting_runs": 3, "waiting_tasks": 4, "weight": 3}
+    world.clock.forward(245)
+    line = "waiting for a place in pool shop-a (2 of 2 in use; 2 more urgent and 1 older tasks come first"
+    assert client.get(f"/v1/runs/{last}").json()["waiting"].startswith(line)
+    world.store.deployment.mark_started(world.fence(begun), world.clock.now)
+    part = "1 task QUEUED: waiting for a place in pool shop-a (2 of 2 in use; 2 more urgent tasks come first"
+    assert client.get(f"/v1/runs/{begun}").json()["waiting"].startswith(part)
+    listed = client.get("/v1/runs", params={"pool": "shop-a"}).json()["runs"]
+    assert [run["run_id"] for run in listed] == [last, urgent, begun]
+    assert listed[0]["waiting"] == "waiting for a place in pool shop-a (2 of 2 in use) for 4 min"
+    assert client.get("/v1/runs", params={"pool": "shop-b"}).json()["runs"] == []
+    page = client.get(f"/runs/{last}").text
+    assert "2 more urgent and 1 older tasks come first" in page
+    assert '<a href="/?pool=shop-a">shop-a</a>' in page
+    assert re.search(
+        r'<th scope="row"><a href="/\?pool=shop-a">shop-a</a></th><td class="n">2 of 2</td>', pools(client)
+    )
+    figures = client.get("/metrics").text
+    for said in ("waiting_tasks", "places_in_use", "places_max"):
+        assert re.search(rf'lifecycle_pool_{said}{{pool="shop-a"}} [24]\.0', figures), said
+    assert 'lifecycle_pool_oldest_wait_seconds{pool="shop-a"} 550.0' in figures
+    assert 'lifecycle_pool_places_max{pool="default"} NaN' in figures
+
+
+def pools(client: TestClient) -> str:
+    return client.get("/pools").text
+
+
+def test_an_installation_without_pools_says_so(world: World, tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/runs.db", clock=world.clock)
+    with World(store, world.clock).client() as client:
+        assert "This installation has no pools" in pools(client)
+        assert 'name="pool"' not in client.get("/runs/new?crawler=plain").text
+        refused = client.post("/v1/runs", json={"crawler": "plain", "pool": "shop-a"})
+    store.close()
+    assert (refused.status_code, "the pools of this installation are default" in refused.text) == (422, True)
+
+
+def test_the_form_offers_the_pools(world: World, client: TestClient) -> None:
+    form = client.get("/runs/new?crawler=plain").text
+    assert re.findall(r"<option>(default|shop-\w)</option>", form) == ["default", "shop-a", "shop-b"]
+    run_id = start(world, client, pool="shop-b")
+    assert "<option selected>shop-b</option>" in client.get(f"/runs/new?like={run_id}").text
+
+
+RUN = {"crawler": "plain", "pool": "shop-x"}
+GRAPH = {"id": "g", "steps": [{"path": "a", "kind": "crawl", "job": RUN}]}
+DOORS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "a run": ("POST", "/v1/runs", RUN),
+    "a schedule of a run": ("PUT", "/v1/schedules/s", {"every_s": 60, "run": RUN}),
+    "a graph": ("POST", "/v1/graphs", GRAPH),
+    "a schedule of a graph": ("PUT", "/v1/schedules/s", {"every_s": 60, "graph": {"steps": GRAPH["steps"]}}),
+    "a manager": ("POST", "/v1/managers", {"crawler": "plain", "options": {"pool": "shop-x"}}),
+    "a manager of a class": ("POST", "/v1/managers", {"plan": "shops:Shops", "argv": ["--pool=shop-x"]}),
+    "a schedule of a manager": (
+        "PUT",
+        "/v1/schedules/s",
+        {"every_s": 60, "manager": {"crawler": "plain", "options": {"pool": "shop-x"}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_an_unknown_pool_is_refused_by_name(client: TestClient, door: str) -> None:
+    method, path, body = DOORS[door]
+    answer = client.request(method, path, json=body)
+    assert answer.status_code == 422, answer.text
+    assert "pool: 'shop-x' is not allowed; the pools of this installation are default, shop-a, shop-b" in answer.text
+
+
+def test_the_pool_of_a_crawlers_entry_is_checked_too(world: World) -> None:
+    world.scheduler = FakeScheduler([replace(CRAWLERS[0], pool="shop-x")])
+    run = {"crawler": "plain"}
+    bodies = (
+        ("POST", "/v1/runs", run),
+        ("PUT", "/v1/schedules/s", {"every_s": 60, "run": run}),
+        ("POST", "/v1/graphs", {"steps": [{"path": "a", "kind": "crawl", "job": run}]}),
+    )
+    with world.client() as client:
+        for method, path, body in bodies:
+            assert "pool: 'shop-x' is not allowed" in client.request(method, path, json=body).text, path
+
+
+def test_jobs_of_a_manager_have_pools(world: World, client: TestClient) -> None:
+    manager = client.post("/v1/managers", json={"crawler": "plain", "options": {"pool": "shop-a"}}).json()
+    path = f"/v1/managers/{manager['manager_id']}/jobs"
+    jobs = [{"spider_args": {"page": "1"}}, {"spider_args": {"page": "2"}, "pool": "shop-b"}]
+    assert client.post(path, json={"jobs": jobs}).status_code == 202
+    listed = client.get(path).json()["jobs"]
+    assert [job["job"]["pool"] for job in listed] == ["shop-a", "shop-b"]
+    refused = client.post(path, json={"jobs": [{"pool": "shop-x"}]})
+    assert (refused.status_code, "jobs[0].pool: 'shop-x'" in refused.text) == (422, True)
