@@ -70,6 +70,8 @@ class DeployReport:
     offered: int = 0
     deferred: int = 0
     refused: str | None = None
+    in_line: bool = False
+    """True if the run waits for places of its pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +167,10 @@ class DeploymentActivities:
             )
             if stop is not None or not tasks:
                 counts = self.tasks.count_tasks(fence.run_id)
-                waits = stop is None and counts.queued and not counts.active
-                if waits and not self.deployment.waits_for_place(fence.run_id):
+                in_line = self.deployment.waits_for_place(fence.run_id)
+                if stop is None and counts.queued and not (counts.active or in_line):
                     raise NothingDeployed("a deployment call of the previous attempt may still create tasks")
-                return DeployReport(Counts.of(counts))
+                return DeployReport(Counts.of(counts), in_line=in_line)
             call = Deployment(
                 run=fence.run,
                 attempt=fence.attempt,

@@ -46,5 +46,11 @@ class PoolCalls:
         if not self._adopted:
             await asyncio.to_thread(self._pools.adopt)
             self._adopted = True
+        errors = list[Exception]()
         for workflow_id in await asyncio.to_thread(self._pools.call):
-            self.counts[CALLED if await self._call(workflow_id) else GONE] += 1
+            try:
+                self.counts[CALLED if await self._call(workflow_id) else GONE] += 1
+            except Exception as error:  # the others must not wait until they are called again
+                errors.append(error)
+        if errors:
+            raise errors[0]

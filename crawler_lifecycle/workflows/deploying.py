@@ -82,6 +82,7 @@ class Deploying:
                     s.counts = await call(ReconciliationActivities.count_alive_tasks, s.run_id, wake=self._pointless)
             except Interrupted:
                 return
+            s.in_line = report.in_line
             if not report.offered or report.deferred:
                 return
 

@@ -232,6 +232,8 @@ class CrawlerLifecycleWorkflow:
         s.waiting_for = names.WAITING_FOR_START if s.started_at is None else None
         if self._deploying.under_way and (s.started_at is not None or not s.counts.active):
             s.waiting_for = "the scheduler service"
+        elif s.in_line and not s.counts.active:
+            s.waiting_for = "a place in its pool"
         publish(s)
 
     def _woken(self) -> bool:

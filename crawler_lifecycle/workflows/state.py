@@ -227,6 +227,8 @@ class RunState:
     deployed: bool = False
     """True if a deployment call of this attempt has been answered."""
     pages_deployed: int = 0
+    in_line: bool = False
+    """True if the last deployment got no place of the run's pool."""
     stop_rung: int = 0
     asked_at: datetime | None = None
     """The time at which the last task was asked to end; ``None``: some tasks were not asked yet."""

@@ -328,7 +328,7 @@ POOL_GONE = POOL | {
     "weight": 1.0,
     "oldest_wait_at": None,
     "share": None,
-    "problem": "LIFECYCLE_POOLS has no pool 'old': its runs are served by default",
+    "problem": "LIFECYCLE_POOLS has no pool 'old': default serves its runs; add it again, or give them another",
 }
 PLAN: dict[str, Any] = {
     "plan": "shops.managers:ShopsManager",

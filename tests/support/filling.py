@@ -60,8 +60,8 @@ def fill_line(connection: sa.Connection, runs: int) -> None:
     """Let so many of the filled runs wait for places of their pools."""
     connection.execute(
         sa.text(
-            "INSERT INTO pool_ticket (run_id, pool, priority, since, wanted) "
-            f"SELECT run_id, pool, 1 + run_id % 5, created_at, 3 FROM run_history LIMIT {int(runs)}"
+            "INSERT INTO pool_ticket (run_id, pool, priority, since, waits_since, wanted) "
+            f"SELECT run_id, pool, 1 + run_id % 5, created_at, created_at, 3 FROM run_history LIMIT {int(runs)}"
         )
     )
 

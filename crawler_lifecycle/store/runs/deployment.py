@@ -20,7 +20,7 @@ from crawler_lifecycle.store.base.rows import Row
 
 from .completion import ended_groups
 from .moves import Move, move_tasks, update_tasks
-from .pools import leave_line, note_refused, priority_of, take_places
+from .pools import in_line, leave_line, note_refused, priority_of, take_places
 from .tables import pool_ticket, task_history
 from .unit import RunPart, Unit, current_tasks
 
@@ -73,6 +73,7 @@ class DeploymentStore(RunPart):
     def _given(self, unit: Unit, rows: Sequence[Row], max_parallel: int | None) -> Sequence[Row]:
         """Return as many of the first rows as the pool of the run has places for. An offered task holds one already."""
         if not self._gives(unit):
+            leave_line(unit)  # the settings may have changed while it waited
             return rows
         new = [row for row in rows if not _is_offered(unit, row)]
         if not new:
@@ -129,7 +130,8 @@ class DeploymentStore(RunPart):
             move_tasks(unit, taken, "deploy", replace=columns)
             if taken:
                 starting = unit.status is RunStatus.INITIALIZING
-                unit.update_run(waiting_for=names.WAITING_FOR_START if starting else None)
+                if not (self._pools.counted and in_line(unit)):
+                    unit.update_run(waiting_for=names.WAITING_FOR_START if starting else None)
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
             # A task that was offered again may be created now. Only the answer to the later call decides about it.

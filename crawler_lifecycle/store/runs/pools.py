@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -50,12 +50,10 @@ def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
         gate.share(name).given += got
         if got < wanted:
             unit.update_run(waiting_for=_line_text(gate, name))
-    left, key = wanted - got, {"run_id": unit.run_id}
-    if left:
-        row = {"pool": name, "priority": mine.priority, "since": mine.since, "wanted": left, "called_at": None}
-        put_row(unit.conn, pool_ticket, key, row)
+    if wanted > got:
+        _stay(unit, mine, wanted - got, anew=got > 0)
     else:
-        unit.conn.execute(delete(pool_ticket).where(pool_ticket.c.run_id == unit.run_id))
+        leave_line(unit)
     return got
 
 
@@ -65,8 +63,21 @@ def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
     with _gate(unit.conn, pools, unit.now) as gate:
         gate.refused = (sum(held.all for held in gate.held.values()), unit.now)
         gate.share(name).given = max(0.0, gate.share(name).given - refused)
-    row = asdict(_ticket(unit, name, refused))
+    _stay(unit, _ticket(unit, name, refused), refused)
+
+
+def _stay(unit: Unit, ticket: Ticket, wanted: int, *, anew: bool = False) -> None:
+    """Keep the run in the line for this number of places. ``anew``: its wait begins again, because it got some."""
+    p, row = pool_ticket.c, asdict(replace(ticket, wanted=wanted))
+    before = unit.conn.execute(select(p.waits_since).where(p.run_id == unit.run_id)).scalar_one_or_none()
+    row["waits_since"] = unit.now if anew or before is None else before
     put_row(unit.conn, pool_ticket, {"run_id": row.pop("run_id")}, row)
+
+
+def in_line(unit: Unit) -> bool:
+    """Return whether the run waits for places."""
+    p = pool_ticket.c
+    return unit.conn.execute(select(p.run_id).where(p.run_id == unit.run_id)).one_or_none() is not None
 
 
 def leave_line(unit: Unit) -> None:
@@ -127,7 +138,7 @@ class PoolStore(StorePart):
     def list_pools(self) -> list[PoolRow]:
         """Return all pools: those of the settings, and those that runs hold or wait for."""
         p, now = pool_ticket.c, self._clock()
-        waits = select(p.pool, func.count(), func.sum(p.wanted), func.min(p.since)).group_by(p.pool)
+        waits = select(p.pool, func.count(), func.sum(p.wanted), func.min(p.waits_since)).group_by(p.pool)
         with self._db.reading() as conn:
             gate = _read_gate(conn, self._pools, now)
             waiting = {row[0]: row[1:] for row in conn.execute(waits)}
@@ -140,8 +151,11 @@ class PoolStore(StorePart):
 
     def _pool_row(self, gate: Gate, name: str, used: float, runs: int, tasks: int, oldest: datetime | None) -> PoolRow:
         pool, share = self._pools.of(name), gate.share(name)
-        known = name == DEFAULT or name in self._pools.named
-        problem = f"LIFECYCLE_POOLS has no pool {name!r}: its runs are served by {DEFAULT}" if not known else None
+        problem = None
+        if name != DEFAULT and name not in self._pools.named:
+            problem = (
+                f"LIFECYCLE_POOLS has no pool {name!r}: {DEFAULT} serves its runs; add it again, or give them another"
+            )
         return PoolRow(
             name=name,
             **asdict(pool),

@@ -199,7 +199,9 @@ pool_ticket = new_table(
     Column("run_id", Key, ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
     Column("pool", String(63), nullable=False),
     Column("priority", Integer, nullable=False),
+    # The age of the run decides about its place in the line. It waits since it last got a place.
     Column("since", UtcTime, nullable=False),
+    Column("waits_since", UtcTime, nullable=False),
     Column("wanted", Integer, nullable=False),
     # The time when its workflow was called to ask for places.
     Column("called_at", UtcTime),

@@ -127,7 +127,10 @@ def test_a_removed_pool_is_served_by_default_and_reported(pooled: World, store_u
     with closing(_opened(store_url, clock, Pools({"a": Pool()}, slots=8))) as store:
         world = World(store, clock)
         shown = {row.name: row for row in store.pools.list_pools()}
-        assert shown["one"].problem == "LIFECYCLE_POOLS has no pool 'one': its runs are served by default"
+        assert (
+            shown["one"].problem
+            == "LIFECYCLE_POOLS has no pool 'one': default serves its runs; add it again, or give them another"
+        )
         assert (shown["one"].waiting_tasks, shown["default"].in_use) == (1, 1)
         store.pools.adopt()
         assert called(world) == ["r2"]
