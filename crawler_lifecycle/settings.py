@@ -485,7 +485,7 @@ class Settings(BaseSettings):
         except ValidationError as error:
             lines = []
             for item in error.errors():
-                name = "LIFECYCLE_" + "__".join(str(part).upper() for part in item["loc"])
+                name = "LIFECYCLE_" + "__".join(str(part).upper() for part in item["loc"] if part != "[key]")
                 if item["type"] == "extra_forbidden":
                     # The value of an unknown name may be a secret, so it is not shown.
                     lines.append(

@@ -21,10 +21,12 @@ from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesOb
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
+from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.ports.runs import Deployed, Deployment, RunRow, TaskRow
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.finalizer_release import Releaser
+from crawler_lifecycle.worker.pool_calls import PoolCalls
 from crawler_lifecycle.worker.wake_ups import Waker
 from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
@@ -189,6 +191,7 @@ async def kube_laboratory(
     api: Api | None = None,
     audit: AuditRules | None = None,
     service_account: str = "default",
+    pools: Pools = NO_POOLS,
 ) -> AsyncIterator[KubeLab]:
     """Workers of all roles and what lets go of ends; with ``watched`` an observer as well.
 
@@ -199,7 +202,7 @@ async def kube_laboratory(
     settings = ClusterSettings(kind="kubernetes", namespace=namespace, service_account=service_account)
     async with AsyncExitStack() as stack:
         stack.callback(own.close)
-        lab = await stack.enter_async_context(laboratory(client, folder, workers=False, clock=utc_now))
+        lab = await stack.enter_async_context(laboratory(client, folder, workers=False, clock=utc_now, pools=pools))
         kubernetes = KubernetesCluster(own)
         deployer = KubernetesDeployer(own, settings)
         stack.callback(deployer.close)
@@ -209,6 +212,8 @@ async def kube_laboratory(
         releaser = Releaser(Finalizers(own), lab.store.tasks, turn_s=0.5)
         beside = await stack.enter_async_context(Beside())
         beside.start(releaser.run())
+        if pools.counted:
+            beside.start(PoolCalls(lab.store.pools, Workflows(client).place_free).run())
         observer = KubernetesObserver(own) if watched else None
         if observer is not None:
             waker = Waker(observer, lab.store.wake_ups, Workflows(client).look_now)
