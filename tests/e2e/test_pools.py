@@ -1,4 +1,4 @@
-"""Caps and order hold while workers, Temporal and the gateway are killed; the crawlers' own journal is the judge."""
+"""Caps and order hold while the worker and Temporal are killed; the crawlers' own journal is the judge."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def most_at_once(journal: list[tuple[str, str, float, str, str]], pool: str | No
     return max(accumulate(steps), default=0)
 
 
-def test_a_cap_holds_while_everything_is_killed(pooled: World, tmp_path: Path) -> None:
+def test_a_cap_holds_while_worker_and_temporal_are_killed(pooled: World, tmp_path: Path) -> None:
     file = tmp_path / "journal"
     runs = [start(pooled, file, pool, TASKS) for pool in ("narrow", "wide", "narrow", "wide")]
-    for part in ("worker", "temporal", "gateway", "scheduler"):
+    for part in ("worker", "temporal"):
         seen = len(journal_of(file))
         until(lambda seen=seen: len(journal_of(file)) >= seen + 2, f"work before the {part} is killed")
         pooled.stack.kill_part(part, signal.SIGKILL)
