@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from tests.kubernetes.cluster import binaries
-from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import Part, until
 
@@ -33,8 +32,8 @@ class Kueue:
     def __init__(self, cluster: Cluster, **more: Any) -> None:
         where = binaries.kueue_folder()
         if not (where / "config").exists():
-            raise binaries.NoBinaries(f"kueue not found in {where}: run `make test-kueue`, which builds it (minutes, once)")
-        self._cluster, self._admin, self._config = cluster, cluster.admin, where / "config"
+            raise binaries.NoBinaries(f"kueue not found in {where}: `make test-kueue` builds it (minutes, once)")
+        self.cluster, self._admin, self._config = cluster, cluster.admin, where / "config"
         folder = cluster.places.folder
         self._certificates = folder / "kueue-certificates"
         self._webhooks, self._visibility, self._health = (cluster.places.port() for _ in range(3))
@@ -95,7 +94,7 @@ class Kueue:
     # --- what its module installs --------------------------------------------------------------------------------
 
     def _objects(self) -> Iterator[tuple[str, Object]]:
-        """The definitions with their conversion, the webhooks and the API of the visibility server, with their paths."""
+        """The definitions with their conversion, the webhooks, and the visibility server's API; with their paths."""
         patches = {one["metadata"]["name"]: one["spec"] for one in self._read("crd/patches/webhook_in_*.yaml")}
         for crd in self._read("crd/bases/*.yaml"):
             crd["spec"] |= patches.get(crd["metadata"]["name"], {})
@@ -123,18 +122,9 @@ class Kueue:
 
     # --- queues ------------------------------------------------------------------------------------------------------
 
-    def make(self, resource: str, name: str, spec: Object | None = None, namespace: str | None = None) -> None:
-        """Create one of Kueue's objects; its webhooks are there a moment after its readiness."""
+    def make(self, kind: str, name: str, namespace: str | None = None, **fields: Any) -> None:
+        """Create one of Kueue's objects unless it exists."""
         where = f"{QUEUES}/namespaces/{namespace}" if namespace else QUEUES
-        body: Object = {"metadata": {"name": name}} | ({"spec": spec} if spec is not None else {})
-
-        def made() -> bool:
-            try:
-                self._admin.ensure(f"{where}/{resource}", body)
-            except AdminError as error:
-                if error.status < 500:
-                    raise
-                return False
-            return True
-
-        until(made, f"{resource} {name}", 30, [self.part])
+        suffix = "es" if kind.endswith("s") else "s"
+        body = {"apiVersion": QUEUES.removeprefix("/apis/"), "kind": kind, "metadata": {"name": name}, **fields}
+        self._admin.ensure(f"{where}/{kind.lower()}{suffix}", body)

@@ -185,11 +185,12 @@ def queues(api: Api, settings: Settings) -> list[Line]:
     """Report queues that send Jobs to other clusters. A dry run creates no Job, and needs the right to create one."""
     from crawler_lifecycle.clusters.kubernetes import labels
     from crawler_lifecycle.clusters.kubernetes.jobs.deployer import given_away
+    from crawler_lifecycle.clusters.kubernetes.jobs.manifest import queue_of
 
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}]}}
     job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True, "template": template}}
     lines = []
-    for queue in sorted({name for crawler in _crawlers(settings) if (name := crawler.kubernetes.queue) is not None}):
+    for queue in sorted({name for crawler in _crawlers(settings) if (name := queue_of(crawler)) is not None}):
         error = given_away(api, {**job, "metadata": {"name": "doctor-probe", "labels": {labels.QUEUE: queue}}})
         if error is not None:
             lines.append(of_error("queue", error))
