@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import yaml
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
@@ -215,6 +216,18 @@ async def test_what_no_node_takes_is_taken_back_and_waits(kueue: Kueue, kube: Ku
     assert kube.tasks()[0].status == "PENDING"
     await handle.signal("stop", {"request_id": "s1"})
     assert (await kube.lab.ended(handle)).tasks == {"CANCELLED": 1}, kube.tasks()[0]
+
+
+async def test_the_objects_of_the_documentation_are_taken(kueue: Kueue) -> None:
+    section = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text().partition("### Kueue\n")[2]
+    kueue.cluster.admin.ensure("/api/v1/namespaces", {"metadata": {"name": "crawls"}})
+    made = list(yaml.safe_load_all(section.partition("```yaml\n")[2].partition("```")[0]))
+    for one in made:
+        meta = one.pop("metadata")
+        kueue.make(
+            one.pop("kind"), meta["name"], meta.get("namespace"), **{k: one[k] for k in one if k != "apiVersion"}
+        )
+    assert len(made) == 4
 
 
 async def test_kueue_dies_while_jobs_are_held(kueue: Kueue, kube: KubeLab) -> None:

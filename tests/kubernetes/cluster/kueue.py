@@ -68,13 +68,13 @@ class Kueue:
             self._admin.ensure(path, found)
         self.start_again()
         group = "/apis/visibility.kueue.x-k8s.io/v1beta2"
-        until(lambda: self._admin.find(group), "Kueue's visibility server", 90, [self.part])
+        until(lambda: self._admin.find(group), "Kueue's visibility server", 150, [self.part])
 
     def start_again(self) -> None:
         """Start the program and return when it is ready."""
         self.part.start()
-        until(self._mounted, "Kueue's certificates", 60, [self.part])
-        until(self._ready, "a ready Kueue", 90, [self.part])
+        until(self._mounted, "Kueue's certificates", 150, [self.part])
+        until(self._ready, "a ready Kueue", 150, [self.part])
 
     def _mounted(self) -> bool:
         """Whether the certificates are where the kubelet would mount them."""
