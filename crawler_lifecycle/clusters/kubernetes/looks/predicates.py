@@ -89,8 +89,8 @@ def deleted_before_scheduling(pod: Pod) -> bool:
 def taken_back(job: Job | None, pod: Pod) -> bool:
     """Return whether this pod was deleted because its Job was suspended, for example by a queue.
 
-    After the Job is resumed, it keeps a condition, and the pod does not have the Job's finalizer any more. A Job that is
-    over or being deleted creates no other pod. The pod is then the end of the task.
+    After the Job is resumed, it keeps a condition, and the pod does not have the Job's finalizer any more. A Job that
+    is over or being deleted creates no other pod. The pod is then the end of the task.
     """
     if job is None or job.metadata.deletion_timestamp is not None or verdict(job, final=False) is not None:
         return False
