@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -22,6 +22,7 @@ help:
 	@echo "make test-all   everything, whole matrices and the Kubernetes included; tells where the time went"
 	@echo "make test-kubernetes-37  what we ask of the Kubernetes API, on the client's next major release; it may lag"
 	@echo "make test-kubernetes  what docs/kubernetes.md promises, on a real Kubernetes; make kube-binaries builds it first (Go; minutes, once)"
+	@echo "make test-kueue  what docs/kubernetes.md promises of queues, beside a real Kueue (Go; three minutes more, once)"
 	@echo "make soak       a random plan against the whole stack (MINUTES=10 SEED=1): is anything untrue on record then?"
 	@echo "make soak-manager  a manager of 1,000 jobs while everything around it dies at random (SEED=1; MariaDB): is each job run once?"
 	@echo "make soak-graphs   200 random graphs while everything around them dies at random (GRAPHS=200 SEED=1; MariaDB): is each step run once?"
@@ -144,7 +145,12 @@ test-kubelet: env
 	@$(PY) -m pytest -q -m "$(MARKS) and kubelet" tests/kubernetes
 
 test-kwok: env
-	@$(call held,$(PY) -m pytest -q -m "$(MARKS) and not kubelet" tests/kubernetes)
+	@$(call held,$(PY) -m pytest -q -m "$(MARKS) and not kubelet and not kueue" tests/kubernetes)
+
+# Kueue takes three minutes to build, so it is built for this alone.
+test-kueue: kube-binaries
+	@$(PY) -m tests.kubernetes.cluster kueue
+	@$(PY) -m pytest -q -m kueue tests/kubernetes/test_kueue.py
 
 # Has it ever lied to us? The same seed is the same plan; RUNS limits how many runs it starts.
 MINUTES ?= 10

@@ -206,6 +206,8 @@ def wire(deployment: Deployment) -> dict[str, Any]:
         "limits": dataclasses.asdict(deployment.limits),
         "expires_at": deployment.expires_at.isoformat(),
         "priority": deployment.priority,
+        "pool": deployment.pool,
+        "queue": deployment.queue,
         "resume": deployment.resume,
     }
     if deployment.scheduled and deployment.due_at is not None:

@@ -313,6 +313,8 @@ class Deployment:
     """The priority of the run: 1 is first, 5 is last."""
     pool: str = DEFAULT
     """The pool that serves the run."""
+    queue: str | None = None
+    """The Kueue queue of this pool, for crawlers that name none."""
     resume: bool = False
     """True when resumable crawlers should continue from the state of the attempt before."""
     place: str | None = None

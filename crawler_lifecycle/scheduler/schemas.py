@@ -11,6 +11,7 @@ from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.adoption import RECORD_MAX
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, args_of_tasks, effective_settings
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
@@ -48,6 +49,8 @@ class OnetimeCall(_Body):
     resources: Resources = Field(default_factory=Resources)
     limits: Limits = Field(default_factory=Limits)
     priority: int = Field(default=3, ge=1, le=5)
+    pool: str = Field(default=DEFAULT, min_length=1, max_length=63)
+    queue: str | None = Field(default=None, min_length=1, max_length=253)
     resume: bool = False
     place: str | None = Field(default=None, max_length=200)
     record: dict[str, Any] = Field(default_factory=dict)
@@ -108,6 +111,8 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
         scheduled=isinstance(call, ScheduledCall),
         due_at=call.due_at if isinstance(call, ScheduledCall) else None,
         priority=call.priority,
+        pool=call.pool,
+        queue=call.queue,
         resume=call.resume,
         place=call.place,
         record=call.record,

@@ -192,14 +192,15 @@ async def kube_laboratory(
     audit: AuditRules | None = None,
     service_account: str = "default",
     pools: Pools = NO_POOLS,
+    **more: Any,
 ) -> AsyncIterator[KubeLab]:
     """Workers of all roles and what lets go of ends; with ``watched`` an observer as well.
 
-    ``audit`` has the graces of audits, if not the usual ones.
+    ``audit`` has the graces of audits, if not the usual ones. ``more`` are settings of the cluster.
     """
     namespace = api.namespace if api is not None else cluster.namespace("life")
     own = api or Api(kubeconfig=cluster.kubeconfig, namespace=namespace, connect_s=10, read_s=10)
-    settings = ClusterSettings(kind="kubernetes", namespace=namespace, service_account=service_account)
+    settings = ClusterSettings(kind="kubernetes", namespace=namespace, service_account=service_account, **more)
     async with AsyncExitStack() as stack:
         stack.callback(own.close)
         lab = await stack.enter_async_context(laboratory(client, folder, workers=False, clock=utc_now, pools=pools))

@@ -48,6 +48,7 @@ from .looks.listing import (
 )
 from .looks.namespace_identity import CurrentNamespace, read_identity
 from .looks.predicates import deciding_pod
+from .looks.queues import QueueReader
 from .looks.reading import read_task
 from .looks.termination_message import with_progress
 
@@ -68,7 +69,7 @@ class KubernetesCluster:
     def __init__(self, api: Api, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._api = api
         self._clock = clock
-        self._tails, deletion = LogTails(api), Deletion(api)
+        self._tails, self._queues, deletion = LogTails(api), QueueReader(api), Deletion(api)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="absence")
         self.details = DetailReader(api, self._tails).read
         self.stop, self.kill = deletion.stop, deletion.kill
@@ -86,6 +87,7 @@ class KubernetesCluster:
         found = self._prove_missing(run, listed, namespace)
         seen = self._read(run, found, now)
         seen = self._explain(run, found, seen, namespace)
+        seen = self._queues.explain(found, seen, now)
         return Look(now, time.monotonic() - began, seen, _second_look_s(found, seen, now))
 
     def _list(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[TaskObjects]:

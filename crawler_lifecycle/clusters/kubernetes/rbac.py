@@ -45,6 +45,11 @@ def _rights(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
 _NAMESPACE = Right("get", "namespaces")
 CLUSTER = Right("get", "namespaces", name=SYSTEM)
 
+_WORKLOADS, _POSITIONS = (
+    Right("list", "workloads", "kueue.x-k8s.io"),
+    Right("get", "localqueues/pendingworkloads", "visibility.kueue.x-k8s.io"),
+)
+
 _READS = (
     *_rights("batch", "jobs", "get", "list"),
     *_rights("", "pods", "get", "list"),
@@ -52,6 +57,7 @@ _READS = (
     *_rights("", "events", "list"),
     *(_NAMESPACE, CLUSTER),
     *_rights("metrics.k8s.io", "pods", "list"),
+    *(_WORKLOADS, _POSITIONS),
 )
 
 #: Role -> its rights. ``crawl-looker`` can also remove the finalizer after an end was recorded, but it deletes nothing.
@@ -87,6 +93,8 @@ RIGHTLESS = ("worker-workflows", "worker-export", "worker-plans", "worker-webhoo
 DISPENSABLE: Mapping[Right, str] = {
     Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
     CLUSTER: "a person must decide whether a namespace was deleted and created again, or is in another cluster",
+    _WORKLOADS: "the reason why a Job waits in its queue is not shown",
+    _POSITIONS: "the position of a Job in its queue is not shown",
     Right("list", "events"): "the reason why a task waits is reported in fewer words",
 }
 

@@ -88,8 +88,11 @@ class DeploymentStore(RunPart):
 
     def _gives(self, unit: Unit) -> bool:
         """Return whether we give the places of this run's pool, and Kueue does not."""
-        pools = self._pools
-        return pools.counted and pools.of(pools.serving(unit.run["pool"])).queue is None
+        return self._pools.counted and self.queue_of(unit.run["pool"]) is None
+
+    def queue_of(self, pool: str) -> str | None:
+        """Return the Kueue queue of a pool; ``None``: we give its places."""
+        return self._pools.of(self._pools.serving(pool)).queue
 
     def waits_for_place(self, run_id: int) -> bool:
         """Return whether the run waits for places of its pool. It is called when there are some."""

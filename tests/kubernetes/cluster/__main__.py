@@ -1,4 +1,4 @@
-"""``python -m tests.kubernetes.cluster``: ``binaries`` builds, ``up`` runs a cluster in the foreground."""
+"""``python -m tests.kubernetes.cluster``: ``binaries`` and ``kueue`` build, ``up`` runs a cluster in the foreground."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("binaries", help="build what is missing and print the folder")
+    commands.add_parser("kueue", help="build Kueue and print its folder")
     up = commands.add_parser("up", help="run a cluster until SIGTERM, SIGINT or the end of the parent")
     up.add_argument(
         "--kwok", type=int, default=0, metavar="N", help="nodes that only pretend (default 1 without --node)"
@@ -34,6 +35,9 @@ def main(arguments: list[str]) -> int:
     try:
         if chosen.command == "binaries":
             print(binaries.build())
+            return 0
+        if chosen.command == "kueue":
+            print(binaries.build_kueue())
             return 0
         return _up(chosen)
     except (ClusterFailed, binaries.NoBinaries, subprocess.CalledProcessError) as error:

@@ -99,6 +99,7 @@ class ControlPlane:
     def _server(self) -> Part:
         certificate, key = self.authority.issue("apiserver", addresses=("127.0.0.1", self._places.api_service))
         kubelet_certificate, kubelet_key = self.authority.issue("apiserver-kubelet", group="system:masters")
+        front, front_key = self.authority.issue("front-proxy")
         signing, public = self.authority.key_pair("service-accounts")
         return self._part(
             "kube-apiserver",
@@ -109,6 +110,14 @@ class ControlPlane:
             f"--tls-private-key-file={key}",
             f"--client-ca-file={self.authority.certificate}",
             f"--cert-dir={self.folder}/certs",
+            # For APIs that another server answers, as Kueue's of its queues.
+            f"--requestheader-client-ca-file={self.authority.certificate}",
+            "--requestheader-allowed-names=front-proxy",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={front}",
+            f"--proxy-client-key-file={front_key}",
             f"--service-cluster-ip-range={self._places.services}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={public}",

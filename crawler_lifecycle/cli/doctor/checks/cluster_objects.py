@@ -189,7 +189,11 @@ def queues(api: Api, settings: Settings) -> list[Line]:
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}]}}
     job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True, "template": template}}
     lines = []
-    for queue in sorted({name for crawler in _crawlers(settings) if (name := crawler.kubernetes.queue) is not None}):
+    named = [
+        *(crawler.kubernetes.queue for crawler in _crawlers(settings)),
+        *(p.queue for p in settings.pools.values()),
+    ]
+    for queue in sorted({name for name in named if name is not None}):
         error = given_away(api, {**job, "metadata": {"name": "doctor-probe", "labels": {labels.QUEUE: queue}}})
         if error is not None:
             lines.append(of_error("queue", error))

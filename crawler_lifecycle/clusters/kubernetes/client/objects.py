@@ -258,6 +258,62 @@ class Namespace(_Struct, frozen=True):
         return self.status.phase == "Terminating" or self.metadata.deletion_timestamp is not None
 
 
+class AdmissionCheck(_Struct, frozen=True):
+    name: str
+    state: str | None = None
+
+
+class RequeueState(_Struct, frozen=True):
+    requeue_at: Time | None = None
+
+
+class WorkloadSpec(_Struct, frozen=True):
+    active: bool | None = None
+
+
+class WorkloadStatus(_Struct, frozen=True):
+    conditions: Sequence[Condition] = ()
+    admission_checks: Sequence[AdmissionCheck] = ()
+    requeue_state: RequeueState | None = None
+
+
+class Workload(_Struct, frozen=True):
+    """Kueue's view of a Job, in every version of its API."""
+
+    metadata: ObjectMeta
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of this type, true or not."""
+        return next((c for c in self.status.conditions if c.type == kind), None)
+
+
+class _PendingMeta(_Struct, frozen=True):
+    name: Name
+
+
+class _Pending(_Struct, frozen=True):
+    metadata: _PendingMeta
+    position_in_local_queue: Number | None = None
+
+
+class PendingWorkloadsSummary(_Struct, frozen=True):
+    """The Workloads that wait in one queue of Kueue, in their order."""
+
+    items: Sequence[_Pending] = ()
+
+
+class _GroupVersion(_Struct, frozen=True):
+    version: Annotated[str, msgspec.Meta(pattern="^v[0-9a-z]+$")]
+
+
+class APIGroup(_Struct, frozen=True):
+    """A group of the API, with the version that its server prefers."""
+
+    preferred_version: _GroupVersion
+
+
 class Involved(_Struct, frozen=True):
     uid: str | None = None
 
@@ -332,13 +388,14 @@ class _Typed(_Struct, frozen=True):
 
 
 _ONE: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (Job, Pod, Event, Namespace, Named)
+    kind: msgspec.json.Decoder(kind)
+    for kind in (Job, Pod, Event, Namespace, Named, Workload, PendingWorkloadsSummary, APIGroup)
 }
 _PAGE: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(ListPage[kind])  # type: ignore[valid-type]
-    for kind in (Job, Pod, Event, Named)
+    for kind in (Job, Pod, Event, Named, Workload)
 }
-_KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event", Namespace: "Namespace"}
+_KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event", Namespace: "Namespace", Workload: "Workload"}
 _RAW_PAGE = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _KIND = msgspec.json.Decoder(_Kind)
 _TYPED = msgspec.json.Decoder(_Typed)

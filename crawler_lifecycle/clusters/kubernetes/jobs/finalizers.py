@@ -8,8 +8,9 @@ The task ends with its crawler, even if other parts of the task still exist. The
 
 - A container next to the crawler does not know that the crawler has ended. The same patch gives the pod a deadline that
   has passed, so its node ends the pod. The record and the log stay, and the Job ends with the pod.
-- A Job may have been suspended while its pod ran. A queue may resume it; then the Job would start a second pod, and
-  never end. So we remove it from its queue, set its number of pods to 0, and give it a deadline.
+- A Job may have been suspended while its pod ran. A queue may resume it, or has resumed it already; then the Job would
+  start a second pod. So we set its number of pods to 0, give it a deadline, and resume it. It stays in its queue: Kueue
+  then sees it end, and keeps no room for it. Without the queue's label Kueue would do that until the Job is deleted.
 - A suspension may have deleted a pod before the pod had a node. Nothing ran, and the Job waits until the pod is gone.
 
 ``list_held`` is for an administrator, when our services cannot remove the finalizer: they no longer run, the namespace
@@ -48,6 +49,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
     owner_of,
     sidecar_still_runs,
     suspended_before_scheduling,
+    taken_back,
 )
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import KeptEnd
@@ -132,22 +134,20 @@ class Finalizers:
     def _release(self, name: str, pods: Sequence[Pod]) -> None:
         mark = {labels.SETTLED: "true"}
         for uid in sorted({uid for pod in pods if (uid := owner_of(pod)) is not None}):
-            self._settle(self._api.jobs_path(name), uid, mark)
+            self._settle(self._api.jobs_path(name), uid, mark, pods)
         for pod in pods:
             patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod), labels=mark)
             _patched(self._api, self._api.pods_path(pod.metadata.name), patch)
 
-    def _settle(self, path: str, uid: str, mark: dict[str, str]) -> None:
-        """Mark the Job as settled. A suspended Job is changed so that it ends without a pod."""
+    def _settle(self, path: str, uid: str, mark: dict[str, str], pods: Sequence[Pod]) -> None:
+        """Mark the Job as settled. A Job that was suspended under its pod is changed so that it ends without a pod."""
         answer = _patched(self._api, path, {"metadata": {"uid": uid, "labels": mark}})
         job = decode(Job, answer) if answer is not None else None
-        if job is not None and job.spec.suspend and not job_is_over(job):
-            # Remove the queue's label first: it cannot be changed after the Job is resumed.
-            alone = {"metadata": {"uid": uid, "labels": {labels.QUEUE: None}}, "spec": {"parallelism": 0}}
-            _patched(self._api, path, alone)
-            _patched(
-                self._api, path, {"metadata": {"uid": uid}, "spec": {"suspend": False, "activeDeadlineSeconds": 1}}
-            )
+        if job is None or job_is_over(job):
+            return
+        if job.spec.suspend or any(taken_back(job, pod) for pod in pods):
+            spec = {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": 1}
+            _patched(self._api, path, {"metadata": {"uid": uid}, "spec": spec})
 
 
 def _ours_or_none(pod: Pod) -> Pod | None:

@@ -62,7 +62,7 @@ def job_for(
         annotations[labels.RECORD] = json.dumps(deployment.record, sort_keys=True)
     if deployment.due_at is not None:
         annotations[DUE_AT] = deployment.due_at.isoformat()
-    queue = {} if options.queue is None else {labels.QUEUE: options.queue}
+    queue = {} if (held_in := queue_of(deployment, crawler)) is None else {labels.QUEUE: held_in}
     if queue and deployment.priority in settings.queue_priority_classes:
         queue[labels.QUEUE_PRIORITY] = settings.queue_priority_classes[deployment.priority]
     template = {
@@ -85,6 +85,11 @@ def job_for(
     }
     _check_text(job)
     return job
+
+
+def queue_of(deployment: Deployment, crawler: CrawlerDefinition) -> str | None:
+    """Return the queue (Kueue's LocalQueue) that holds the Jobs: the crawler's, or its pool's; ``None``: none does."""
+    return crawler.kubernetes.queue or deployment.queue
 
 
 def _rules(deployment: Deployment, settings: ClusterSettings) -> dict[str, object]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, Job, Pod, Terminated
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN, may_be_before, surely_before
 from crawler_lifecycle.ports.runs import TaskRef
@@ -22,6 +23,7 @@ from .predicates import (
     deletion_asked,
     deletion_is_dated,
     never_began,
+    taken_back,
 )
 from .termination_message import clean
 
@@ -113,7 +115,7 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
     # When the time of the deletion is lost, a later mark or the Job's count shows that it came after the end.
     explained = not deletion_is_dated(pod) and (mark is not None or _counted_before(job, pod))
     if deleted_before(pod, last.at, last.by_itself) and not explained:
-        return "interrupted", who_deleted(job)
+        return "interrupted", who_deleted(job, pod)
     if lost_container(last.done):
         return "interrupted", "its node lost the state of the container and does not know how it ended"
     return None
@@ -123,7 +125,7 @@ def also_deleted(last: PodEnd) -> str | None:
     """Return a text if somebody else may have deleted a pod that we stopped, before our stop; else ``None``."""
     if not last.task.stopping or last.untold or asked_by_us(None, last.pod, last.job):
         return None
-    return who_deleted(last.job) if deleted_before(last.pod, last.at, last.by_itself) else None
+    return who_deleted(last.job, last.pod) if deleted_before(last.pod, last.at, last.by_itself) else None
 
 
 def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
@@ -144,15 +146,21 @@ def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
     return not by_itself and asked - at <= NODE_DELETES
 
 
-def who_deleted(job: Job | None) -> str:
+def who_deleted(job: Job | None, pod: Pod) -> str:
     """Return a text about who deleted a pod without our request, as far as the Job shows it."""
     if job is None:
         return "its Job was deleted by somebody else"
+    if job.spec.suspend or taken_back(job, pod):  # it may be deleted as well by now, but that came later
+        return who_suspended(job)
     if job.metadata.deletion_timestamp is not None:
         return "its Job is being deleted by somebody else"
-    if job.spec.suspend:
-        return "its Job was suspended by somebody else"
     return "its pod was deleted by somebody else"
+
+
+def who_suspended(job: Job) -> str:
+    """Return a text about who suspended the Job under its pod, as far as the Job shows it."""
+    queue = job.metadata.labels.get(labels.QUEUE)
+    return f"its Job was suspended by {f'its queue {queue} or ' if queue else ''}somebody else"
 
 
 def disruption_mark(pod: Pod) -> Condition | None:

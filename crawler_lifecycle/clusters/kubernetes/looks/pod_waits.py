@@ -50,24 +50,30 @@ def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
         keeps = f", finalizers: {', '.join(sorted(job.metadata.finalizers))}" if job.metadata.finalizers else ""
         return f"The Job is being deleted since {clock(job.metadata.deletion_timestamp, now)}{keeps}; it has no pod"
     if job.spec.suspend:
-        queue = job.metadata.labels.get(labels.QUEUE)
-        return f"Waits in queue {queue}" if queue else "The Job is suspended; it continues when somebody resumes it"
+        return queue_words(job) or "The Job is suspended; it continues when somebody resumes it"
     refused = newest_warning(events or (), job.metadata.uid, "FailedCreate")
     if refused is not None and not job.status.active:
         return _refusal(refused.message or "")
     if any(job.condition(kind) for kind in ("FailureTarget", "SuccessCriteriaMet")):
         return "The Job is ending; it has no pod any more"
-    created = job.metadata.creation_timestamp
-    since = f" since {clock(created, now)}" if created is not None else ""
-    late = created is not None and now - created > TAKEN_UP
+    # A Job that was held counts from its resumption. Its controller clears the start at a suspension, and sets it anew.
+    began = job.status.start_time or job.metadata.creation_timestamp
+    since = f" since {clock(began, now)}" if began is not None else ""
+    late = began is not None and now - began > TAKEN_UP
     if job.status.start_time is None:
-        if late:
+        if late and job.condition("Suspended") is None:
             return f"No controller has handled the Job{since}: check that the cluster's controller manager runs"
         return "Waiting for the Job controller"
     if late:
         why = ", and no event gives a reason" if events is not None else "; not all events that explain this were read"
         return f"The Job has no pod{since}{why}"
     return "Waiting for the Job's pod"
+
+
+def queue_words(job: Job) -> str | None:
+    """Return the text about a Job that its queue holds; ``None`` when it has no queue."""
+    queue = job.metadata.labels.get(labels.QUEUE)
+    return f"Waits in queue {queue}" if queue else None
 
 
 def _refusal(message: str) -> str:
@@ -241,7 +247,7 @@ def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
         return disruption_words(mark, pod)[1]
     if task.stopping:
         return None
-    return "its deadline passed" if asked_by_us(task, pod, job) else who_deleted(job)
+    return "its deadline passed" if asked_by_us(task, pod, job) else who_deleted(job, pod)
 
 
 def _unknown(pod: Pod) -> str:

@@ -86,15 +86,31 @@ def deleted_before_scheduling(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None and not pod.spec.node_name and not pod.status.container_statuses
 
 
-def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
-    """Return whether this pod was deleted before it had a node, because its Job was suspended, for example by a queue.
+def taken_back(job: Job | None, pod: Pod) -> bool:
+    """Return whether this pod was deleted because its Job was suspended, for example by a queue.
 
-    Such a pod never ran, and the Job continues later. After the Job is resumed, the pod does not have the Job's
-    finalizer any more. A Job that is over or being deleted creates no other pod. The pod is then the end of the task.
+    After the Job is resumed, it keeps a condition, and the pod does not have the Job's finalizer any more. A Job that
+    is over or being deleted creates no other pod. The pod is then the end of the task.
     """
     if job is None or job.metadata.deletion_timestamp is not None or verdict(job, final=False) is not None:
         return False
-    return deleted_before_scheduling(pod) and (bool(job.spec.suspend) or TRACKING not in pod.metadata.finalizers)
+    resumed = TRACKING not in pod.metadata.finalizers and any(c.type == "Suspended" for c in job.status.conditions)
+    return pod.metadata.deletion_timestamp is not None and (bool(job.spec.suspend) or resumed)
+
+
+def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
+    """Return whether the pod was taken back before it had a node. It never ran, and the Job continues later.
+
+    A suspended Job that is deleted now had no other pod: what ends the task is this deletion, perhaps ours.
+    """
+    if job is None or not deleted_before_scheduling(pod):
+        return False
+    return taken_back(job, pod) or (bool(job.spec.suspend) and verdict(job, final=False) is None)
+
+
+def another_follows(job: Job | None, pod: Pod) -> bool:
+    """Return whether the Job was resumed after this pod was taken back, so that it creates another pod."""
+    return job is not None and not job.spec.suspend and ended(pod) and taken_back(job, pod)
 
 
 def never_began(pod: Pod) -> bool:

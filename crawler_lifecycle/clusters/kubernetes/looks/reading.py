@@ -20,6 +20,7 @@ from .endings import end_of_job, end_of_pod
 from .pod_waits import job_words, pod_words, warning_words
 from .predicates import (
     JOB_NAME,
+    another_follows,
     crawler_container,
     deciding_pod,
     deleted_before_scheduling,
@@ -58,7 +59,7 @@ def read_task(
     ]
     pod = deciding_pod(mine)
     name = own.metadata.name if own is not None else None
-    if pod is not None:
+    if pod is not None and not another_follows(own, pod):
         name, node = name or pod.metadata.labels.get(JOB_NAME), pod.spec.node_name
         seen = Observation(task.index, task.attempt, Phase.WAITING, now, name, uid, node, started_at=_started(pod))
         return _of_pod(seen, task, own, pod, _ended_beside(pod, mine), events, read_at or now)

@@ -337,7 +337,8 @@ def test_what_executes_is_never_let_go(world: World) -> None:
     assert labels.FINALIZER in _finalizers(world)
 
 
-def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_ends(world: World) -> None:
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_ends(world: World, resumed: bool) -> None:
     """A queue that takes its room back suspends the Job, and resumes it when there is room again."""
     world.deploy()
     world.server.controllers.counts_ends = False
@@ -348,11 +349,14 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_end
 
     world.server.change_job(world.name(), suspend)
     world.server.controllers.end_pod(world.server.pod(world.name()), 143)
+    if resumed:  # after the end was read, and before it is on record
+        _deleted_by_controller(world)
+        world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=False))
     world.finalizers.release(run_ref(RUN), [world.ref()])
     job = world.server.job(world.name())
     spec = {name: job["spec"].get(name) for name in ("suspend", "parallelism", "activeDeadlineSeconds")}
     assert spec == {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": 1}
-    assert labels.QUEUE not in job["metadata"]["labels"]
+    assert job["metadata"]["labels"][labels.QUEUE] == "night", "its queue sees it end"
     assert (_deletes(world, "jobs"), world.kept()) == ([], []), "who looks may delete nothing"
 
 
@@ -417,10 +421,30 @@ def test_an_administrator_finds_and_ends_what_outlived_its_crawler(world: World)
 def _taken_back(world: World, *, suspended: bool) -> None:
     """What the Job controller does to a pod without a node when the Job is suspended; perhaps resumed since then."""
     world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=suspended))
+    _deleted_by_controller(world)
+
+
+def _deleted_by_controller(world: World) -> None:
+    """A suspension: the Job controller lets go of the pod first, and the Job keeps a condition."""
+    resumed = {"type": "Suspended", "status": "False", "reason": "JobResumed"}
+    world.server.change_job(world.name(), lambda job: job["status"].setdefault("conditions", []).append(resumed))
     tracking = "batch.kubernetes.io/job-tracking"
     world.server.change_pod(world.name(), lambda pod: pod["metadata"]["finalizers"].remove(tracking))
     [pod] = world.server.pods(world.name())
     world.api.delete(world.api.pods_path(pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
+
+
+def test_a_job_that_is_resumed_while_its_pod_ends_has_not_ended(world: World) -> None:
+    """Between the end of the pod and the next one nothing is there that executes, and nothing has ended either."""
+    world.deploy()
+    world.server.controllers.counts_ends = False
+    _deleted_by_controller(world)
+    world.server.controllers.end_pod(world.server.pod(world.name()), 143)
+    assert (world.see().phase, world.see().reason) == (Phase.WAITING, "Waiting for the Job's pod")
+    world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=True))
+    seen = world.see()
+    assert seen.end is not None
+    assert (seen.end.message, seen.end.disruption) == ("its Job was suspended by somebody else", "interrupted")
 
 
 @pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "resumed"])
@@ -434,6 +458,14 @@ def test_a_pod_that_a_queue_took_back_before_it_had_a_node_goes_and_its_task_wai
     assert world.server.pods(world.name()) == []
     assert world.see().phase is Phase.WAITING
     assert _deletes(world, "jobs") == [], "the Job goes on"
+
+
+def test_a_stop_of_a_task_whose_pod_a_queue_took_back_is_ours(world: World) -> None:
+    world.deploy(started=False)
+    _taken_back(world, suspended=True)
+    world.cluster.stop(run_ref(RUN), world.ref())
+    assert world.see(stopping=True).phase is not Phase.ENDED, "nothing ran, so the pod is no end"
+    assert (world.kept(), world.see(stopping=True).phase) == ([], Phase.GONE)
 
 
 def test_a_pod_without_a_node_that_a_person_deleted_is_kept_as_an_end(world: World) -> None:
