@@ -100,7 +100,7 @@ class Graphed:
         def how(graph: Any) -> Picked:
             graph.released(released)
             graph.ended(ends)
-            picked: Picked = graph.pick(now, batches=500, begin=100)
+            picked: Picked = graph.pick(now, batches=500, begin=100, answered=100)  # of a pool with many places
             return picked
 
         return self.world.store.graphs.change(self.fence, how)
