@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.managers.plans import PlanStore
 
 
-#: Seconds after which the place of a call should be free for another graph. The first function is begun in any case, and
-#: each further one if it ends in time when it takes as long as the one before. A function that has begun is executed to
-#: its end.
+#: Seconds after which the place of a call should be free for another graph. The first function is begun in any case,
+#: and each further one if it ends in time when it takes as long as the one before. A function that has begun is
+#: executed to its end.
 BEGIN_S = 1.0
 #: Limits of one transaction: seconds of its functions, number of its functions, bytes of their results.
 TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.1, 50, 1024 * 1024

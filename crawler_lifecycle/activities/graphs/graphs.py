@@ -88,6 +88,8 @@ class AdvanceGraph:
     """The highest number of a call that the workflow knows."""
     room: int = 0
     """Number of calls that may be started."""
+    ended: int = 0
+    """Number of steps that had ended at the last advance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,9 @@ class GraphActivities:
         def advance(graph: Graph) -> Advanced:
             graph.released(order.answered)
             graph.ended(ends)
-            picked = graph.pick(now, batches=order.room, begin=BEGIN_MAX, answered=len(order.answered))
+            ended = sum(n for state, n in graph.counts().items() if state.final) - order.ended
+            calls = len(order.answered)
+            picked = graph.pick(now, batches=order.room, begin=BEGIN_MAX, answered=calls, ended=ended)
             runs = [step for step in graph.steps if step.kind in (StepKind.CRAWL, StepKind.MANAGER)]
             return Advanced(
                 state=graph.state,

@@ -18,10 +18,12 @@ from .propagation import GIVEN, Gate, Propagation
 from .rows import Batch, Picked, Step
 from .spec import GraphOptions, StepKind, StepState
 
-#: The fewest and the most calls of one pool in advance: calls that no worker has taken. And the most steps of one call.
-LEAST, SPREAD, BATCH_STEPS = 4, 32, 200
-#: Seconds until a pick is repeated because steps wait for calls to be taken: after a pick that made calls, and after
-#: one that made none. The graph is not told when a worker takes a call.
+#: The fewest and the most calls of one pool in advance: calls that no worker has taken.
+LEAST, MOST = 4, 200
+#: The part of the ready steps that each of the first calls gets, and the most steps of one call.
+SPREAD, BATCH_STEPS = 32, 200
+#: Seconds until a pick is repeated because steps wait for calls to be taken: after a pick when none waited, and after
+#: any other. The graph is not told when a worker takes a call.
 TAKEN_S, BUSY_S = 1.0, 15.0
 
 #: Stands for the whole graph in place of a step's number.
@@ -121,10 +123,11 @@ class _Filling:
 
 @dataclass
 class _Pool:
-    """A pool of workers: how many calls may still be made for it, of how many steps each."""
+    """A pool of workers: how many calls may be made for it, of how many steps each, and how many waited before."""
 
     left: int = 2 * LEAST
     size: int = 1
+    waiting: int = 0
 
 
 @dataclass
@@ -139,11 +142,13 @@ class Picking:
     begin_left: int
     answered: int = 0
     """The number of calls that have returned since the last pick."""
+    ended: int = 0
+    """The number of steps that have ended since then."""
     _filling: dict[tuple[str | None, int], _Filling] = field(default_factory=dict)
     _batches: list[Batch] = field(default_factory=list)
     _begin: list[int] = field(default_factory=list)
-    _held: bool = False
-    """True if a step waits until workers take calls of its pool."""
+    _busy: list[bool] = field(default_factory=list)
+    """For each step that waits until workers take calls of its pool: whether calls waited already before this pick."""
 
     def run(self) -> Picked:
         """Return the steps that start now."""
@@ -153,7 +158,7 @@ class Picking:
         if ready:
             ready.sort(key=lambda step: (step.priority, step.number))
             self._capacity = Capacity(self.spread, self.options)
-            self._pools = _pools(steps, self.answered)
+            self._pools = _pools(steps, self.answered, self.ended)
             for step in ready:
                 if step.kind is StepKind.FUNCTION:
                     self._function(step)
@@ -161,8 +166,8 @@ class Picking:
                     self._run(step)
             for (queue, _), filling in self._filling.items():
                 self._close(queue, filling)
-        if self._held:
-            soon = self.now + timedelta(seconds=TAKEN_S if self._batches else BUSY_S)
+        if self._busy:
+            soon = self.now + timedelta(seconds=BUSY_S if all(self._busy) else TAKEN_S)
             again_at = soon if again_at is None else min(again_at, soon)
         return Picked(self._batches, self._begin, again_at)
 
@@ -186,7 +191,7 @@ class Picking:
             self._close(step.queue, self._filling.pop(key))
             filling = None
         if filling is None and (pool.left <= 0 or self.batches_left <= 0):
-            self._held = self._held or pool.left <= 0
+            self._busy += [pool.waiting > 0] if pool.left <= 0 else []
             return
         number = self.next_batch if filling is None else filling.number
         if not self._reserve(step, number):
@@ -259,15 +264,14 @@ def turn(step: Step) -> int:
     return min(5, 1 + step.priority // 2)
 
 
-def _pools(steps: Iterable[Step], answered: int) -> dict[str | None, _Pool]:
+def _pools(steps: Iterable[Step], answered: int, ended: int) -> dict[str | None, _Pool]:
     """Return how many calls may be made for each pool, and how many steps each gets.
 
     A graph does not know how many places the workers of a pool have for it. It knows how many calls they took: those
     that execute, and those that returned since the last pick. So many calls may wait, and twice as many if none waits.
 
-    Once calls were taken, these calls share all steps that are ready or in calls. If calls give steps back while other
-    calls continue, these steps therefore become few calls. The first calls are smaller: if their functions are slow,
-    enough steps are left for calls that other workers take.
+    A call gets twice as many steps as calls ended of late, at most its share of all that are ready or in calls. If
+    functions are slow, enough steps are left for calls that other workers take.
     """
     counts, calls = Counter[str | None](), dict[str | None, dict[int, bool]]()
     for step in steps:
@@ -283,8 +287,9 @@ def _pools(steps: Iterable[Step], answered: int) -> dict[str | None, _Pool]:
         taken = calls.get(queue, {})
         known = sum(taken.values()) + answered
         waiting = len(taken) - sum(taken.values())
-        most = min(SPREAD, max(LEAST, known) * (1 if waiting else 2))
-        pools[queue] = _Pool(most - waiting, min(BATCH_STEPS, -(-counts[queue] // (most if known else SPREAD))))
+        most = min(MOST, max(LEAST, known) * (1 if waiting else 2))
+        share = min(-(-counts[queue] // most), -(-2 * ended // known)) if known else -(-counts[queue] // SPREAD)
+        pools[queue] = _Pool(most - waiting, max(1, min(BATCH_STEPS, share)), waiting)
     return pools
 
 

@@ -379,7 +379,8 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         if s.is_late(workflow.now()):
             self._calls.kill()
         await self._calls.check_apart(self._stop_changed)
-        order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, self._calls.capacity(self._full()))
+        room = self._calls.capacity(self._full())
+        order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, room, s.ended_steps)
         control = self._stop_wanted()
         advanced = await call(GraphActivities.advance_graph, order, control=control, wake=self._stop_changed)
         s.took(advanced, order.answered, workflow.now())
