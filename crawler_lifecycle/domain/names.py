@@ -128,6 +128,8 @@ RUN_NUMBER_MAX = 10**12
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
 REQUEST_ID_MAX = 120
 TASKS_PER_RUN_MAX = 100_000
+#: A Temporal server refuses longer fairness keys.
+FAIRNESS_BYTES_MAX = 64
 
 
 def workflow_id(crawler: str, request_id: str) -> str:
@@ -150,6 +152,11 @@ def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
 def uid_workflow_id(workflow_id: str, run_uid: str) -> str:
     """Return the workflow id of a run if another run with the same request id already uses ``workflow_id``."""
     return f"{workflow_id}/{run_uid[:8]}"
+
+
+def fairness_key(whose: str) -> str:
+    """Return the key by which a fair task queue takes turns: at most ``FAIRNESS_BYTES_MAX`` bytes."""
+    return whose.encode()[:FAIRNESS_BYTES_MAX].decode(errors="ignore")
 
 
 def plans_queue(worker_id: str) -> str:

@@ -135,7 +135,8 @@ class Workflows:
         """
         args: list[object] = [request, {"repair": True}] if repair else [request]
         for one in (workflow_id, names.uid_workflow_id(workflow_id, run_uid)):
-            priority = Priority(priority_key=request.priority, fairness_key=request.crawler)
+            turn = names.fairness_key(request.crawler or "")
+            priority = Priority(priority_key=request.priority, fairness_key=turn)
             with suppress(WorkflowAlreadyStartedError):
                 start = self._start(names.LIFECYCLE_WORKFLOW, args, one, conflict=_FAIL, priority=priority)
                 return _chain(await start)

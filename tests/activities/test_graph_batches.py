@@ -572,10 +572,16 @@ def test_after_its_time_a_call_answers_and_the_rest_costs_no_try(bench: Bench, m
     batch = graph_batches._Batch(bench.activities, graph.row, graph.fence)
     bench.environment.run(lambda: batch.run(graph.work(first.number)))
     assert bench.ledger() == []  # there was no time to begin anything
+    monkeypatch.setattr(graph_batches, "BEGIN_S", 600.0)
+    batch._took = 700.0
+    bench.environment.run(lambda: batch.run(graph.work(first.number)))
+    assert bench.ledger() == []  # the next one would end too late
+    batch._took = 0.0
     monkeypatch.setattr(graph_batches, "BEGIN_S", 0.05)
     bench.environment.run(lambda: batch.run(graph.work(first.number)))
     rows = [graph.step(path) for path in ("s0", "s1", "s2")]
     assert [(row.state, row.tries) for row in rows] == [("completed", 1), ("available", 0), ("available", 0)]
+    assert 0 < batch._took < 600
 
 
 def test_a_crawl_for_each_item_of_a_crawl(bench: Bench, tmp_path: Path) -> None:

@@ -176,6 +176,8 @@ def test_names_are_stable_and_fit() -> None:
     assert names.workflow_id("services", "r1") == "crawl/services/r1"
     assert names.cluster_name(7, 3, 2) == "crawl-7-3-2"
     assert len(names.cluster_name(2**53, 99999, 999)) <= 52
+    assert names.fairness_key("graph-7") == "graph-7"
+    assert names.fairness_key("x" + "é" * 100) == "x" + "é" * 31  # a server refuses more than 64 bytes
 
 
 def test_what_no_retry_can_mend_is_told_apart_by_type() -> None:

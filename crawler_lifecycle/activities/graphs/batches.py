@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.managers.plans import PlanStore
 
 
-#: Seconds during which one call begins functions, so that its place is soon free for another graph. A function that has
-#: begun is executed to its end.
+#: Seconds after which the place of a call should be free for another graph. The first function is begun in any case,
+#: and each further one if it ends in time when it takes as long as the one before. A function that has begun is
+#: executed to its end.
 BEGIN_S = 1.0
 #: Limits of one transaction: seconds of its functions, number of its functions, bytes of their results.
 TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.1, 50, 1024 * 1024
@@ -67,6 +68,8 @@ class BatchOrder:
 
     fence: GraphFence
     batch: int
+    turn: int = 1
+    """Its priority among the calls of all graphs: 1 (first) to 5."""
 
 
 @dataclass
@@ -114,6 +117,8 @@ class _Batch:
         self._owner, self._graphs, self._row, self._fence = owner, owner.graphs, row, fence
         self._done: list[Done] = []
         """Ends that are not recorded yet."""
+        self._took = 0.0
+        """Seconds that the last function took."""
         self._around = Around()
         self._beat_at = time.monotonic()
         self.printed = ""
@@ -131,7 +136,7 @@ class _Batch:
         """
         left, until = list(work), time.monotonic() + BEGIN_S
         try:
-            while left and time.monotonic() < until:
+            while left and time.monotonic() + self._took < until:
                 group = self._group(left)
                 begun = self._record(group)
                 del left[: len(group)]
@@ -167,7 +172,8 @@ class _Batch:
         finally:
             self._done += [Done(StepEnd(one.number, one.attempt, StepState.AVAILABLE)) for one in work[called:]]
         if called:
-            self._learn(_called(work[0]), max(time.monotonic() - began, 1e-4) / called)
+            self._took = (time.monotonic() - began) / called
+            self._learn(_called(work[0]), max(self._took, 1e-4))
 
     def _learn(self, call: str, took: float) -> None:
         """Remember how many executions fit into one transaction. ``took``: seconds of one execution."""

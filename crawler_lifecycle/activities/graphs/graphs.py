@@ -39,6 +39,7 @@ from crawler_lifecycle.domain.graph.commands import (
     step_request_id,
 )
 from crawler_lifecycle.domain.graph.engine import Graph, Step
+from crawler_lifecycle.domain.graph.picking import turn
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
@@ -87,6 +88,8 @@ class AdvanceGraph:
     """The highest number of a call that the workflow knows."""
     room: int = 0
     """Number of calls that may be started."""
+    ended: int = 0
+    """Number of steps that had ended at the last advance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class BatchCall:
     number: int
     queue: str | None = None
     long: bool = False
+    turn: int = 1
+    """Its priority among the calls of all graphs: 1 (first) to 5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,9 @@ class GraphActivities:
         def advance(graph: Graph) -> Advanced:
             graph.released(order.answered)
             graph.ended(ends)
-            picked = graph.pick(now, batches=order.room, begin=BEGIN_MAX)
+            ended = sum(n for state, n in graph.counts().items() if state.final) - order.ended
+            calls = len(order.answered)
+            picked = graph.pick(now, batches=order.room, begin=BEGIN_MAX, answered=calls, ended=ended)
             runs = [step for step in graph.steps if step.kind in (StepKind.CRAWL, StepKind.MANAGER)]
             return Advanced(
                 state=graph.state,
@@ -301,8 +308,11 @@ def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition]) -> R
 
 def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
     """Return the calls with higher numbers than ``seen``, each once."""
-    found = {s.batch: s for s in steps if s.batch is not None and s.batch > seen and not s.state.final}
-    return [BatchCall(number, step.queue, step.long) for number, step in sorted(found.items())]
+    found: dict[int, Step] = {}
+    for step in steps:
+        if step.batch is not None and step.batch > seen and not step.state.final:
+            found[step.batch] = min(found.get(step.batch, step), step, key=turn)
+    return [BatchCall(number, step.queue, step.long, turn(step)) for number, step in sorted(found.items())]
 
 
 def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | None:

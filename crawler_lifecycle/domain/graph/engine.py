@@ -150,13 +150,14 @@ class Graph:
                     self._spread.set(step.number, StepState.DISCARDED, "lost", reason)
         self._settle()
 
-    def pick(self, now: datetime, *, batches: int, begin: int) -> Picked:
+    def pick(self, now: datetime, *, batches: int, begin: int, answered: int = 0, ended: int = 0) -> Picked:
         """Pick the steps that start now, by priority and number, within ``max_parallel`` and the resources.
 
-        ``batches``: the most new calls. ``begin``: the most crawls and managers. A picked function gets the ``batch``
-        of its call. A picked crawl or manager becomes ``EXECUTING``.
+        ``batches``: the most new calls. ``begin``: the most crawls and managers. ``answered``, ``ended``: the numbers
+        of calls that have returned, and of steps that have ended, since the last pick. A picked function gets the
+        ``batch`` of its call. A picked crawl or manager becomes ``EXECUTING``.
         """
-        picking = Picking(self._spread, self.options, now, self.next_batch, batches, begin)
+        picking = Picking(self._spread, self.options, now, self.next_batch, batches, begin, answered, ended)
         picked = picking.run()
         self.next_batch = picking.next_batch
         self._capacity = None

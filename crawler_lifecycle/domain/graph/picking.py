@@ -10,7 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
 from .checks import amounts, shown
@@ -18,8 +18,13 @@ from .propagation import GIVEN, Gate, Propagation
 from .rows import Batch, Picked, Step
 from .spec import GraphOptions, StepKind, StepState
 
-#: The number of calls among which many ready steps are divided, and the most steps of one call.
+#: The fewest and the most calls of one pool in advance: calls that no worker has taken.
+LEAST, MOST = 4, 200
+#: The part of the ready steps that each of the first calls gets, and the most steps of one call.
 SPREAD, BATCH_STEPS = 32, 200
+#: Seconds until a pick is repeated because steps wait for calls to be taken: after a pick when none waited, and after
+#: any other. The graph is not told when a worker takes a call.
+TAKEN_S, BUSY_S = 1.0, 15.0
 
 #: Stands for the whole graph in place of a step's number.
 WHOLE = -1
@@ -110,11 +115,19 @@ def _holder(step: Step) -> _Holder:
 
 @dataclass
 class _Filling:
-    """A call that still receives steps, at most ``size`` of them."""
+    """A call that still receives steps."""
 
     number: int
-    size: int
     steps: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Pool:
+    """A pool of workers: how many calls may be made for it, of how many steps each, and how many waited before."""
+
+    left: int = 2 * LEAST
+    size: int = 1
+    waiting: int = 0
 
 
 @dataclass
@@ -127,9 +140,15 @@ class Picking:
     next_batch: int
     batches_left: int
     begin_left: int
-    _filling: dict[str | None, _Filling] = field(default_factory=dict)
+    answered: int = 0
+    """The number of calls that have returned since the last pick."""
+    ended: int = 0
+    """The number of steps that have ended since then."""
+    _filling: dict[tuple[str | None, int], _Filling] = field(default_factory=dict)
     _batches: list[Batch] = field(default_factory=list)
     _begin: list[int] = field(default_factory=list)
+    _busy: list[bool] = field(default_factory=list)
+    """For each step that waits until workers take calls of its pool: whether calls waited already before this pick."""
 
     def run(self) -> Picked:
         """Return the steps that start now."""
@@ -139,14 +158,17 @@ class Picking:
         if ready:
             ready.sort(key=lambda step: (step.priority, step.number))
             self._capacity = Capacity(self.spread, self.options)
-            self._sizes = _sizes(steps)
+            self._pools = _pools(steps, self.answered, self.ended)
             for step in ready:
                 if step.kind is StepKind.FUNCTION:
                     self._function(step)
                 elif self.begin_left > 0:
                     self._run(step)
-            for queue, filling in self._filling.items():
+            for (queue, _), filling in self._filling.items():
                 self._close(queue, filling)
+        if self._busy:
+            soon = self.now + timedelta(seconds=BUSY_S if all(self._busy) else TAKEN_S)
+            again_at = soon if again_at is None else min(again_at, soon)
         return Picked(self._batches, self._begin, again_at)
 
     def _due(self) -> datetime | None:
@@ -162,25 +184,28 @@ class Picking:
         return again_at
 
     def _function(self, step: Step) -> None:
+        pool, key = self._pools.setdefault(step.queue, _Pool()), (step.queue, turn(step))
         alone = step.long or bool(step.resources)
-        filling = None if alone else self._filling.get(step.queue)
-        if filling is not None and len(filling.steps) >= filling.size:
-            self._close(step.queue, self._filling.pop(step.queue))
+        filling = None if alone else self._filling.get(key)
+        if filling is not None and len(filling.steps) >= pool.size:
+            self._close(step.queue, self._filling.pop(key))
             filling = None
-        if filling is None and self.batches_left <= 0:
+        if filling is None and (pool.left <= 0 or self.batches_left <= 0):
+            self._busy += [pool.waiting > 0] if pool.left <= 0 else []
             return
         number = self.next_batch if filling is None else filling.number
         if not self._reserve(step, number):
             return
         if filling is None:
-            filling = _Filling(number, self._sizes.get(step.queue, 1))
+            filling = _Filling(number)
             self.next_batch += 1
             self.batches_left -= 1
+            pool.left -= 1
         filling.steps.append(step.number)
         if alone:
             self._batches.append(Batch(number, (step.number,), step.queue, step.long))
         else:
-            self._filling[step.queue] = filling
+            self._filling[key] = filling
 
     def _run(self, step: Step) -> None:
         if not self._reserve(step, None):
@@ -234,14 +259,38 @@ class Picking:
         )
 
 
-def _sizes(steps: Iterable[Step]) -> dict[str | None, int]:
-    """Return the number of steps in a call for each pool: ``SPREAD`` calls share all steps that are ready or in calls.
+def turn(step: Step) -> int:
+    """Return the priority of a step's call among calls of all graphs, from 1 (first) to 5."""
+    return min(5, 1 + step.priority // 2)
 
-    If calls give steps back while other calls continue, these steps therefore become few calls.
+
+def _pools(steps: Iterable[Step], answered: int, ended: int) -> dict[str | None, _Pool]:
+    """Return how many calls may be made for each pool, and how many steps each gets.
+
+    A graph does not know how many places the workers of a pool have for it. It knows how many calls they took: those
+    that execute, and those that returned since the last pick. So many calls may wait, and twice as many if none waits.
+
+    A call gets twice as many steps as calls ended of late, at most its share of all that are ready or in calls. If
+    functions are slow, enough steps are left for calls that other workers take.
     """
-    open_ = (step for step in steps if step.state in GIVEN and step.kind is StepKind.FUNCTION)
-    counts = Counter(step.queue for step in open_ if not step.long and not step.resources)
-    return {queue: min(BATCH_STEPS, -(-count // SPREAD)) for queue, count in counts.items()}
+    counts, calls = Counter[str | None](), dict[str | None, dict[int, bool]]()
+    for step in steps:
+        if step.kind is not StepKind.FUNCTION:
+            continue
+        if step.state in GIVEN and not step.long and not step.resources:
+            counts[step.queue] += 1
+        if step.batch is not None:
+            taken = calls.setdefault(step.queue, {})
+            taken[step.batch] = taken.get(step.batch, False) or step.state is StepState.EXECUTING or step.ending
+    pools = {}
+    for queue in {*counts, *calls}:
+        taken = calls.get(queue, {})
+        known = sum(taken.values()) + answered
+        waiting = len(taken) - sum(taken.values())
+        most = min(MOST, max(LEAST, known) * (1 if waiting else 2))
+        share = min(-(-counts[queue] // most), -(-2 * ended // known)) if known else -(-counts[queue] // SPREAD)
+        pools[queue] = _Pool(most - waiting, max(1, min(BATCH_STEPS, share)), waiting)
+    return pools
 
 
 # --- what an unfinished step waits for --------------------------------------------------------------------------------

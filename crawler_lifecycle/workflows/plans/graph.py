@@ -120,7 +120,7 @@ class FunctionCalls:
 
     def begin(self, batch: BatchCall, apart: bool) -> None:
         """Start a call. With ``apart``, or if it may take long, it gets its own workflow."""
-        s, order = self._s, BatchOrder(self._s.fence, batch.number)
+        s, order = self._s, BatchOrder(self._s.fence, batch.number, batch.turn)
         if apart or batch.long:
             s.apart = [*s.apart, batch.number]
             self._starting.add(batch.number)
@@ -188,12 +188,19 @@ class FunctionCalls:
             self._beside.start(workflow.get_external_workflow_handle(workflow_id).cancel())
 
 
+def _priority(order: BatchOrder) -> Priority:
+    """Return the turn of a call among the calls of all graphs.
+
+    Where the server is fair, of equal priorities the graph is next that had the fewest: docs/deployment.md.
+    """
+    return Priority(priority_key=order.turn, fairness_key=names.fairness_key(f"graph-{order.fence.graph_id}"))
+
+
 def call_batch(order: BatchOrder, pool: str | None, seconds: float | None = None) -> ActivityHandle[Any]:
     """Start the activity that calls functions in a pool of workers. It is cancelled when the worker confirms it."""
     options = config(GraphBatchActivities.run_graph_batch.__name__)
     options["task_queue"] = names.functions_queue(pool)
-    # Where the server is fair, the next free place is for the graph that had the fewest: docs/deployment.md.
-    options["priority"] = Priority(fairness_key=f"graph-{order.fence.graph_id}")
+    options["priority"] = _priority(order)
     options["cancellation_type"] = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
     if seconds is not None:
         options["start_to_close_timeout"] = timedelta(seconds=seconds)
@@ -315,23 +322,8 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s = self._s
         while True:
             try:
-                if not s.attempt or (s.ended and s.inbox.woken):  # a command may have come together with the end
-                    await self._open(order)
-                elif s.ended and not s.parent_told:
-                    await tell(s.parent, names.SIGNAL_GRAPH_ENDED, s.result(), s.inbox)
-                    s.parent_told = True
-                elif s.ended:
-                    await workflow.wait_condition(workflow.all_handlers_finished)
-                    if not s.inbox.woken:
-                        return s.result()
-                elif self._may_leave():
-                    return None
-                elif s.inbox.changed:
-                    await self._record_stop()
-                elif s.state is not GraphState.EXECUTING:
-                    await self._end()
-                else:
-                    await self._turn()
+                if await self._step(order):
+                    return s.result() if s.ended else None
             except Interrupted:
                 s.next_at = None
                 continue
@@ -343,6 +335,27 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
                 if s.attempt == attempt:
                     raise
             publish(s)
+
+    async def _step(self, order: GraphOrder) -> bool:
+        """Do what comes next. Return whether this execution is over: at the end of the graph, or to continue as new."""
+        s = self._s
+        if not s.attempt or (s.ended and s.inbox.woken):  # a command may have come together with the end
+            await self._open(order)
+        elif s.ended and not s.parent_told:
+            await tell(s.parent, names.SIGNAL_GRAPH_ENDED, s.result(), s.inbox)
+            s.parent_told = True
+        elif s.ended:
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            return not s.inbox.woken
+        elif self._may_leave():
+            return True
+        elif s.inbox.changed:
+            await self._record_stop()
+        elif s.state is not GraphState.EXECUTING:
+            await self._end()
+        else:
+            await self._turn()
+        return False
 
     def _full(self) -> bool:
         return history_full(HISTORY_MAX)
@@ -366,7 +379,8 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         if s.is_late(workflow.now()):
             self._calls.kill()
         await self._calls.check_apart(self._stop_changed)
-        order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, self._calls.capacity(self._full()))
+        room = self._calls.capacity(self._full())
+        order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, room, s.ended_steps)
         control = self._stop_wanted()
         advanced = await call(GraphActivities.advance_graph, order, control=control, wake=self._stop_changed)
         s.took(advanced, order.answered, workflow.now())

@@ -14,7 +14,7 @@ from crawler_lifecycle.activities.graphs.graphs import Advanced, GraphOpened
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.graph.commands import GraphResult, GraphSnapshot
-from crawler_lifecycle.domain.graph.spec import GraphState
+from crawler_lifecycle.domain.graph.spec import GraphState, StepState
 from crawler_lifecycle.ports.graphs import GraphFence
 from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS
 
@@ -96,6 +96,11 @@ class GraphWork(OwnedState):
     @property
     def fence(self) -> GraphFence:
         return GraphFence(self.graph_id, self.attempt, self.owner_run_id)
+
+    @property
+    def ended_steps(self) -> int:
+        """The number of steps that had ended at the last advance."""
+        return sum(self.counts.get(state, 0) for state in StepState if state.final)
 
     def adopt(self, opened: GraphOpened) -> None:
         """Take over the row of the graph that this workflow now owns."""

@@ -100,7 +100,8 @@ class Graphed:
         def how(graph: Any) -> Picked:
             graph.released(released)
             graph.ended(ends)
-            picked: Picked = graph.pick(now, batches=500, begin=100)
+            many = {"answered": 16, "ended": 10_000}  # short functions, and a pool with many places
+            picked: Picked = graph.pick(now, batches=500, begin=100, **many)
             return picked
 
         return self.world.store.graphs.change(self.fence, how)

@@ -361,4 +361,5 @@ def test_thousands_of_steps_wide_or_deep(wide: bool) -> None:
     assert one.retry(None, cascade=False) == total
     one.steps[0].state = S.COMPLETED
     again = Graph(one.options, one.steps)
-    assert sum(len(batch.steps) for batch in again.pick(NOW, batches=500, begin=0).batches) == (4_997 if wide else 200)
+    given = again.pick(NOW, batches=500, begin=0).batches
+    assert sum(len(batch.steps) for batch in given) == (8 * 157 if wide else 200)

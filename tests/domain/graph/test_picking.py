@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.picking import BATCH_STEPS, SPREAD
 from crawler_lifecycle.domain.graph.spec import StepState
@@ -33,15 +35,34 @@ def test_a_call_goes_on_with_what_only_it_makes_ready_and_shares_out_what_fans_o
 
 
 def test_a_wide_set_is_spread_over_calls_and_kept_apart_by_pool_and_length() -> None:
-    one = graph(*(step(str(n)) for n in range(1000)), step("big", queue="big"), step("slow", timeout_s=61))
+    one = graph(step("slow", timeout_s=61), *(step(str(n)) for n in range(1000)), step("big", queue="big"))
     picked = one.pick(NOW, batches=500, begin=500)
     sizes = [len(batch.steps) for batch in picked.batches if batch.queue is None and not batch.long]
-    assert len(sizes) == SPREAD
-    assert sum(sizes) == 1000
+    assert sizes == 7 * [1000 // SPREAD + 1]  # and the one apart
     apart = [(b.queue, b.long, len(b.steps)) for b in picked.batches if b.queue or b.long]
     assert apart == [(None, True, 1), ("big", False, 1)]
     first = picked.batches[0]
     assert {one.steps[n].batch for n in first.steps} == {first.number}
+
+
+def test_no_more_calls_wait_than_workers_took() -> None:
+    """Twice as many if none waits. A call gets twice as many steps as calls ended; the first ones get a small part."""
+    one = graph(*(step(str(n)) for n in range(640)), step("big", queue="big"))
+
+    def left(taken: Sequence[int], answered: Sequence[int] = (), ended: int = 0) -> tuple[list[int], float | None]:
+        for number in taken:
+            begin(one, next(s.path for s in one.steps if s.batch == number and s.state is StepState.AVAILABLE))
+        one.released(answered)
+        picked = one.pick(NOW, batches=500, begin=500, answered=len(answered), ended=ended)
+        again = None if picked.again_at is None else (picked.again_at - NOW).total_seconds()
+        return [len(batch.steps) for batch in picked.batches if batch.queue is None], again
+
+    assert left([]) == (8 * [20], 1.0)  # and a call of the other pool, 9
+    assert left([]) == ([], 15.0)
+    assert left([1, 2, 3]) == ([], 15.0)  # five wait
+    assert left([4, 5], [1], ended=8) == (2 * [4], 15.0)  # three wait, and five were taken
+    assert left([6, 7, 8, 10, 11]) == (18 * [1], 1.0)  # none waits, nine are taken, and their functions are slow
+    assert left(range(12, 30), ended=900) == (39 * [12] + [6], None)
 
 
 def test_priority_then_order_decides_and_no_more_is_given_than_there_is_room_for() -> None:

@@ -88,11 +88,16 @@ async def test_a_failure_is_tried_again_after_its_time_and_a_last_one_cancels_wh
 async def test_long_steps_have_workflows_of_their_own_and_pools_their_workers(real_lab: Lab) -> None:
     g = graph_lab(real_lab)
     g.functions.held["long"] = threading.Event()
-    steps = [step("long", timeout_s=3600), step("short"), step("gpu", "short", queue="gpu"), step("end", "long", "gpu")]
+    steps = [
+        step("long", timeout_s=3600, priority=9),
+        step("short", priority=2),
+        step("gpu", "short", queue="gpu"),
+        step("end", "long", "gpu"),
+    ]
     async with g.working(None, "gpu"):
         handle = await g.start(steps)
         await real_lab.until(lambda: g.states()["gpu"] == "completed")
-        call = real_lab.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 1))
+        call = real_lab.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 2))
         found = await call.describe()
         call._first_execution_run_id = found.run_id  # for the replay
         real_lab.handles.append(call)
@@ -100,6 +105,16 @@ async def test_long_steps_have_workflows_of_their_own_and_pools_their_workers(re
         g.functions.held["long"].set()
         assert (await g.ended(handle)).state == "completed"
     assert once_each(g)
+    assert await turns(handle) == [(2, "graph-1"), (1, "graph-1"), (1, "graph-1")]
+    assert await turns(call) == [(5, "graph-1")]
+
+
+async def turns(handle: WorkflowHandle[Any, Any]) -> list[tuple[int, str]]:
+    """The priorities of its calls of functions, and whose turn each takes."""
+    events = (await handle.fetch_history()).events
+    scheduled = [one.activity_task_scheduled_event_attributes for one in events]
+    calls = [one.priority for one in scheduled if one.activity_type.name == "run_graph_batch"]
+    return [(one.priority_key, one.fairness_key) for one in calls]
 
 
 async def test_a_call_that_died_begins_again_what_it_had_begun(real_lab: Lab) -> None:
