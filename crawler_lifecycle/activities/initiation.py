@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed
+from crawler_lifecycle.domain.errors import QuotaReached
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, TasksAdded
 from crawler_lifecycle.ports.protocols import Catalogue, WorkflowDirectory
@@ -76,7 +80,8 @@ class InitiationActivities:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)
             request = completed(request, crawler)
-        return self.initiation.create_run(request, order.request_id, order.owner)
+        with _at_once():
+            return self.initiation.create_run(request, order.request_id, order.owner)
 
     @activity.defn(name="add_workflow_id", no_thread_cancel_exception=True)
     def add_workflow_id(self, order: AddWorkflowId) -> None:
@@ -100,4 +105,14 @@ class InitiationActivities:
         args = [task.args for task in order.tasks]
         if crawler is not None:
             check_tasks(crawler, request.args, request.settings, args)
-        return TasksAdded(run_id, self.additions.add_tasks(run_id, order.key, args, order.fence))
+        with _at_once():
+            return TasksAdded(run_id, self.additions.add_tasks(run_id, order.key, args, order.fence))
+
+
+@contextmanager
+def _at_once() -> Iterator[None]:
+    """Refuse at once what a quota does not allow: the sender decides when to try again, and others wait for it."""
+    try:
+        yield
+    except QuotaReached as error:
+        raise ApplicationError(str(error), type=error.code, non_retryable=True) from None

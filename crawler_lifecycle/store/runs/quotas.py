@@ -1,0 +1,69 @@
+"""The use of quotas, counted from the rows of runs and tasks, and their check before a start or an addition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, func, select
+
+from crawler_lifecycle.domain.quotas import WINDOW, Limit, Quotas, Use
+from crawler_lifecycle.domain.task import ALIVE, TaskStatus
+from crawler_lifecycle.store.base.outbox import outbox_counter
+from crawler_lifecycle.store.base.unit import StorePart
+
+from .tables import LIVE_RUNS, run_history, task_history
+from .unit import BY_RUN
+
+_WAITING = (TaskStatus.QUEUED, TaskStatus.PENDING)
+
+
+def check_quotas(
+    conn: Connection, quotas: Quotas, run: Mapping[str, object], now: datetime, tasks: int, present: int | None = None
+) -> None:
+    """Raise ``QuotaReached`` or ``InvalidRequest`` unless the run may get ``tasks`` tasks more.
+
+    ``present``: the number of its tasks now; ``None``: the run is new. If a limit is counted, other transactions that
+    count wait for the end of this one, so that together they cannot exceed it.
+    """
+    limits = quotas.limits(run)
+    for limit in limits:
+        limit.check_size(present or 0, tasks)
+    counted = [one for one in limits if one.counted and (present is None or not one.of_starts)]
+    if counted:
+        conn.execute(select(outbox_counter.c.seq).with_for_update())
+    for limit in counted:
+        limit.check(_use(conn, limit, now), tasks, now)
+
+
+class QuotaStore(StorePart):
+    """The use of quotas, for people."""
+
+    def quotas_of(self, holders: Mapping[str, object]) -> Sequence[tuple[Limit, Use]]:
+        """Return the limits that hold for a run with these columns, with their use now."""
+        now = self._clock()
+        with self._db.reading() as conn:
+            return [(one, _use(conn, one, now)) for one in self._quotas.limits(holders) if one.counted]
+
+
+def _use(conn: Connection, limit: Limit, now: datetime) -> Use:
+    r, t = run_history.c, task_history.c
+    mine = r[limit.column] == limit.name
+    if limit.of_starts:
+        newest = select(r.created_at).where(mine).order_by(r.run_id.desc()).limit(limit.most).subquery()
+        at = newest.c.created_at
+        # After the clock was set back by more than the window, starts of the future count no more.
+        counted = select(func.count(), func.min(at)).where(at > now - WINDOW, at < now + WINDOW)
+        used, first = conn.execute(counted).one()
+        return Use(used, first + WINDOW if used and used >= limit.most else None)
+    statuses = _WAITING if limit.what == "waiting_tasks" else ALIVE
+    found = (
+        select(t.task_id)
+        .select_from(run_history.join(task_history, r.run_id == t.run_id))
+        .where(mine, r.status.in_(LIVE_RUNS), t.superseded_by.is_(None), t.status.in_(statuses))
+        # The tasks of its own live runs are read, and not all live tasks of the installation.
+        .prefix_with("STRAIGHT_JOIN", dialect="mysql")
+        .with_hint(task_history, BY_RUN, "mysql")
+        .limit(limit.most + 1)
+    )
+    return Use(conn.execute(select(func.count()).select_from(found.subquery())).scalar_one())
