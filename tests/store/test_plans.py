@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.managers.manager import Added, JobState
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
+from crawler_lifecycle.domain.quotas import Quota, Quotas
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -105,6 +106,10 @@ MAY = {
         (method, "temporary", "graph_step"): "steps of one graph are counted by state, out of the index alone"
         for method in ("make_graph", "claim_graph", "get_graph", "find_graph", "list_graphs")
     },
+    **{
+        (method, "scan", "counted"): "as many rows as the quota allows are read out of an index, and counted"
+        for method in ("reserve_run", "create_run", "add_tasks", "quotas_of")
+    },
     ("requeue_ended", "temporary", "task_history"): "once in an attempt; a table is copied from itself through another",
 }
 
@@ -158,7 +163,8 @@ def _fill(url: str, size: Size) -> Filled:
     upgrade(url)
     clock = Clock()
     room = dict.fromkeys(MOST, ID_MAX)
-    store = open_store(url, clock=clock, told=lambda news: None, most=room)
+    quotas = Quotas(dict.fromkeys(("token:ci", "pool:default"), Quota(500, 100_000, None, 100_000)))
+    store = open_store(url, clock=clock, told=lambda news: None, most=room, quotas=quotas)
     with store.database.writer.begin() as connection:
         first = fill_runs(connection, size.runs)
         fill_tasks(connection, first, size.runs, size.each)
@@ -263,7 +269,8 @@ def short_lives(world: World) -> None:
     world.brings("fields", Coverage(5, {"a": 1.0}), expected=Expected({"a": 1.0}))
     store.initiation.resume_run(RunRequest(run_id=fence.run_id), "w2", fence.attempt)
     store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
-    store.initiation.reserve_run(request(), "reserved")
+    store.initiation.reserve_run(request(), "reserved", caller="ci")
+    store.quotas.quotas_of({"caller": "ci", "pool": "default"})
 
 
 def adopted(store: Store, filled: Filled) -> None:

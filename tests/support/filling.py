@@ -68,6 +68,8 @@ def fill_runs(connection: sa.Connection, count: int) -> int:
         "request_hash": "'0'",
         "work_hash": _name(connection, "work-", f"n % {WORKS}"),
         "crawler": _name(connection, "crawler-", f"n % {CRAWLERS}"),
+        "pool": "CASE WHEN n % 2 = 0 THEN 'default' ELSE 'slow' END",
+        "caller": "CASE WHEN n % 2 = 0 THEN 'ci' END",
         "`trigger`": "CASE WHEN n % 1000 = 3 THEN 'manual' WHEN n % 3 = 0 THEN 'api' ELSE 'scheduled' END",
         "status": f"CASE WHEN {failed} THEN 'FAILED' ELSE 'COMPLETED' END",
         "stage": "'completion'",

@@ -50,11 +50,11 @@ def _use(conn: Connection, limit: Limit, now: datetime) -> Use:
     r, t = run_history.c, task_history.c
     mine = r[limit.column] == limit.name
     if limit.of_starts:
-        newest = select(r.created_at).where(mine).order_by(r.run_id.desc()).limit(limit.most).subquery()
+        newest = select(r.created_at).where(mine).order_by(r.run_id.desc()).limit(limit.most).subquery("counted")
         at = newest.c.created_at
         # After the clock was set back by more than the window, starts of the future count no more.
-        counted = select(func.count(), func.min(at)).where(at > now - WINDOW, at < now + WINDOW)
-        used, first = conn.execute(counted).one()
+        query = select(func.count(), func.min(at)).where(at > now - WINDOW, at < now + WINDOW)
+        used, first = conn.execute(query).one()
         return Use(used, first + WINDOW if used and used >= limit.most else None)
     statuses = _WAITING if limit.what == "waiting_tasks" else ALIVE
     found = (
@@ -66,4 +66,4 @@ def _use(conn: Connection, limit: Limit, now: datetime) -> Use:
         .with_hint(task_history, BY_RUN, "mysql")
         .limit(limit.most + 1)
     )
-    return Use(conn.execute(select(func.count()).select_from(found.subquery())).scalar_one())
+    return Use(conn.execute(select(func.count()).select_from(found.subquery("counted"))).scalar_one())
