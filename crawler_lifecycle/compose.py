@@ -39,7 +39,6 @@ from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.pools import NO_POOLS, Pool, Pools
-from crawler_lifecycle.domain.quotas import Quota, Quotas
 from crawler_lifecycle.ports.cluster import Cluster, LiveFiles, TaskFiles
 from crawler_lifecycle.ports.protocols import (
     Catalogue,
@@ -185,7 +184,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
 def build_store(settings: Settings, told: Told | None = meters.committed) -> Store:
     """Open the database with new connections. ``told``: see ``open_store``. Raises ``InvalidRequest``."""
     url, pool_size, most = settings.database.url, settings.database.pool_size, settings.limits.model_dump()
-    quotas = Quotas({key: Quota(**quota.model_dump()) for key, quota in settings.quotas.items()})
+    quotas = {key: quota.model_dump(exclude_none=True) for key, quota in settings.quotas.items()}
     return open_store(url, pool_size=pool_size, told=told, most=most, pools=build_pools(settings), quotas=quotas)
 
 

@@ -25,7 +25,6 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.managers.manager import Added, JobState
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
-from crawler_lifecycle.domain.quotas import Quota, Quotas
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -163,7 +162,8 @@ def _fill(url: str, size: Size) -> Filled:
     upgrade(url)
     clock = Clock()
     room = dict.fromkeys(MOST, ID_MAX)
-    quotas = Quotas(dict.fromkeys(("token:ci", "pool:default"), Quota(500, 100_000, None, 100_000)))
+    most = {"starts_per_hour": 500, "live_tasks": 100_000, "waiting_tasks": 100_000}
+    quotas = dict.fromkeys(("token:ci", "pool:default"), most)
     store = open_store(url, clock=clock, told=lambda news: None, most=room, quotas=quotas)
     with store.database.writer.begin() as connection:
         first = fill_runs(connection, size.runs)

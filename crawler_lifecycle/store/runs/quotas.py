@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
-from crawler_lifecycle.domain.quotas import WINDOW, Limit, Quotas, Use
+from crawler_lifecycle.domain.quotas import KINDS, OF_RUN, STARTS, WAITING, WINDOW, Limit, Quotas, limits_of
 from crawler_lifecycle.domain.task import ALIVE, TaskStatus
 from crawler_lifecycle.store.base.outbox import outbox_counter
 from crawler_lifecycle.store.base.unit import StorePart
@@ -26,37 +26,40 @@ def check_quotas(
     ``present``: the number of its tasks now; ``None``: the run is new. If a limit is counted, other transactions that
     count wait for the end of this one, so that together they cannot exceed it.
     """
-    limits = quotas.limits(run)
+    limits = limits_of(quotas, run)
     for limit in limits:
         limit.check_size(present or 0, tasks)
-    counted = [one for one in limits if one.counted and (present is None or not one.of_starts)]
+    counted = [one for one in limits if one.what != OF_RUN and (present is None or one.what != STARTS)]
     if counted:
         conn.execute(select(outbox_counter.c.seq).with_for_update())
     for limit in counted:
-        limit.check(_use(conn, limit, now), tasks, now)
+        limit.check(*_used(conn, limit, now), tasks, now)
 
 
 class QuotaStore(StorePart):
     """The use of quotas, for people."""
 
-    def quotas_of(self, holders: Mapping[str, object]) -> Sequence[tuple[Limit, Use]]:
-        """Return the limits that hold for a run with these columns, with their use now."""
-        now = self._clock()
+    def quotas_of(self, run: Mapping[str, object]) -> Sequence[tuple[Limit, int | None, datetime | None]]:
+        """Return the limits that hold for a run with these columns, each with its use and the time of the next start.
+
+        The use is counted up to the limit, or one more; ``None``: it is not counted.
+        """
+        limits, now = limits_of(self._quotas, run), self._clock()
         with self._db.reading() as conn:
-            return [(one, _use(conn, one, now)) for one in self._quotas.limits(holders) if one.counted]
+            return [(one, *((None, None) if one.what == OF_RUN else _used(conn, one, now))) for one in limits]
 
 
-def _use(conn: Connection, limit: Limit, now: datetime) -> Use:
+def _used(conn: Connection, limit: Limit, now: datetime) -> tuple[int, datetime | None]:
     r, t = run_history.c, task_history.c
-    mine = r[limit.column] == limit.name
-    if limit.of_starts:
+    mine = r[KINDS[limit.kind]] == limit.name
+    if limit.what == STARTS:
         newest = select(r.created_at).where(mine).order_by(r.run_id.desc()).limit(limit.most).subquery("counted")
         at = newest.c.created_at
         # After the clock was set back by more than the window, starts of the future count no more.
         query = select(func.count(), func.min(at)).where(at > now - WINDOW, at < now + WINDOW)
         used, first = conn.execute(query).one()
-        return Use(used, first + WINDOW if used and used >= limit.most else None)
-    statuses = _WAITING if limit.what == "waiting_tasks" else ALIVE
+        return used, first + WINDOW if used and used >= limit.most else None
+    statuses = _WAITING if limit.what == WAITING else ALIVE
     found = (
         select(t.task_id)
         .select_from(run_history.join(task_history, r.run_id == t.run_id))
@@ -66,4 +69,4 @@ def _use(conn: Connection, limit: Limit, now: datetime) -> Use:
         .with_hint(task_history, BY_RUN, "mysql")
         .limit(limit.most + 1)
     )
-    return Use(conn.execute(select(func.count()).select_from(found.subquery("counted"))).scalar_one())
+    return conn.execute(select(func.count()).select_from(found.subquery("counted"))).scalar_one(), None

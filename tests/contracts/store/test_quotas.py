@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import InvalidRequest, QuotaReached
 from crawler_lifecycle.domain.pools import Pool, Pools
-from crawler_lifecycle.domain.quotas import KINDS, Quota, Quotas
+from crawler_lifecycle.domain.quotas import KINDS
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store import open_store
 from crawler_lifecycle.store.runs.tables import run_history
@@ -40,9 +40,9 @@ class Quoted(World):
 
 
 @contextmanager
-def quoted(url: str, clock: Clock, **named: Quota) -> Iterator[Quoted]:
+def quoted(url: str, clock: Clock, **named: dict[str, int]) -> Iterator[Quoted]:
     """A store with these quotas; ``token_ci`` is the key ``token:ci``."""
-    quotas = Quotas({key.replace("_", ":", 1): quota for key, quota in named.items()})
+    quotas = {key.replace("_", ":", 1): quota for key, quota in named.items()}
     with closing(open_store(url, pool_size=25, clock=clock, pools=Pools({"slow": Pool()}), quotas=quotas)) as store:
         yield Quoted(store, clock)
 
@@ -52,13 +52,13 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def _key(kind: str, name: str, quota: Quota) -> Mapping[str, Quota]:
+def _key(kind: str, name: str, quota: dict[str, int]) -> Mapping[str, dict[str, int]]:
     return {f"{kind}_{name}": quota}
 
 
 def test_a_start_counts_for_an_hour(store_url: str, clock: Clock, kind: str) -> None:
     mine, other = HOLDERS[kind]
-    with quoted(store_url, clock, **_key(kind, mine, Quota(starts_per_hour=2))) as world:
+    with quoted(store_url, clock, **_key(kind, mine, {"starts_per_hour": 2})) as world:
         fence = world.live(1, **{kind: mine})
         clock.forward(600)
         world.start(2, **{kind: mine})
@@ -83,7 +83,7 @@ def test_a_start_counts_for_an_hour(store_url: str, clock: Clock, kind: str) -> 
 
 def test_tasks_count_until_they_end(store_url: str, clock: Clock, kind: str) -> None:
     mine, other = HOLDERS[kind]
-    with quoted(store_url, clock, **_key(kind, mine, Quota(live_tasks=3, waiting_tasks=2))) as world:
+    with quoted(store_url, clock, **_key(kind, mine, {"live_tasks": 3, "waiting_tasks": 2})) as world:
         first = world.live(1, 2, **{kind: mine})
         text = rf"^quota waiting_tasks of {kind} {mine}: 2 of 2 in use, and 1 more asked for; free when tasks end: try"
         with pytest.raises(QuotaReached, match=text) as refused:
@@ -105,7 +105,7 @@ def test_tasks_count_until_they_end(store_url: str, clock: Clock, kind: str) -> 
 
 def test_what_can_never_fit_is_refused_for_good(store_url: str, clock: Clock, kind: str) -> None:
     mine, other = HOLDERS[kind]
-    most = Quota(live_tasks=4, tasks_per_run=3)
+    most = {"live_tasks": 4, "tasks_per_run": 3}
     with quoted(store_url, clock, **_key(kind, mine, most)) as world:
         with pytest.raises(InvalidRequest, match=rf"^tasks: 5 tasks .*; quota live_tasks of {kind} {mine} is 4: start"):
             world.start(1, 5, **{kind: mine})
@@ -113,13 +113,13 @@ def test_what_can_never_fit_is_refused_for_good(store_url: str, clock: Clock, ki
             world.start(1, 4, **{kind: mine})
         run_id = world.start(1, 2, **{kind: mine})
         world.start(2, 5, **{kind: other})
-        with pytest.raises(InvalidRequest, match="is 3, and this run has 2: start fewer"):
+        with pytest.raises(InvalidRequest, match="is 3, and it has 2: start fewer"):
             world.store.additions.add_tasks(run_id, "a1", [{}, {}])
         world.store.additions.add_tasks(run_id, "a2", [{}])
 
 
 def test_added_tasks_count_for_the_token_that_started_the_run(store_url: str, clock: Clock) -> None:
-    with quoted(store_url, clock, token_ci=Quota(live_tasks=3, starts_per_hour=1)) as world:
+    with quoted(store_url, clock, token_ci={"live_tasks": 3, "starts_per_hour": 1}) as world:
         run_id = world.start(1, 1, token="ci")
         added = world.store.additions.add_tasks(run_id, "a1", [{}, {}])
         with pytest.raises(QuotaReached, match=r"^quota live_tasks of token ci: 3 of 3 in use, and 1 more asked for"):
@@ -129,7 +129,7 @@ def test_added_tasks_count_for_the_token_that_started_the_run(store_url: str, cl
 
 @pytest.mark.parametrize("what", ["starts_per_hour", "live_tasks", "waiting_tasks"])
 def test_a_quota_of_zero_is_never_free_by_itself(store_url: str, clock: Clock, what: str) -> None:
-    with quoted(store_url, clock, pool_slow=Quota(**{what: 0})) as world:
+    with quoted(store_url, clock, pool_slow=dict(**{what: 0})) as world:
         with pytest.raises(
             QuotaReached, match=f"^quota {what} of pool slow: 0 of 0 in use; nothing is free"
         ) as refused:
@@ -139,8 +139,8 @@ def test_a_quota_of_zero_is_never_free_by_itself(store_url: str, clock: Clock, w
 
 
 def test_a_quota_of_all_counts_for_each_without_its_own(store_url: str, clock: Clock) -> None:
-    one = Quota(starts_per_hour=1)
-    with quoted(store_url, clock, **{"token_*": one, "token_ci": Quota()}) as world:
+    one = {"starts_per_hour": 1}
+    with quoted(store_url, clock, **{"token_*": one, "token_ci": {}}) as world:
         for n, token in enumerate(["ann", "bob", "ci", "ci", None, None]):
             world.start(n, token=token)
         for token in ("ann", "bob"):
@@ -154,15 +154,15 @@ def test_a_quota_below_the_use_waits_until_enough_has_left(store_url: str, clock
             world.start(n, 2, token="ci")
             clock.forward(60)
     for quota, text in (
-        (Quota(starts_per_hour=2), r"2 of 2 in use; free at 2026-03-01T13:02:00Z"),  # one is left then
-        (Quota(live_tasks=3), r"4 of 3 in use"),  # it is counted no further
+        ({"starts_per_hour": 2}, r"2 of 2 in use; free at 2026-03-01T13:02:00Z"),  # one is left then
+        ({"live_tasks": 3}, r"4 of 3 in use"),  # it is counted no further
     ):
         with quoted(store_url, clock, token_ci=quota) as world, pytest.raises(QuotaReached, match=text):
             world.start(9, token="ci")
 
 
 def test_a_clock_that_was_set_back_locks_nobody_out(store_url: str, clock: Clock) -> None:
-    with quoted(store_url, clock, token_ci=Quota(starts_per_hour=2)) as world:
+    with quoted(store_url, clock, token_ci={"starts_per_hour": 2}) as world:
         world.start(1, token="ci"), world.start(2, token="ci")
         clock.forward(-1800)
         with pytest.raises(QuotaReached, match=r"in 5400 s$"):
@@ -173,8 +173,8 @@ def test_a_clock_that_was_set_back_locks_nobody_out(store_url: str, clock: Clock
             world.start(5, token="ci")
 
 
-@pytest.mark.parametrize("quota", [Quota(starts_per_hour=5), Quota(live_tasks=5), Quota(waiting_tasks=5)])
-def test_of_many_at_once_no_one_too_many_is_started(store_url: str, clock: Clock, quota: Quota) -> None:
+@pytest.mark.parametrize("quota", [{"starts_per_hour": 5}, {"live_tasks": 5}, {"waiting_tasks": 5}])
+def test_of_many_at_once_no_one_too_many_is_started(store_url: str, clock: Clock, quota: dict[str, int]) -> None:
     with quoted(store_url, clock, token_ci=quota) as world:
         for n in range(4):
             world.start(n, token="ci")
@@ -192,7 +192,7 @@ def test_of_many_at_once_no_one_too_many_is_started(store_url: str, clock: Clock
 
 
 def test_nothing_is_asked_without_a_quota(store_url: str, clock: Clock) -> None:
-    def statements(n: int, **quotas: Quota) -> list[str]:
+    def statements(n: int, **quotas: dict[str, int]) -> list[str]:
         sent = list[str]()
         with quoted(store_url, clock, **quotas) as world:
             world.start("first")
@@ -202,6 +202,11 @@ def test_nothing_is_asked_without_a_quota(store_url: str, clock: Clock) -> None:
         return sent
 
     plain = statements(1)
-    assert statements(2, token_ci=Quota(live_tasks=3), pool_slow=Quota(starts_per_hour=3)) == plain
-    counted = statements(3, token_ann=Quota(3, 3, 3, 3), pool_slow=Quota(3), token_ci=Quota(3))
+    assert statements(2, token_ci={"live_tasks": 3}, pool_slow={"starts_per_hour": 3}) == plain
+    counted = statements(
+        3,
+        token_ann={"starts_per_hour": 3, "live_tasks": 3, "tasks_per_run": 3, "waiting_tasks": 3},
+        pool_slow={"starts_per_hour": 3},
+        token_ci={"starts_per_hour": 3},
+    )
     assert len(counted) == len(plain) + 4  # one lock, and one for each that is counted
