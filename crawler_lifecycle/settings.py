@@ -33,8 +33,7 @@ from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
-from crawler_lifecycle.domain.quotas import MOST as QUOTA_MOST
-from crawler_lifecycle.domain.quotas import QUOTAS_MAX, check_key
+from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, What
 from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
@@ -283,19 +282,6 @@ class PoolSettings(_Section):
         return self
 
 
-class QuotaSettings(_Section):
-    """One quota. A number that is missing has no limit."""
-
-    starts_per_hour: int | None = Field(default=None, ge=0, le=QUOTA_MOST)
-    """Most runs that are started in an hour."""
-    live_tasks: int | None = Field(default=None, ge=0, le=QUOTA_MOST)
-    """Most tasks at once that have not ended."""
-    tasks_per_run: int | None = Field(default=None, ge=1, le=QUOTA_MOST)
-    """Most tasks of one run."""
-    waiting_tasks: int | None = Field(default=None, ge=0, le=QUOTA_MOST)
-    """Most tasks at once that do not execute yet."""
-
-
 class PlansSettings(_Section):
     """Users' managers and functions: their modules and limits, and the meaning of units and projects."""
 
@@ -464,10 +450,10 @@ class Settings(BaseSettings):
         default_factory=dict, max_length=POOLS_MAX
     )
     """Name -> pool. Without pools each cluster keeps its own order."""
-    quotas: dict[Annotated[str, AfterValidator(check_key)], QuotaSettings] = Field(
-        default_factory=dict, max_length=QUOTAS_MAX
+    quotas: dict[Annotated[str, Field(pattern=QUOTA_KEY)], dict[What, Annotated[int, Field(ge=0, le=QUOTA_MAX)]]] = (
+        Field(default_factory=dict, max_length=QUOTAS_MAX)
     )
-    """token:NAME, pool:NAME or project:NAME -> quota; with * as NAME: for each that has no entry of its own."""
+    """token:NAME, pool:NAME or project:NAME -> what -> the most; with * as NAME: for each without its own entry."""
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = None
     """Another catalogue, for crawlers that the first catalogue does not have."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,6 +66,7 @@ class InitiationActivities:
 
         If this worker has a catalogue, it refuses an impossible request with ``InvalidRequest`` before anything is
         recorded.
+        What a quota refuses is not tried again: the sender decides when to try.
         Second execution: returns the same answer to the same owner, and inserts nothing.
         """
         request = order.request
@@ -80,8 +79,10 @@ class InitiationActivities:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)
             request = completed(request, crawler)
-        with _at_once():
+        try:
             return self.initiation.create_run(request, order.request_id, order.owner)
+        except QuotaReached as error:
+            raise ApplicationError(str(error), type=error.code, non_retryable=True) from None
 
     @activity.defn(name="add_workflow_id", no_thread_cancel_exception=True)
     def add_workflow_id(self, order: AddWorkflowId) -> None:
@@ -96,7 +97,7 @@ class InitiationActivities:
         """Append child tasks to a live run. After the next look they are deployed into free slots.
 
         Arguments that the crawler does not accept are refused here. Otherwise the scheduler service would refuse all
-        queued tasks of the same call.
+        queued tasks of the same call. What a quota refuses is not tried again: others wait for this call.
         Second execution: the same key gets the same tasks.
         """
         run_id = order.fence.run_id
@@ -105,14 +106,7 @@ class InitiationActivities:
         args = [task.args for task in order.tasks]
         if crawler is not None:
             check_tasks(crawler, request.args, request.settings, args)
-        with _at_once():
+        try:
             return TasksAdded(run_id, self.additions.add_tasks(run_id, order.key, args, order.fence))
-
-
-@contextmanager
-def _at_once() -> Iterator[None]:
-    """Refuse at once what a quota does not allow: the sender decides when to try again, and others wait for it."""
-    try:
-        yield
-    except QuotaReached as error:
-        raise ApplicationError(str(error), type=error.code, non_retryable=True) from None
+        except QuotaReached as error:
+            raise ApplicationError(str(error), type=error.code, non_retryable=True) from None

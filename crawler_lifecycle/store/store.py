@@ -129,5 +129,4 @@ def open_store(
     are the quotas of starts and tasks.
     Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
     """
-    database = Database(open_engine(parse_url(url), pool_size=pool_size))
-    return Store.over(database, clock, told, most, pools, quotas)
+    return Store.over(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most, pools, quotas)

@@ -37,6 +37,7 @@ from .unit import RunPart, Unit, check_kept, read_run
 _CLAIM_ROUNDS = 10
 
 T = TypeVar("T")
+TaskArgs = Sequence[Mapping[str, str]]
 
 
 def _owner_of(run: Row) -> Owner | None:
@@ -61,9 +62,7 @@ def _check_same(run: Row, fingerprint: str) -> None:
         )
 
 
-def _task_args(
-    request: RunRequest, task_args: Sequence[Mapping[str, str]] | None
-) -> Sequence[Mapping[str, str]] | None:
+def _task_args(request: RunRequest, task_args: TaskArgs | None) -> TaskArgs | None:
     """Return the arguments of each task; ``None`` for a single-process run. Raises ``InvalidRequest``."""
     if task_args is not None:
         if not task_args:
@@ -77,11 +76,7 @@ class InitiationStore(RunPart):
     """The creation of runs, by HTTP requests and by workflows, and the claims of workflows."""
 
     def reserve_run(
-        self,
-        request: RunRequest,
-        request_id: str,
-        task_args: Sequence[Mapping[str, str]] | None = None,
-        caller: str | None = None,
+        self, request: RunRequest, request_id: str, task_args: TaskArgs | None = None, caller: str | None = None
     ) -> tuple[RunRow, bool]:
         """Insert the run without an owner, and all its tasks (QUEUED). Returns the row, and whether it is new.
 
@@ -115,7 +110,7 @@ class InitiationStore(RunPart):
         self,
         request: RunRequest,
         request_id: str,
-        task_args: Sequence[Mapping[str, str]] | None,
+        task_args: TaskArgs | None,
         then: Callable[[Unit, bool], T],
         owner: Owner | None = None,
         caller: str | None = None,
@@ -154,7 +149,7 @@ class InitiationStore(RunPart):
         request: RunRequest,
         request_id: str,
         fingerprint: str,
-        args: Sequence[Mapping[str, str]] | None,
+        args: TaskArgs | None,
         caller: str | None,
     ) -> Unit:
         self._pools.check(request.pool)

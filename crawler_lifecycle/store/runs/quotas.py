@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
-from crawler_lifecycle.domain.quotas import KINDS, OF_RUN, STARTS, WAITING, WINDOW, Limit, Quotas, limits_of
+from crawler_lifecycle.domain.quotas import KINDS, WINDOW, Limit, Quotas, limits_of
 from crawler_lifecycle.domain.task import ALIVE, TaskStatus
 from crawler_lifecycle.store.base.outbox import outbox_counter
 from crawler_lifecycle.store.base.unit import StorePart
@@ -29,37 +30,38 @@ def check_quotas(
     limits = limits_of(quotas, run)
     for limit in limits:
         limit.check_size(present or 0, tasks)
-    counted = [one for one in limits if one.what != OF_RUN and (present is None or one.what != STARTS)]
+    others = {"tasks_per_run"} if present is None else {"tasks_per_run", "starts_per_hour"}
+    counted = [one for one in limits if one.what not in others]
     if counted:
         conn.execute(select(outbox_counter.c.seq).with_for_update())
     for limit in counted:
-        limit.check(*_used(conn, limit, now), tasks, now)
+        _counted(conn, limit, now).check(tasks, now)
 
 
 class QuotaStore(StorePart):
     """The use of quotas, for people."""
 
-    def quotas_of(self, run: Mapping[str, object]) -> Sequence[tuple[Limit, int | None, datetime | None]]:
-        """Return the limits that hold for a run with these columns, each with its use and the time of the next start.
-
-        The use is counted up to the limit, or one more; ``None``: it is not counted.
-        """
-        limits, now = limits_of(self._quotas, run), self._clock()
+    def quotas_of(self, run: Mapping[str, object]) -> list[Limit]:
+        """Return the limits that hold for a run with these columns, with their use now."""
+        now = self._clock()
         with self._db.reading() as conn:
-            return [(one, *((None, None) if one.what == OF_RUN else _used(conn, one, now))) for one in limits]
+            return [_counted(conn, one, now) for one in limits_of(self._quotas, run)]
 
 
-def _used(conn: Connection, limit: Limit, now: datetime) -> tuple[int, datetime | None]:
+def _counted(conn: Connection, limit: Limit, now: datetime) -> Limit:
+    """Return the limit with its use."""
     r, t = run_history.c, task_history.c
     mine = r[KINDS[limit.kind]] == limit.name
-    if limit.what == STARTS:
+    if limit.what == "tasks_per_run":
+        return limit
+    if limit.what == "starts_per_hour":
         newest = select(r.created_at).where(mine).order_by(r.run_id.desc()).limit(limit.most).subquery("counted")
         at = newest.c.created_at
         # After the clock was set back by more than the window, starts of the future count no more.
         query = select(func.count(), func.min(at)).where(at > now - WINDOW, at < now + WINDOW)
         used, first = conn.execute(query).one()
-        return used, first + WINDOW if used and used >= limit.most else None
-    statuses = _WAITING if limit.what == WAITING else ALIVE
+        return replace(limit, used=used, free_at=first + WINDOW if used and used >= limit.most else None)
+    statuses = _WAITING if limit.what == "waiting_tasks" else ALIVE
     found = (
         select(t.task_id)
         .select_from(run_history.join(task_history, r.run_id == t.run_id))
@@ -69,4 +71,5 @@ def _used(conn: Connection, limit: Limit, now: datetime) -> tuple[int, datetime 
         .with_hint(task_history, BY_RUN, "mysql")
         .limit(limit.most + 1)
     )
-    return conn.execute(select(func.count()).select_from(found.subquery("counted"))).scalar_one(), None
+    counted = select(func.count()).select_from(found.subquery("counted"))
+    return replace(limit, used=conn.execute(counted).scalar_one())
