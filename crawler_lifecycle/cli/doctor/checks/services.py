@@ -62,7 +62,7 @@ def check_quotas(context: Context) -> Sequence[Line]:
         if (file := settings.gateway.tokens_file) is not None:
             known["token"] = {entry.caller.name for entry in read(file)}
     except TokenFileError as error:
-        return [bad("quotas", str(error), None)]
+        return [of_error("quotas", error)]
     holders = [key.partition(":") for key in settings.quotas]
     wrong = [f"{kind} {name}" for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}]
     cure = "correct the name in LIFECYCLE_QUOTAS, or remove the entry"
