@@ -55,12 +55,11 @@ class Limit:
     def check_size(self, present: int, more: int) -> None:
         """Raise ``InvalidRequest`` if a run with ``present`` tasks can never get ``more`` tasks."""
         of_run = self.what == "tasks_per_run"
-        has = present if of_run else 0
-        if self.what != "starts_per_hour" and has + more > self.most and (of_run or self.most):
-            text = f"tasks: {more} tasks are not allowed; {self} is {self.most}" + (
-                f", and it has {has}" if has else ""
-            )
-            raise InvalidRequest(f"{text}: start fewer, or ask the operator to raise it (LIFECYCLE_QUOTAS)")
+        present = present if of_run else 0
+        if self.what != "starts_per_hour" and present + more > self.most and (of_run or self.most):
+            has = f", and it has {present}" if present else ""
+            text = f"tasks: {more} tasks are not allowed; {self} is {self.most}{has}: start fewer"
+            raise InvalidRequest(f"{text}, or ask the operator to raise it (LIFECYCLE_QUOTAS)")
 
     def check(self, tasks: int, now: datetime) -> None:
         """Raise ``QuotaReached`` unless one more start, or so many more tasks, are free."""
@@ -73,8 +72,7 @@ class Limit:
         if self.free_at is not None:
             seconds = max(1.0, (self.free_at - now).total_seconds())
             raise QuotaReached(f"{text}; free at {self.free_at:%Y-%m-%dT%H:%M:%SZ}, in {math.ceil(seconds)} s", seconds)
-        more = f"and {tasks} more asked for; free when tasks end: try again in {AGAIN_S:.0f} s"
-        raise QuotaReached(f"{text}, {more}", AGAIN_S)
+        raise QuotaReached(f"{text}, and {tasks} more wanted; free when tasks end: try again in {AGAIN_S:g} s", AGAIN_S)
 
 
 def limits_of(quotas: Quotas, run: Mapping[str, object]) -> list[Limit]:

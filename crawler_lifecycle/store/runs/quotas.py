@@ -58,8 +58,7 @@ def _counted(conn: Connection, limit: Limit, now: datetime) -> Limit:
         newest = select(r.created_at).where(mine).order_by(r.run_id.desc()).limit(limit.most).subquery("counted")
         at = newest.c.created_at
         # After the clock was set back by more than the window, starts of the future count no more.
-        query = select(func.count(), func.min(at)).where(at > now - WINDOW, at < now + WINDOW)
-        used, first = conn.execute(query).one()
+        used, first = conn.execute(select(func.count(), func.min(at)).where(at > now - WINDOW, at < now + WINDOW)).one()
         return replace(limit, used=used, free_at=first + WINDOW if used and used >= limit.most else None)
     statuses = _WAITING if limit.what == "waiting_tasks" else ALIVE
     found = (
@@ -71,5 +70,4 @@ def _counted(conn: Connection, limit: Limit, now: datetime) -> Limit:
         .with_hint(task_history, BY_RUN, "mysql")
         .limit(limit.most + 1)
     )
-    counted = select(func.count()).select_from(found.subquery("counted"))
-    return replace(limit, used=conn.execute(counted).scalar_one())
+    return replace(limit, used=conn.execute(select(func.count()).select_from(found.subquery("counted"))).scalar_one())

@@ -85,7 +85,7 @@ def test_tasks_count_until_they_end(store_url: str, clock: Clock, kind: str) -> 
     mine, other = HOLDERS[kind]
     with quoted(store_url, clock, **_key(kind, mine, {"live_tasks": 3, "waiting_tasks": 2})) as world:
         first = world.live(1, 2, **{kind: mine})
-        text = rf"^quota waiting_tasks of {kind} {mine}: 2 of 2 in use, and 1 more asked for; free when tasks end: try"
+        text = rf"^quota waiting_tasks of {kind} {mine}: 2 of 2 in use, and 1 more wanted; free when tasks end: try"
         with pytest.raises(QuotaReached, match=text) as refused:
             world.start(2, **{kind: mine})
         assert refused.value.retry_after_s == 60
@@ -122,7 +122,7 @@ def test_added_tasks_count_for_the_token_that_started_the_run(store_url: str, cl
     with quoted(store_url, clock, token_ci={"live_tasks": 3, "starts_per_hour": 1}) as world:
         run_id = world.start(1, 1, token="ci")
         added = world.store.additions.add_tasks(run_id, "a1", [{}, {}])
-        with pytest.raises(QuotaReached, match=r"^quota live_tasks of token ci: 3 of 3 in use, and 1 more asked for"):
+        with pytest.raises(QuotaReached, match=r"^quota live_tasks of token ci: 3 of 3 in use, and 1 more wanted"):
             world.store.additions.add_tasks(run_id, "a2", [{}])
         assert world.store.additions.add_tasks(run_id, "a1", [{}, {}]) == added
 
