@@ -16,8 +16,6 @@ from crawler_lifecycle.store.base.unit import StorePart
 from .tables import LIVE_RUNS, run_history, task_history
 from .unit import BY_RUN
 
-_WAITING = (TaskStatus.QUEUED, TaskStatus.PENDING)
-
 
 def check_quotas(
     conn: Connection, quotas: Quotas, run: Mapping[str, object], now: datetime, tasks: int, present: int | None = None
@@ -55,13 +53,13 @@ def _counted(conn: Connection, limit: Limit, now: datetime) -> Limit:
     if limit.what == "tasks_per_run":
         return limit
     if limit.what == "starts_per_hour":
-        newest = select(r.created_at).where(mine).order_by(r.run_id.desc()).limit(limit.most).subquery("counted")
-        at = newest.c.created_at
         # After the clock was set back by more than the window, starts of the future count no more.
-        used, first = conn.execute(select(func.count(), func.min(at)).where(at > now - WINDOW, at < now + WINDOW)).one()
+        newest = select(r.created_at).where(mine, r.created_at > now - WINDOW, r.created_at < now + WINDOW)
+        found = newest.order_by(r.created_at.desc()).limit(limit.most).subquery("counted")
+        used, first = conn.execute(select(func.count(), func.min(found.c.created_at))).one()
         return replace(limit, used=used, free_at=first + WINDOW if used and used >= limit.most else None)
-    statuses = _WAITING if limit.what == "waiting_tasks" else ALIVE
-    found = (
+    statuses = (TaskStatus.QUEUED, TaskStatus.PENDING) if limit.what == "waiting_tasks" else ALIVE
+    tasks = (
         select(t.task_id)
         .select_from(run_history.join(task_history, r.run_id == t.run_id))
         .where(mine, r.status.in_(LIVE_RUNS), t.superseded_by.is_(None), t.status.in_(statuses))
@@ -70,4 +68,4 @@ def _counted(conn: Connection, limit: Limit, now: datetime) -> Limit:
         .with_hint(task_history, BY_RUN, "mysql")
         .limit(limit.most + 1)
     )
-    return replace(limit, used=conn.execute(select(func.count()).select_from(found.subquery("counted"))).scalar_one())
+    return replace(limit, used=conn.execute(select(func.count()).select_from(tasks.subquery("counted"))).scalar_one())

@@ -96,8 +96,9 @@ run_history = new_table(
     Index(None, "crawler", "status", "run_id"),
     Index(None, "pool", "run_id"),
     # For quotas.
+    Index(None, "pool", "created_at"),
     Index(None, "pool", "status", "run_id"),
-    Index(None, "caller", "run_id"),
+    Index(None, "caller", "created_at"),
     Index(None, "caller", "status", "run_id"),
     Index(None, "trigger", "run_id"),
     Index(None, "outcome", "run_id"),
