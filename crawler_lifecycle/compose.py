@@ -184,7 +184,8 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
 def build_store(settings: Settings, told: Told | None = meters.committed) -> Store:
     """Open the database with new connections. ``told``: see ``open_store``. Raises ``InvalidRequest``."""
     url, pool_size, most = settings.database.url, settings.database.pool_size, settings.limits.model_dump()
-    return open_store(url, pool_size=pool_size, told=told, most=most, pools=build_pools(settings))
+    pools, quotas = build_pools(settings), settings.quotas
+    return open_store(url, pool_size=pool_size, told=told, most=most, pools=pools, quotas=quotas)
 
 
 def build_pools(settings: Settings) -> Pools:

@@ -33,6 +33,7 @@ from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
+from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, What
 from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
@@ -449,6 +450,10 @@ class Settings(BaseSettings):
         default_factory=dict, max_length=POOLS_MAX
     )
     """Name -> pool. Without pools each cluster keeps its own order."""
+    quotas: dict[Annotated[str, Field(pattern=QUOTA_KEY)], dict[What, Annotated[int, Field(ge=0, le=QUOTA_MAX)]]] = (
+        Field(default_factory=dict, max_length=QUOTAS_MAX)
+    )
+    """token:NAME, pool:NAME or project:NAME -> what -> the most; with * as NAME: for each without its own entry."""
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = None
     """Another catalogue, for crawlers that the first catalogue does not have."""

@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     InvalidRequest,
     LifecycleError,
+    QuotaReached,
     RowUnreadable,
     StoreRefused,
 )
@@ -175,6 +176,8 @@ class ChildRuns:
                     if id is not None or why is not None:
                         refused = begun(number, id, why) is False or why is not None
                         done = replace(done, begun=done.begun + (id is not None), refused=done.refused + refused)
+                except QuotaReached as error:
+                    incidents.append(error)  # it waits, while jobs of other pools may begin
                 except (StoreRefused, RowUnreadable, InvalidRequest) as error:
                     log.error("job %d of %s cannot be begun now: %s", number, whose, error)
                     incidents.append(error)
@@ -197,10 +200,10 @@ class ChildRuns:
         if run is None:
             try:
                 wanted = request()
+                with suppress(DuplicateRequest):  # another try of this activity has created it
+                    run, fresh = self.acceptance.reserve_run(wanted, request_id)
             except InvalidRequest as error:
                 raise NeverBegun(str(error)) from None
-            with suppress(DuplicateRequest):  # another try of this activity has created it
-                run, fresh = self.acceptance.reserve_run(wanted, request_id)
             run = run or self.runs.find_run(request_id)
         if run is None or run.parent != parent:
             raise NeverBegun(f"the request id {request_id!r} belongs to a run that {whose} does not own; end it")

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed
+from crawler_lifecycle.domain.errors import QuotaReached
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, TasksAdded
 from crawler_lifecycle.ports.protocols import Catalogue, WorkflowDirectory
@@ -64,6 +66,7 @@ class InitiationActivities:
 
         If this worker has a catalogue, it refuses an impossible request with ``InvalidRequest`` before anything is
         recorded.
+        What a quota refuses is not tried again: the sender decides when to try.
         Second execution: returns the same answer to the same owner, and inserts nothing.
         """
         request = order.request
@@ -76,7 +79,10 @@ class InitiationActivities:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)
             request = completed(request, crawler)
-        return self.initiation.create_run(request, order.request_id, order.owner)
+        try:
+            return self.initiation.create_run(request, order.request_id, order.owner)
+        except QuotaReached as error:
+            raise ApplicationError(str(error), type=error.code, non_retryable=True) from None
 
     @activity.defn(name="add_workflow_id", no_thread_cancel_exception=True)
     def add_workflow_id(self, order: AddWorkflowId) -> None:
@@ -91,7 +97,7 @@ class InitiationActivities:
         """Append child tasks to a live run. After the next look they are deployed into free slots.
 
         Arguments that the crawler does not accept are refused here. Otherwise the scheduler service would refuse all
-        queued tasks of the same call.
+        queued tasks of the same call. What a quota refuses is not tried again: others wait for this call.
         Second execution: the same key gets the same tasks.
         """
         run_id = order.fence.run_id
@@ -100,4 +106,7 @@ class InitiationActivities:
         args = [task.args for task in order.tasks]
         if crawler is not None:
             check_tasks(crawler, request.args, request.settings, args)
-        return TasksAdded(run_id, self.additions.add_tasks(run_id, order.key, args, order.fence))
+        try:
+            return TasksAdded(run_id, self.additions.add_tasks(run_id, order.key, args, order.fence))
+        except QuotaReached as error:
+            raise ApplicationError(str(error), type=error.code, non_retryable=True) from None

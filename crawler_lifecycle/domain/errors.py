@@ -76,6 +76,19 @@ class TooManyOpen(NotInThisState):
     """As many managers, graphs, schedules or webhooks are open as the installation allows; the text names the limit."""
 
 
+class QuotaReached(LifecycleError):
+    """A quota is used up; the text names quota, use and when it is free.
+
+    ``retry_after_s`` is ``None`` if it is never free by itself. Managers, graphs and schedules try again.
+    """
+
+    retryable = True
+
+    def __init__(self, text: str, retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
 class DeploymentRefused(LifecycleError):
     """The scheduler service refused the deployment permanently (unknown crawler, bad arguments)."""
 

@@ -17,6 +17,7 @@ from crawler_lifecycle.gateway.page.middleware import Pages
 from crawler_lifecycle.gateway.pages import add_page
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import add_pools
+from crawler_lifecycle.gateway.quotas import add_quotas
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
 from crawler_lifecycle.gateway.runs.items import RunItems, add_items
 from crawler_lifecycle.gateway.runs.output import add_files, add_logs
@@ -67,6 +68,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
     add_items(app, RunItems(gateway.files, store.runs, store.tasks))
     add_stream(app, gateway.feed, store.runs, store.managers, store.graphs)
     add_audit(app, store.findings, gateway.workflows)
+    add_quotas(app, store.quotas)
     add_manager_commands(app, gateway.manager_commands)
     add_manager_readers(app, store.plans, gateway.manager_views)
     add_graph_commands(app, gateway.graph_commands)

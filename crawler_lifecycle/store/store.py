@@ -8,6 +8,7 @@ from typing import get_type_hints
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
+from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
 from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import AuditStore, OverdueStore
 from crawler_lifecycle.store.base.unit import Clock, Most, StorePart, Told, utc_now
@@ -27,6 +28,7 @@ from crawler_lifecycle.store.runs.initiation import InitiationStore
 from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 from crawler_lifecycle.store.runs.looks import LookStore
 from crawler_lifecycle.store.runs.pools import PoolStore
+from crawler_lifecycle.store.runs.quotas import QuotaStore
 from crawler_lifecycle.store.runs.reads import RunReader, SweepStore, WakeUpStore
 from crawler_lifecycle.store.runs.stops import StopStore
 from crawler_lifecycle.store.runs.tasks import TaskReader
@@ -64,6 +66,7 @@ class Store:
     run_numbers: RunNumberStore
     deployment: DeploymentStore
     pools: PoolStore
+    quotas: QuotaStore
     looks: LookStore
     live_counters: LiveCounterStore
     stops: StopStore
@@ -97,12 +100,12 @@ class Store:
         told: Told | None = None,
         most: Most = MOST,
         pools: Pools = NO_POOLS,
+        quotas: Quotas = NO_QUOTAS,
     ) -> Store:
         """Return a store whose parts use this database. The parameters are those of ``open_store``."""
         kinds = {name: kind for name, kind in get_type_hints(cls).items() if kind is not Database}
-        return cls(
-            **{name: kind(database, clock, told, most, pools) for name, kind in kinds.items()}, database=database
-        )
+        parts = {name: kind(database, clock, told, most, pools, quotas) for name, kind in kinds.items()}
+        return cls(**parts, database=database)
 
     def close(self) -> None:
         """Close all connections. A second call does nothing."""
@@ -117,11 +120,13 @@ def open_store(
     told: Told | None = None,
     most: Most = MOST,
     pools: Pools = NO_POOLS,
+    quotas: Quotas = NO_QUOTAS,
 ) -> Store:
     """Return a store on the database at ``url``. It connects at its first use.
 
     ``told`` is called in the writing thread after each commit that added transitions or corrections. ``most`` is the
-    highest allowed number of open rows of each kind. ``pools`` are the pools whose places the store gives.
+    highest allowed number of open rows of each kind. ``pools`` are the pools whose places the store gives. ``quotas``
+    are the quotas of starts and tasks.
     Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
     """
-    return Store.over(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most, pools)
+    return Store.over(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most, pools, quotas)

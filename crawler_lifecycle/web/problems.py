@@ -28,6 +28,7 @@ from crawler_lifecycle.domain.errors import (
     InvalidRequest,
     LifecycleError,
     OtherPlace,
+    QuotaReached,
     RowUnreadable,
     RunNotFound,
 )
@@ -130,6 +131,10 @@ def of_error(error: LifecycleError) -> Problem:
     code = snake(error.code)
     if isinstance(error, InvalidRequest):
         return Problem(422, code, str(error), errors=[_field_error(str(error))])
+    if isinstance(error, QuotaReached):
+        # A quota of 0 is never free by itself, so there is no time to wait for.
+        again = {} if error.retry_after_s is None else {"Retry-After": str(math.ceil(error.retry_after_s))}
+        return Problem(429 if again else 409, code, str(error), headers=again)
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), None)
     if status is None and error.retryable:
         return unavailable(code, str(error), retry_after_s=error.retry_after_s)

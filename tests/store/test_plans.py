@@ -116,6 +116,10 @@ MAY = {
     ("adopt", "scan", "pool_ticket"): "once in the life of a worker",
     ("call", "scan", "pool_ticket"): "one row shows that somebody waits",
     ("list_pools", "scan", "pool_ticket"): "all waiting runs are counted, for people",
+    **{
+        (method, "scan", "counted"): "as many rows as the quota allows are read out of an index, and counted"
+        for method in ("reserve_run", "create_run", "add_tasks", "quotas_of")
+    },
     ("requeue_ended", "temporary", "task_history"): "once in an attempt; a table is copied from itself through another",
 }
 
@@ -170,7 +174,9 @@ def _fill(url: str, size: Size) -> Filled:
     clock = Clock()
     room = dict.fromkeys(MOST, ID_MAX)
     pools = Pools({f"pool-{n}": Pool(max=50) for n in range(POOLS)}, slots=100_000)
-    store = open_store(url, clock=clock, told=lambda news: None, most=room, pools=pools)
+    most = {"starts_per_hour": 500, "live_tasks": 100_000, "waiting_tasks": 100_000}
+    quotas = dict.fromkeys(("token:ci", "pool:default", "pool:pool-3"), most)
+    store = open_store(url, clock=clock, told=lambda news: None, most=room, pools=pools, quotas=quotas)
     with store.database.writer.begin() as connection:
         first = fill_runs(connection, size.runs)
         fill_tasks(connection, first, size.runs, size.each)
@@ -277,7 +283,8 @@ def short_lives(world: World) -> None:
     world.brings("fields", Coverage(5, {"a": 1.0}), expected=Expected({"a": 1.0}))
     store.initiation.resume_run(RunRequest(run_id=fence.run_id), "w2", fence.attempt)
     store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
-    store.initiation.reserve_run(request(), "reserved")
+    store.initiation.reserve_run(request(), "reserved", caller="ci")
+    store.quotas.quotas_of({"caller": "ci", "pool": "default"})
 
 
 def adopted(store: Store, filled: Filled) -> None:

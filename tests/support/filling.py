@@ -80,6 +80,7 @@ def fill_runs(connection: sa.Connection, count: int) -> int:
         "work_hash": _name(connection, "work-", f"n % {WORKS}"),
         "crawler": _name(connection, "crawler-", f"n % {CRAWLERS}"),
         "pool": _name(connection, "pool-", f"n % {POOLS}"),
+        "caller": "CASE WHEN n % 2 = 0 THEN 'ci' END",
         "`trigger`": "CASE WHEN n % 1000 = 3 THEN 'manual' WHEN n % 3 = 0 THEN 'api' ELSE 'scheduled' END",
         "status": f"CASE WHEN {failed} THEN 'FAILED' ELSE 'COMPLETED' END",
         "stage": "'completion'",

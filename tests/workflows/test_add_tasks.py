@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.run import TasksAdded
@@ -63,6 +63,26 @@ async def test_the_same_update_or_request_again_adds_nothing(real_lab: Lab) -> N
     assert refusal(error)[0] == "DuplicateRequest"
     await handle.signal("force_stop")
     assert (await handle.result()).tasks == {"CANCELLED": 3}
+
+
+async def test_what_a_quota_has_no_room_for_is_refused_at_once(real_lab: Lab) -> None:
+    """A try that was repeated until there is room would hold up the end of the run."""
+    lab = real_lab
+    lab.cluster.behaviour = Behaviour(executes=None)
+    lab.store.initiation._quotas = lab.store.additions._quotas = {"pool:default": {"live_tasks": 1}}
+    handle = await lab.start({"crawler": "books", "limits": SOON})
+    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+    full = "quota live_tasks of pool default: 1 of 1 in use, and 1 more wanted; free when tasks end: try again in 60 s"
+    with pytest.raises(WorkflowUpdateFailedError) as error:
+        await add(handle, "7")
+    assert refusal(error) == ("QuotaReached", full)
+    second = await lab.start({"crawler": "books"})
+    with pytest.raises(WorkflowFailureError) as failed:
+        await second.result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert (failed.value.cause.type, failed.value.cause.message) == ("QuotaReached", full)
+    await handle.signal("stop")
+    assert (await handle.result()).tasks == {"CANCELLED": 1}
 
 
 REFUSED: list[tuple[list[Any], str]] = [

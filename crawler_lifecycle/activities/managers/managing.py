@@ -24,11 +24,12 @@ from crawler_lifecycle.activities.child_runs import (
 from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks, completed
-from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.domain.errors import QuotaReached, RowUnreadable
 from crawler_lifecycle.domain.managers.jobs import base_of, laid_over
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud, run_request_of
 from crawler_lifecycle.domain.names import ended_key
+from crawler_lifecycle.domain.quotas import QUOTA
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow
 
@@ -117,7 +118,8 @@ class ManagingActivities:
     def begin_manager_runs(self, fence: ManagerFence) -> BegunRuns:
         """Begin the run of every picked job, as the gateway begins runs: first the row, then the workflow.
 
-        A job that no crawler accepts ends at once. After a stop no run is begun.
+        A job that no crawler accepts ends at once. A job that a quota refuses waits: the activity fails, and is
+        repeated. After a stop no run is begun.
         Second execution: finds the existing runs by their request ids, and begins the others.
         """
         row, crawlers = self._row(fence.manager_id), functools.cache(self.children.crawlers)
@@ -145,7 +147,14 @@ class ManagingActivities:
 
         with beating():
             begun = functools.partial(self.managers.job_started, fence)
-            return self.children.begin_all(whose, waiting, begin, begun, stopped)
+            try:
+                answer = self.children.begin_all(whose, waiting, begin, begun, stopped)
+            except QuotaReached as error:
+                self.managers.note_error(fence, row.error, str(error))
+                raise
+            if (row.waiting_for or "").startswith(QUOTA):  # an earlier execution noted it
+                self.managers.note_error(fence, row.error)
+            return answer
 
     @activity.defn(name="note_manager", no_thread_cancel_exception=True)
     def note_manager(self, order: NoteManager) -> None:

@@ -113,6 +113,7 @@ def _checks(settings: Settings | None) -> Sequence[Check]:
         Check("catalogue", services.check_catalogue),
         Check("scheduler", services.check_scheduler),
         Check("gateway", services.check_gateway),
+        Check("quotas", services.check_quotas),
         *services.SINKS,
     )
 

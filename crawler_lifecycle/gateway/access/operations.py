@@ -83,7 +83,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         """metrics openapi getHealth getAudit listCrawlers listRecentRuns listPools
         listRuns compareRun listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
         getItems getItemStats listManagers getManager listJobs getManagerLog listPlans listGraphs getGraphPicture
-        getGraphLog listSteps getStep getContext listSchedules getSchedule listDue""",
+        getGraphLog listSteps getStep getContext listSchedules getSchedule listDue listQuotas""",
     ),
     (Access(Role.READ, stream="when waited"), "getRun getGraph getGraphStatus"),
     (Access(Role.READ, stream="when followed"), "getLog"),

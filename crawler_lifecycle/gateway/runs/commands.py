@@ -180,7 +180,7 @@ class Commands:
             known = await run_in_threadpool(self.runs.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
             try:
-                return await run_in_threadpool(self.acceptance.reserve_run, wanted, request_id, args)
+                return await run_in_threadpool(self.acceptance.reserve_run, wanted, request_id, args, caller_name())
             except DuplicateRequest:
                 if known is not None:
                     raise

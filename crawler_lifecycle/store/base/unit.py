@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, TooM
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
+from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import tail
 from crawler_lifecycle.ports.graphs import GraphFence
@@ -209,12 +210,14 @@ class StorePart:
         told: Told | None = None,
         most: Most = MOST,
         pools: Pools = NO_POOLS,
+        quotas: Quotas = NO_QUOTAS,
     ) -> None:
         self._db = database
         self._clock = clock
         self._told = told
         self._most = most
         self._pools = pools
+        self._quotas = quotas
 
     @property
     def known_pools(self) -> Pools:

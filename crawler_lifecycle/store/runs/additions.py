@@ -15,6 +15,7 @@ from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import insert_rows
 from crawler_lifecycle.store.base.rows import Row
 
+from .quotas import check_quotas
 from .rows import args_hash
 from .tables import task_addition, task_history
 from .unit import BY_RUN, RunPart, Unit
@@ -48,7 +49,7 @@ class AdditionStore(RunPart):
 
         A second call with the same key and arguments returns the same tasks, even after the end of the run. Raises
         ``RunNotFound``. Raises ``NotInThisState`` after a stop or the end, ``DuplicateRequest`` when the key has other
-        arguments, and ``InvalidRequest`` for no tasks or too many tasks.
+        arguments, ``InvalidRequest`` for no tasks or too many tasks, and ``QuotaReached``.
         """
         check_request_id(key)
         if not task_args:
@@ -62,6 +63,7 @@ class AdditionStore(RunPart):
             _check_live(unit)
             first = _next_index(unit)
             check_capacity(first, len(task_args))
+            check_quotas(unit.conn, self._quotas, unit.run, unit.now, len(task_args), first)
             insert_tasks(unit, first, task_args)
             done = {"run_id": run_id, "request_key": key, "args_hash": fingerprint, "first_index": first}
             unit.conn.execute(insert(task_addition).values(**done, tasks=len(task_args), created_at=unit.now))

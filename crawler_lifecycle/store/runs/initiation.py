@@ -29,6 +29,7 @@ from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
 
 from .additions import check_capacity, insert_tasks
 from .moves import forget_staged
+from .quotas import check_quotas
 from .rows import distinct_tags, request_hash, run_handle, run_row, stored_request, work_hash
 from .tables import history_property, run_history, run_tag
 from .unit import RunPart, Unit, check_kept, read_run
@@ -36,6 +37,7 @@ from .unit import RunPart, Unit, check_kept, read_run
 _CLAIM_ROUNDS = 10
 
 T = TypeVar("T")
+TaskArgs = Sequence[Mapping[str, str]]
 
 
 def _owner_of(run: Row) -> Owner | None:
@@ -60,9 +62,7 @@ def _check_same(run: Row, fingerprint: str) -> None:
         )
 
 
-def _task_args(
-    request: RunRequest, task_args: Sequence[Mapping[str, str]] | None
-) -> Sequence[Mapping[str, str]] | None:
+def _task_args(request: RunRequest, task_args: TaskArgs | None) -> TaskArgs | None:
     """Return the arguments of each task; ``None`` for a single-process run. Raises ``InvalidRequest``."""
     if task_args is not None:
         if not task_args:
@@ -76,19 +76,20 @@ class InitiationStore(RunPart):
     """The creation of runs, by HTTP requests and by workflows, and the claims of workflows."""
 
     def reserve_run(
-        self, request: RunRequest, request_id: str, task_args: Sequence[Mapping[str, str]] | None = None
+        self, request: RunRequest, request_id: str, task_args: TaskArgs | None = None, caller: str | None = None
     ) -> tuple[RunRow, bool]:
         """Insert the run without an owner, and all its tasks (QUEUED). Returns the row, and whether it is new.
 
         ``task_args`` are the arguments of each task. The default is ``request.tasks``, or one task without arguments.
+        ``caller`` is the name of the token that starts the run.
         A second call with the same ``request_id`` returns the stored row. Raises ``DuplicateRequest`` when the stored
-        request differs.
+        request differs, and ``QuotaReached``.
         """
 
         def found(unit: Unit, new: bool) -> tuple[RunRow, bool]:
             return run_row(unit.run), new
 
-        return self._insert_or_find(request, request_id, task_args, found)
+        return self._insert_or_find(request, request_id, task_args, found, caller=caller)
 
     def create_run(self, request: RunRequest, request_id: str, owner: Owner) -> RunHandle:
         """Reserve the run and claim it in one transaction. Raises ``DuplicateRequest`` if another workflow owns it."""
@@ -109,9 +110,10 @@ class InitiationStore(RunPart):
         self,
         request: RunRequest,
         request_id: str,
-        task_args: Sequence[Mapping[str, str]] | None,
+        task_args: TaskArgs | None,
         then: Callable[[Unit, bool], T],
         owner: Owner | None = None,
+        caller: str | None = None,
     ) -> T:
         """Find or insert the run with this request id, and return the result of ``then`` in the same transaction."""
         _check_new(request, request_id)
@@ -126,7 +128,7 @@ class InitiationStore(RunPart):
                 if owner is not None:
                     check_kept(run)
                 return then(Unit(conn, run, self._clock()), False)
-            unit = self._insert(conn, request, request_id, fingerprint, args)
+            unit = self._insert(conn, request, request_id, fingerprint, args, caller)
             answer = then(unit, True)
             unit.announce()
             return answer
@@ -147,13 +149,16 @@ class InitiationStore(RunPart):
         request: RunRequest,
         request_id: str,
         fingerprint: str,
-        args: Sequence[Mapping[str, str]] | None,
+        args: TaskArgs | None,
+        caller: str | None,
     ) -> Unit:
         self._pools.check(request.pool)
         now = self._clock()
         row = new_run(request, request_id, now)
         row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}
-        row |= {"work_hash": work_hash(request, args), "schedule": schedule_of(request_id)}
+        row |= {"work_hash": work_hash(request, args), "schedule": schedule_of(request_id), "caller": caller}
+        own = [{}] if args is None else args
+        check_quotas(conn, self._quotas, row, now, len(own))
         conn.execute(insert(run_history).values(**row))
         inserted = self._find_locked(conn, request_id)
         assert inserted is not None, "it was inserted in this transaction"
@@ -161,7 +166,6 @@ class InitiationStore(RunPart):
         tags = distinct_tags(request.tags)
         if tags:
             conn.execute(insert(run_tag), [{"tag": tag, "run_id": unit.run_id} for tag in tags])
-        own = [{}] if args is None else args
         insert_tasks(unit, 0, own)
         unit.note_transition(None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]})
         return unit

@@ -61,6 +61,8 @@ run_history = new_table(
     Column("requeued_attempt", Integer, nullable=False),
     Column("request", Json, nullable=False),
     Column("requested_by", Words(255)),
+    # The name of the token that started the run; null for a run that no token started.
+    Column("caller", String(64)),
     Column("multi", Boolean, nullable=False),
     Column("flow_id", String(255)),
     Column("parent", String(255)),
@@ -93,6 +95,11 @@ run_history = new_table(
     Index(None, "crawler", "run_id"),
     Index(None, "crawler", "status", "run_id"),
     Index(None, "pool", "run_id"),
+    # For quotas.
+    Index(None, "pool", "created_at"),
+    Index(None, "pool", "status", "run_id"),
+    Index(None, "caller", "created_at"),
+    Index(None, "caller", "status", "run_id"),
     Index(None, "trigger", "run_id"),
     Index(None, "outcome", "run_id"),
     Index(None, "flow_id", "run_id"),

@@ -33,9 +33,11 @@ from crawler_lifecycle.clusters.kubernetes.kind import KubernetesKind
 from crawler_lifecycle.compose import SERVED_BY
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import NO_POOLS, Pool, Pools
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.ports.managers import HEARD_S, PlanRow
 from crawler_lifecycle.ports.pools import PoolRow
 from crawler_lifecycle.redaction import Redactor
@@ -452,6 +454,33 @@ def test_what_a_worker_said_that_is_gone_is_no_trouble_any_more(doctor: Any, tmp
         with closing(open_store(url, clock=Mock(return_value=said_at))) as store:
             store.plans.register_plans("w1", [PlanRow("shop.n", "module", None, "", "", error="ImportError: shop.n")])
         assert [one[0] for one in found(doctor(LIFECYCLE_DATABASE__URL=url), "plans")] == [level]
+
+
+def test_quotas_of_nobody_are_told(doctor: Any, tmp_path: Path) -> None:
+    keys = ("token:ci", "token:gone", "token:*", "pool:default", "pool:slow", "pool:lost", "project:shop")
+    quotas, pools = json.dumps({key: {"live_tasks": 1} for key in keys}), json.dumps({"slow": {}})
+    lost = ("warn", "a quota is for pool lost, and there is no such pool")
+    assert found(doctor(LIFECYCLE_QUOTAS=quotas, LIFECYCLE_POOLS=pools), "quotas") == [lost]
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(new_token("ci", "read")[1])
+    gone = ("warn", "a quota is for token gone, and there is no such token")
+    assert found(doctor(LIFECYCLE_GATEWAY__TOKENS_FILE=str(tokens)), "quotas") == [gone, lost]
+    tokens.write_text("")
+    [(level, text)] = found(doctor(), "quotas")
+    assert (level, "has no [[token]]" in text) == ("bad", True)
+
+
+@pytest.mark.parametrize(("value", "said"), [
+    ('{"token:": {}}', r"QUOTAS__TOKEN:__\[KEY\]: .* should match pattern"),
+    ('{"user:ci": {}}', r"QUOTAS__USER:CI__\[KEY\]: .* should match pattern '\^\(token\|pool\|project\):"),
+    ('{"token:ci": {"live": 1}}', r"QUOTAS__TOKEN:CI__LIVE__\[KEY\]: .* should be 'starts_per_hour', 'live_tasks'"),
+    ('{"pool:*": {"live_tasks": -1}}', r"QUOTAS__POOL:\*__LIVE_TASKS: -1 is not allowed; .* greater than or eq"),
+    ('{"pool:*": {"live_tasks": 1000001}}', r"QUOTAS__POOL:\*__LIVE_TASKS: 1000001 is not allowed; .* 1000000"),
+])  # fmt: skip
+def test_a_wrong_quota_is_named(monkeypatch: pytest.MonkeyPatch, value: str, said: str) -> None:
+    monkeypatch.setenv("LIFECYCLE_QUOTAS", value)
+    with pytest.raises(InvalidRequest, match=said):
+        Settings.load()
 
 
 def test_webhooks_that_the_present_rules_refuse_are_told() -> None:

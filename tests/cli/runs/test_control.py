@@ -133,6 +133,8 @@ def test_usage_errors(crawlctl: Crawlctl, words: list[str], part: str, monkeypat
         ),
         (problem(401, "unauthenticated", "no token"), 9, ["token"]),
         (problem(403, "foreign_host", "Host: not allowed"), 9, ["Host"]),
+        (problem(429, "quota_reached", "quota live_tasks of token ci: 2 of 2 in use"), 8, ["2 of 2 in use", "again"]),
+        (problem(409, "quota_reached", "quota live_tasks of token ci: 0 of 0 in use"), 4, ["0 of 0 in use"]),
         (problem(503, "store_unavailable", "the database is away"), 8, ["database"]),
         (problem(500, "internal_error", "a bug"), 1, ["a bug"]),
         (httpx.Response(502, text="<html>bad gateway</html>"), 8, ["HTTP 502"]),

@@ -233,6 +233,17 @@ def test_a_form_that_is_wrong_comes_back_as_it_was(world: World, browser: TestCl
         assert world.store.runs.list_runs() == []
 
 
+def test_a_start_that_a_quota_refuses_can_be_sent_again(world: World, browser: TestClient) -> None:
+    world.store.initiation._quotas = {"pool:default": {"starts_per_hour": 1}}
+    start(browser)
+    form = {"key": "0" * 32, "crawler": "plain", "arg.page": "<kept>"}
+    answer = browser.post("/runs/new", data=form)
+    assert (answer.status_code, "of pool default: 1 of 1 in use; free at" in answer.text) == (429, True)
+    assert ('value="&lt;kept&gt;"' in answer.text, key_of(answer)) == (True, form["key"])
+    world.clock.forward(3600)
+    assert browser.post("/runs/new", data=form).headers["location"] == "/runs/2"
+
+
 def test_without_the_database_what_was_typed_stays(
     world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ USES: Mapping[str, frozenset[str]] = {
     "worker-plans": _STORES | {"catalogue", "plans", "archive"},
     "worker-webhooks": _STORES | {"catalogue", "webhooks"},
     "worker-observer": _STORES | {"catalogue"},
-    "gateway": _STORES | {"scheduler", "files"},
+    "gateway": _STORES | {"scheduler", "files", "quotas"},
     "scheduler": frozenset({"catalogue"}),
 }
 

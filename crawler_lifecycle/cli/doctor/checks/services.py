@@ -15,6 +15,8 @@ from crawler_lifecycle import compose
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.doctor.report import Check, Context, Line, bad, clock_line, counted, of_error, ok, warn
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.pools import DEFAULT
+from crawler_lifecycle.gateway.access.tokens import TokenFileError, read
 from crawler_lifecycle.settings import Settings
 
 
@@ -51,6 +53,20 @@ def check_scheduler(context: Context) -> Sequence[Line]:
     if not crawlers:
         return [warn("scheduler", f"{settings.scheduler.url} answers, but offers no crawler", "give it a catalogue")]
     return [ok("scheduler", f"{settings.scheduler.url} answers, {counted(len(crawlers), 'crawler')}")]
+
+
+def check_quotas(context: Context) -> Sequence[Line]:
+    """Check that each quota names a token or a pool that exists. Tokens are known where their file can be read."""
+    settings, known = context.known, {"pool": {DEFAULT, *context.known.pools}}
+    try:
+        if (file := settings.gateway.tokens_file) is not None:
+            known["token"] = {entry.caller.name for entry in read(file)}
+    except TokenFileError as error:
+        return [of_error("quotas", error)]
+    holders = [key.partition(":") for key in settings.quotas]
+    wrong = [f"{kind} {name}" for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}]
+    cure = "correct the name in LIFECYCLE_QUOTAS, or remove the entry"
+    return [warn("quotas", f"a quota is for {one}, and there is no such {one.split()[0]}", cure) for one in wrong]
 
 
 # --- gateway -------------------------------------------------------------------------------------------------------

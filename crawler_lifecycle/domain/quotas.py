@@ -1,0 +1,85 @@
+"""Quotas: the most starts and tasks of a token, of a pool or of a project.
+
+What is used is counted from the rows of runs and tasks (``store/runs/quotas.py``), and never by a counter. A start is
+counted for an hour, also after its run was deleted. A repeat of a request is no other start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from .errors import InvalidRequest, QuotaReached
+
+#: Kind of holder -> column of the run with the holder's name.
+KINDS: Mapping[str, str] = {"token": "caller", "pool": "pool", "project": "project"}
+#: Keys of the setting: KIND:NAME, and KIND:* for every name without an entry of its own.
+QUOTA_KEY = rf"^({'|'.join(KINDS)}):(\*|[A-Za-z0-9][A-Za-z0-9._@-]{{0,63}})$"
+#: What a quota limits: starts, tasks that have not ended, tasks of one run, and tasks that do not execute yet.
+What = Literal["starts_per_hour", "live_tasks", "tasks_per_run", "waiting_tasks"]
+#: The highest quota, because a start counts up to as many rows; and the most keys of the setting.
+QUOTA_MAX, QUOTAS_MAX = 1_000_000, 1_000
+#: The time for which a start counts.
+WINDOW = timedelta(hours=1)
+#: Seconds after which to ask again for tasks. It is an estimate: nobody knows when a task ends.
+AGAIN_S = 60.0
+#: The beginning of every sentence about a quota that is used up.
+QUOTA = "quota "
+
+#: The quotas of an installation: key of the setting -> what is limited -> the most.
+Quotas = Mapping[str, Mapping[What, int]]
+NO_QUOTAS: Quotas = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit of one holder, and its use.
+
+    ``used`` is counted up to ``most``, or one more; ``None``: it is not counted. ``free_at`` is the time of the next
+    start if none is free.
+    """
+
+    kind: str
+    name: str
+    what: What
+    most: int
+    used: int | None = None
+    free_at: datetime | None = None
+
+    def __str__(self) -> str:
+        return f"{QUOTA}{self.what} of {self.kind} {self.name}"
+
+    def check_size(self, present: int, more: int) -> None:
+        """Raise ``InvalidRequest`` if a run with ``present`` tasks can never get ``more`` tasks."""
+        of_run = self.what == "tasks_per_run"
+        present = present if of_run else 0
+        if self.what != "starts_per_hour" and present + more > self.most and (of_run or self.most):
+            has = f", and it has {present}" if present else ""
+            text = f"tasks: {more} tasks are not allowed; {self} is {self.most}{has}: start fewer"
+            raise InvalidRequest(f"{text}, or ask the operator to raise it (LIFECYCLE_QUOTAS)")
+
+    def check(self, tasks: int, now: datetime) -> None:
+        """Raise ``QuotaReached`` unless one more start, or so many more tasks, are free."""
+        used = self.used or 0
+        if used + (1 if self.what == "starts_per_hour" else tasks) <= self.most:
+            return
+        text = f"{self}: {used} of {self.most} in use"
+        if not self.most:
+            raise QuotaReached(f"{text}; nothing is free until the operator raises it (LIFECYCLE_QUOTAS)")
+        if self.free_at is not None:
+            seconds = max(1.0, (self.free_at - now).total_seconds())
+            raise QuotaReached(f"{text}; free at {self.free_at:%Y-%m-%dT%H:%M:%SZ}, in {math.ceil(seconds)} s", seconds)
+        raise QuotaReached(f"{text}, and {tasks} more wanted; free when tasks end: try again in {AGAIN_S:g} s", AGAIN_S)
+
+
+def limits_of(quotas: Quotas, run: Mapping[str, object]) -> list[Limit]:
+    """Return the limits that hold for a run with these columns."""
+    holders = [(kind, str(run[column])) for kind, column in KINDS.items() if run.get(column) is not None]
+    return [
+        Limit(kind, name, what, most)
+        for kind, name in holders
+        for what, most in quotas.get(f"{kind}:{name}", quotas.get(f"{kind}:*", {})).items()
+    ]

@@ -1,0 +1,31 @@
+"""The route of quotas."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import FastAPI, Query
+from pydantic import BaseModel
+
+from crawler_lifecycle.domain.pools import DEFAULT, POOL_NAME
+from crawler_lifecycle.domain.quotas import Limit
+from crawler_lifecycle.store.runs.quotas import QuotaStore
+
+from .access.operations import caller_name
+
+_Pool = Annotated[str, Query(pattern=f"^{POOL_NAME.pattern}$", description="the pool of the start")]
+
+
+class QuotaList(BaseModel):
+    """The limits that hold for a start by the caller."""
+
+    quotas: list[Limit]
+
+
+def add_quotas(app: FastAPI, quotas: QuotaStore) -> None:
+    """Add ``GET /v1/quotas``."""
+
+    @app.get("/v1/quotas", operation_id="listQuotas")
+    def list_quotas(pool: _Pool = DEFAULT) -> QuotaList:
+        """The quotas that hold for a start by this caller in this pool, and their use now."""
+        return QuotaList(quotas=quotas.quotas_of({"caller": caller_name(), "pool": pool}))

@@ -1,0 +1,71 @@
+"""The use of quotas, counted from the rows of runs and tasks, and their check before a start or an addition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from sqlalchemy import Connection, func, select
+
+from crawler_lifecycle.domain.quotas import KINDS, WINDOW, Limit, Quotas, limits_of
+from crawler_lifecycle.domain.task import ALIVE, TaskStatus
+from crawler_lifecycle.store.base.outbox import outbox_counter
+from crawler_lifecycle.store.base.unit import StorePart
+
+from .tables import LIVE_RUNS, run_history, task_history
+from .unit import BY_RUN
+
+
+def check_quotas(
+    conn: Connection, quotas: Quotas, run: Mapping[str, object], now: datetime, tasks: int, present: int | None = None
+) -> None:
+    """Raise ``QuotaReached`` or ``InvalidRequest`` unless the run may get ``tasks`` tasks more.
+
+    ``present``: the number of its tasks now; ``None``: the run is new. If a limit is counted, other transactions that
+    count wait for the end of this one, so that together they cannot exceed it.
+    """
+    limits = limits_of(quotas, run)
+    for limit in limits:
+        limit.check_size(present or 0, tasks)
+    others = {"tasks_per_run"} if present is None else {"tasks_per_run", "starts_per_hour"}
+    counted = [one for one in limits if one.what not in others]
+    if counted:
+        conn.execute(select(outbox_counter.c.seq).with_for_update())
+    for limit in counted:
+        _counted(conn, limit, now).check(tasks, now)
+
+
+class QuotaStore(StorePart):
+    """The use of quotas, for people."""
+
+    def quotas_of(self, run: Mapping[str, object]) -> list[Limit]:
+        """Return the limits that hold for a run with these columns, with their use now."""
+        now = self._clock()
+        with self._db.reading() as conn:
+            return [_counted(conn, one, now) for one in limits_of(self._quotas, run)]
+
+
+def _counted(conn: Connection, limit: Limit, now: datetime) -> Limit:
+    """Return the limit with its use."""
+    r, t = run_history.c, task_history.c
+    mine = r[KINDS[limit.kind]] == limit.name
+    if limit.what == "tasks_per_run":
+        return limit
+    if limit.what == "starts_per_hour":
+        # After the clock was set back by more than the window, starts of the future count no more.
+        newest = select(r.created_at).where(mine, r.created_at > now - WINDOW, r.created_at < now + WINDOW)
+        found = newest.order_by(r.created_at.desc()).limit(limit.most).subquery("counted")
+        used, first = conn.execute(select(func.count(), func.min(found.c.created_at))).one()
+        return replace(limit, used=used, free_at=first + WINDOW if used and used >= limit.most else None)
+    statuses = (TaskStatus.QUEUED, TaskStatus.PENDING) if limit.what == "waiting_tasks" else ALIVE
+    tasks = (
+        select(t.task_id)
+        .select_from(run_history.join(task_history, r.run_id == t.run_id))
+        .where(mine, r.status.in_(LIVE_RUNS), t.superseded_by.is_(None), t.status.in_(statuses))
+        # The tasks of its own live runs are read, and not all live tasks of the installation.
+        .prefix_with("STRAIGHT_JOIN", dialect="mysql")
+        .with_hint(task_history, BY_RUN, "mysql")
+        .limit(limit.most + 1)
+    )
+    return replace(limit, used=conn.execute(select(func.count()).select_from(tasks.subquery("counted"))).scalar_one())

@@ -1,0 +1,129 @@
+"""Quotas over HTTP: who started a run is what its token says, and a refusal says when to come again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.quotas import Quotas
+from crawler_lifecycle.store import open_store
+from crawler_lifecycle.task_tokens import sign
+from tests.gateway.gateway_world import Clock, World
+from tests.gateway.keys import KEY, Keys
+from tests.support.databases import make_tables
+
+MINE = "token:the-operate"
+
+
+@contextmanager
+def entered(folder: Path, quotas: Quotas) -> Iterator[tuple[World, Keys, TestClient]]:
+    clock, keys = Clock(), Keys(folder)
+    store = open_store(make_tables(f"sqlite:///{folder}/runs.db"), pool_size=30, clock=clock, quotas=quotas)
+    world = World(store, clock)
+    with world.client(world.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
+        yield world, keys, client
+    store.close()
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Any]:
+    """Returns a function that opens a gateway with quotas, and starts a run there."""
+    with ExitStack() as stack:
+
+        def opened(quotas: Quotas) -> tuple[World, Any]:
+            world, keys, client = stack.enter_context(entered(tmp_path, quotas))
+
+            def call(path: str, role: str = "operate", key: str | None = None, **body: Any) -> httpx.Response:
+                headers = keys.headers(role) | ({"Idempotency-Key": key} if key else {})
+                if path.endswith(".json"):
+                    return client.post(path, data=body, auth=("", keys.tokens[role]))
+                return client.post(path, json=body, headers=headers) if body else client.get(path, headers=headers)
+
+            return world, call
+
+        yield opened
+
+
+def test_a_refused_start_says_when_to_come_again(door: Any) -> None:
+    world, call = door({MINE: {"starts_per_hour": 1}})
+    assert call("/v1/runs", key="k1", crawler="plain").status_code == 202
+    world.clock.forward(60)
+    # Who is named as the requester is chosen by the client.
+    refused = call("/v1/runs", key="k2", crawler="plain", requested_by="somebody else")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "3540")
+    problem = refused.json()
+    assert problem["code"] == "quota_reached"
+    text = "quota starts_per_hour of token the-operate: 1 of 1 in use; free at 2026-11-20T13:00:00Z, in 3540 s"
+    assert problem["detail"] == text
+    repeated = call("/v1/runs", key="k1", crawler="plain")
+    assert (repeated.status_code, repeated.headers["Idempotency-Replayed"]) == (202, "true")
+    assert call("/v1/runs", role="admin", crawler="plain").status_code == 202
+    said = call("/schedule.json", project="default", spider="plain")
+    assert (said.status_code, said.headers["Retry-After"]) == (429, "3540")
+    assert (said.json()["status"], said.json()["message"]) == ("error", text)
+    world.clock.forward(3540)
+    assert call("/v1/runs", key="k2", crawler="plain").status_code == 202
+
+
+def test_what_waiting_does_not_cure_has_no_time(door: Any) -> None:
+    world, call = door({MINE: {"live_tasks": 0}, "pool:default": {"tasks_per_run": 2, "live_tasks": 3}})
+    frozen = call("/v1/runs", crawler="plain")
+    assert (frozen.status_code, frozen.json()["code"]) == (409, "quota_reached")
+    assert "Retry-After" not in frozen.headers
+    large = call("/v1/runs", role="admin", crawler="plain", tasks=[{}, {}, {}])
+    assert (large.status_code, large.json()["errors"][0]["field"]) == (422, "tasks")
+    assert "Retry-After" not in large.headers
+    run_id = call("/v1/runs", role="admin", crawler="plain", tasks=[{}, {}]).json()["run_id"]
+    assert call(f"/v1/runs/{run_id}/tasks", role="admin", tasks=[{}]).status_code == 422
+    assert call("/v1/runs", role="admin", crawler="plain").status_code == 202
+    full = call("/v1/runs", role="admin", crawler="plain")
+    assert (full.status_code, full.headers["Retry-After"]) == (429, "60")
+    assert world.run(run_id).pool == "default"
+
+
+def test_a_caller_sees_its_own_quotas(door: Any) -> None:
+    limits = {"starts_per_hour": 1, "live_tasks": 5, "tasks_per_run": 3, "waiting_tasks": 4}
+    _, call = door({MINE: limits, "token:*": {"live_tasks": 7}, "pool:slow": {"starts_per_hour": 9}})
+    call("/v1/runs", crawler="plain", tasks=[{}, {}])
+
+    def seen(path: str, **more: str) -> list[tuple[object, ...]]:
+        return [tuple(one.values()) for one in call(path, **more).json()["quotas"]]
+
+    holder = ("token", "the-operate")
+    assert seen("/v1/quotas") == [
+        (*holder, "starts_per_hour", 1, 1, "2026-11-20T13:00:00Z"),
+        (*holder, "live_tasks", 5, 2, None),
+        (*holder, "tasks_per_run", 3, None, None),
+        (*holder, "waiting_tasks", 4, 2, None),
+    ]
+    assert seen("/v1/quotas?pool=slow", role="read") == [
+        ("token", "the-read", "live_tasks", 7, 0, None),
+        ("pool", "slow", "starts_per_hour", 9, 0, None),
+    ]
+    assert call("/v1/quotas?pool=Slow!").status_code == 422
+
+
+def test_a_crawler_adds_tasks_within_the_quota_of_who_started_its_run(tmp_path: Path) -> None:
+    with entered(tmp_path, {MINE: {"live_tasks": 2}, "token:*": {"live_tasks": 0}}) as (world, keys, client):
+        run_id = client.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate")).json()["run_id"]
+        own = {"Authorization": f"Bearer {sign(KEY, world.ref(run_id))}"}
+        added = [client.post(f"/v1/runs/{run_id}/tasks", json={"tasks": [{}]}, headers=own) for _ in range(2)]
+        assert [answer.status_code for answer in added] == [202, 429]
+
+
+def test_twenty_clients_at_once_get_the_last_start_once(door: Any) -> None:
+    world, call = door({MINE: {"starts_per_hour": 2}, "pool:default": {"live_tasks": 2}})
+    assert call("/v1/runs", crawler="plain").status_code == 202
+    with ThreadPoolExecutor(20) as pool:
+        statuses = list(
+            pool.map(lambda n: call("/v1/runs", key=f"at-once-{n}", crawler="plain").status_code, range(20))
+        )
+    assert sorted(statuses) == [202, *[429] * 19]
+    assert len(world.store.runs.list_runs()) == 2
