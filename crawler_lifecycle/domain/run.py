@@ -17,6 +17,7 @@ from typing import ClassVar
 from .bounds import CPU_MAX, ID_MAX, LIMITS, check_number, check_request_id, check_text, check_time, refusal
 from .errors import InvalidRequest
 from .names import CRAWLER_NAME
+from .projects import DEFAULT, check_project
 
 INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
@@ -274,6 +275,7 @@ class RunRequest:
     resources: Resources = field(default_factory=Resources)
     limits: Limits = field(default_factory=Limits)
     poll_minutes: list[float] | None = None
+    project: str = DEFAULT
 
     def __post_init__(self) -> None:
         self._check_identity()
@@ -300,6 +302,7 @@ class RunRequest:
         if self.rerun and self.run_id is None:
             raise refusal("rerun", self.rerun, "it needs the run_id of the completed run")
         check_request_id(self.request_id)
+        check_project(self.project)
         for name in ("requested_by", "flow_id", "parent"):
             check_text(name, getattr(self, name))
 

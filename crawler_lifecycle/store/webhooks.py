@@ -11,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Index,
     Integer,
     String,
     UniqueConstraint,
@@ -41,7 +42,7 @@ from crawler_lifecycle.store.base.outbox import (
 )
 from crawler_lifecycle.store.base.rows import Row, definition_of, locked_row, made, needed_row
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table, project_column
 from crawler_lifecycle.store.runs.tables import run_history, run_tag
 
 webhook = new_table(
@@ -49,6 +50,8 @@ webhook = new_table(
     Column("webhook_id", Key, primary_key=True, autoincrement=True),
     Column("webhook_uid", String(32), nullable=False),
     Column("name", String(80), nullable=False),
+    # ``*``: it gets the events of all projects.
+    project_column(),
     # Each new definition raises it by 1.
     Column("revision", Integer, nullable=False),
     Column("definition", Json, nullable=False),
@@ -67,6 +70,7 @@ webhook = new_table(
     Column("updated_at", UtcTime, nullable=False),
     Column("deleted_at", UtcTime),
     UniqueConstraint("name"),
+    Index(None, "project", "webhook_id"),
 )
 
 _DELIVERY = tuple(WebhookDelivery.__dataclass_fields__)
@@ -306,7 +310,7 @@ def _skip(conn: Connection, row: Row, seq: int) -> None:
 
 def _append(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]) -> Event:
     """Append an event about a webhook. It must be the last statement of the transaction."""
-    body = {"webhook_id": row["webhook_id"], "name": row["name"], **more}
+    body = {"webhook_id": row["webhook_id"], "name": row["name"], "project": row["project"], **more}
     return insert_event(conn, now, type, webhook_subject(row["webhook_id"]), row["webhook_uid"], body)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from crawler_lifecycle.domain.projects import ALL
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.tokens import Role, TokenFile, new_token
 from crawler_lifecycle.web.origins import named_hosts
@@ -13,16 +14,18 @@ KEY = b"k" * 32
 
 
 class Keys:
-    """The file, its tokens, and the entrance it makes."""
+    """The file, its tokens, and the entrance it makes. The tokens of a project are named by it and the role: ``b-read``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *projects: str) -> None:
         self.file = folder / "tokens.toml"
         self.now = 0.0
         self.tokens: dict[str, str] = {}
         lines = ""
-        for role in Role:
-            self.tokens[role], more = new_token(f"the-{role}", role)
-            lines += more
+        for project in (ALL, *projects):
+            for role in Role:
+                name = role if project == ALL else f"{project}-{role}"
+                self.tokens[name], more = new_token(f"the-{name}", role, project)
+                lines += more
         self.file.write_text(lines)
         self.callers = TokenFile(self.file, clock=lambda: self.now)
 

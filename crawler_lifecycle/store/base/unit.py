@@ -27,7 +27,7 @@ from crawler_lifecycle.store.engine import Database
 
 from .bulk import put_row
 from .outbox import facts, insert_event, outbox_counter, outbox_event
-from .rows import Row
+from .rows import Row, seen
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def read_row(
     ``write`` locks.
     """
     [key] = table.primary_key
-    query = select(*(columns or table.c)).where(key == id)
+    query = select(*(columns or table.c)).where(key == id, *seen(table))
     if lock is not None:
         query = query.with_for_update(read=lock == "share")
     known = 0 < id <= ID_MAX  # SQLite's driver does not accept larger numbers
@@ -167,7 +167,7 @@ class RowUnit(ABC):
 
     def announce(self, type: str, key: str | None = None) -> None:
         """Append an event with the present state. It must be the last statement of the transaction."""
-        body = facts(self.row, *self.told, "started_at", "ended_at")
+        body = facts(self.row, *self.told, "project", "started_at", "ended_at")
         body |= {"waiting": self.row["waiting_for"], **self.figures()}
         uid, more = self.row[f"{self.table.name}_uid"], {"attempt": self.row["attempt"], "event_key": key}
         insert_event(self.conn, self.now, type, self.subject, uid, body, **more)
