@@ -29,6 +29,7 @@ from crawler_lifecycle.domain.managers.jobs import base_of, laid_over
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud, run_request_of
 from crawler_lifecycle.domain.names import ended_key
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow
 
@@ -133,7 +134,9 @@ class ManagingActivities:
 
         def request(job: Live, **more: Any) -> RunRequest:
             crawler = self.cloud.crawler(job.job.spider, job.job.project_id, crawlers())
-            asked = run_request_of(job.job, crawler, self.cloud, parent=parent, flow_id=row.flow_id, **more)
+            asked = run_request_of(
+                job.job, crawler, self.cloud, parent=parent, flow_id=row.flow_id, project=row.project, **more
+            )
             check_tasks(crawler, asked.args, asked.settings, None)
             return with_limits(asked, crawler.limits)
 
@@ -143,7 +146,7 @@ class ManagingActivities:
             run = self.children.begin(whose, parent, request_id, asked, stopped)
             return None if run is None else run.run_id
 
-        with beating():
+        with beating(), limited(row.project):
             begun = functools.partial(self.managers.job_started, fence)
             return self.children.begin_all(whose, waiting, begin, begun, stopped)
 

@@ -52,7 +52,8 @@ def check_free(there: str, wanted: str | None, what: str) -> None:
     ``there`` is the project of the row. ``wanted`` is the one that the caller wants; ``None``: its own, or any.
     """
     if there != projects.chosen(wanted, there):
-        raise DuplicateRequest(f"{what} is already taken; choose another one")
+        where = "" if projects.only() is not None else f" in project {there!r}"
+        raise DuplicateRequest(f"{what} is already taken{where}; choose another one")
 
 
 @dataclass(frozen=True, slots=True)
