@@ -14,7 +14,7 @@ KEY = b"k" * 32
 
 
 class Keys:
-    """The file, its tokens, and the entrance it makes. The tokens of a project are named by it and the role: ``b-read``."""
+    """The file, its tokens, and the entrance it makes. Tokens of a project have its name and a role: ``b-read``."""
 
     def __init__(self, folder: Path, *projects: str) -> None:
         self.file = folder / "tokens.toml"

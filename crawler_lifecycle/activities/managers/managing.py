@@ -134,15 +134,14 @@ class ManagingActivities:
 
         def request(job: Live, **more: Any) -> RunRequest:
             crawler = self.cloud.crawler(job.job.spider, job.job.project_id, crawlers())
-            asked = run_request_of(
-                job.job, crawler, self.cloud, parent=parent, flow_id=row.flow_id, project=row.project, **more
-            )
+            asked = run_request_of(job.job, crawler, self.cloud, parent=parent, flow_id=row.flow_id, **more)
             check_tasks(crawler, asked.args, asked.settings, None)
             return with_limits(asked, crawler.limits)
 
         def begin(job: Live) -> int | None:
             request_id = run_request_id(row.manager_id, job.seq, job.retry)
-            asked = functools.partial(request, job, request_id=request_id, requested_by=row.requested_by)
+            own = {"request_id": request_id, "requested_by": row.requested_by, "project": row.project}
+            asked = functools.partial(request, job, **own)
             run = self.children.begin(whose, parent, request_id, asked, stopped)
             return None if run is None else run.run_id
 

@@ -1,8 +1,8 @@
 """Live screens: each screen is rendered once for all its readers, and only its changed parts are sent.
 
-A screen is a web address together with the role and the project of its readers. The route of that address renders it: every few
-seconds, because a look without changes writes no event, and sooner after an event about its subject. Readers have no
-queues: each keeps the number of the last version that it received, and gets only later changes.
+A screen is a web address together with the role and the project of its readers. The route of that address renders it:
+every few seconds, because a look without changes writes no event, and sooner after an event about its subject. Readers
+have no queues: each keeps the number of the last version that it received, and gets only later changes.
 """
 
 from __future__ import annotations

@@ -30,9 +30,8 @@ class ManagerReads(ManagerPart):
     def get_manager(self, manager_id: int) -> ManagerRow | None:
         if not 0 < manager_id <= ID_MAX:
             return None
-        return next(
-            iter(self._managers(select(manager).where(manager.c.manager_id == manager_id, *seen(manager)))), None
-        )
+        query = select(manager).where(manager.c.manager_id == manager_id, *seen(manager))
+        return next(iter(self._managers(query)), None)
 
     def find_manager(self, name: str | None, flow_id: str) -> ManagerRow | None:
         """Return the manager with this flow id and name; without a name, the first manager of the flow."""
