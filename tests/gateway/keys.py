@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.domain.projects import ALL
 from crawler_lifecycle.gateway.access.operations import Entrance
-from crawler_lifecycle.gateway.access.tokens import Role, TokenFile, new_token
+from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile, new_token
 from crawler_lifecycle.web.origins import named_hosts
 
 KEY = b"k" * 32
@@ -34,3 +35,10 @@ class Keys:
 
     def headers(self, role: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.tokens[role]}"}
+
+    def move(self, name: str, project: str) -> None:
+        """Give a token of a project another one."""
+        whole, own = self.file.read_text(), f'name = "the-{name}"'
+        before, _, after = whole.partition(own)
+        self.file.write_text(before + own + re.sub(r'project = ".*"', f'project = "{project}"', after, count=1))
+        self.now += FRESH_S
