@@ -187,7 +187,7 @@ class WebhookStore(StorePart):
 
     def list_webhooks(self, after_id: int = 0, limit: int = 100) -> list[WebhookRow]:
         """Return webhooks with a number above ``after_id``, in the order in which they were made."""
-        query = select(webhook).where(_w.webhook_id > after_id, _w.deleted_at.is_(None), *seen(webhook))
+        query = select(webhook).where(_w.webhook_id > after_id, _w.deleted_at.is_(None), *seen(webhook, leads=True))
         return [made(WebhookRow, row) for row in self._rows(query.order_by(_w.webhook_id).limit(limit))]
 
     # --- deliveries ---

@@ -260,7 +260,8 @@ class AuthenticationMiddleware:
             return
         caller = self._caller(headers, access, address, writes=scope["method"] not in ("GET", "HEAD"))
         _check(caller, access, operation or "this", parameters)
-        name = caller.name if caller else None
+        # Tokens of two projects may have the same name, and tell each other nothing by their limits.
+        name = f"{caller.project}/{caller.name}" if caller else None
         self.limits.spend(name, writes=access.writes)
         scope["lifecycle.stream"] = stream = _is_stream(access, scope)
         # Each login has its own limit of streams: several people may share one token, and each opens several tabs.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, FromClause, Table, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Table, func, select
 
 from crawler_lifecycle.domain import projects
 from crawler_lifecycle.domain.bounds import refusal
@@ -40,10 +40,15 @@ def wanted(*pairs: tuple[ColumnElement[Any], Any]) -> list[ColumnElement[bool]]:
     return [column == value for column, value in pairs if value is not None]
 
 
-def seen(table: FromClause) -> list[ColumnElement[bool]]:
-    """Return the condition that a row belongs to the project of the caller; none for a caller of all projects."""
+def seen(table: FromClause, *, leads: bool = False) -> list[ColumnElement[bool]]:
+    """Return the condition that a row belongs to the project of the caller; none for a caller of all projects.
+
+    ``leads``: an index that begins with the project serves the query. Without it, the other conditions have a better
+    index, and no database may take one of the project, which may have all rows.
+    """
     project = projects.only()
-    return [] if project is None else [table.c.project == project]
+    column = table.c.project if leads else func.coalesce(table.c.project, "")
+    return [] if project is None else [column == project]
 
 
 def check_free(there: str, wanted: str | None, what: str) -> None:

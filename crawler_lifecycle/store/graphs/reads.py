@@ -57,7 +57,12 @@ class GraphReads(GraphPart):
         name: str | None = None,
     ) -> list[GraphRow]:
         """Return graphs, the newest first. Drafts are included only when ``states`` names them."""
-        query = select(*LISTED).where(*wanted((_g.name, name)), *seen(graph)).order_by(_g.graph_id.desc()).limit(limit)
+        query = (
+            select(*LISTED)
+            .where(*wanted((_g.name, name)), *seen(graph, leads=name is None))
+            .order_by(_g.graph_id.desc())
+            .limit(limit)
+        )
         if before_id is not None:
             query = query.where(_g.graph_id < before_id)
         # Each state has its own query, so that an index gives the order.
@@ -81,7 +86,7 @@ class GraphReads(GraphPart):
 
     def count_graphs(self) -> int:
         """Return the number of graphs that execute."""
-        query = select(func.count()).where(_g.state == GraphState.EXECUTING.value, *seen(graph))
+        query = select(func.count()).where(_g.state == GraphState.EXECUTING.value, *seen(graph, leads=True))
         with self._db.reading() as conn:
             return int(conn.execute(query).scalar_one())
 

@@ -44,7 +44,7 @@ class ManagerReads(ManagerPart):
     ) -> list[ManagerRow]:
         """Return managers, the newest first."""
         m = manager.c
-        query = select(manager).where(*wanted((m.status, status), (m.name, name)), *seen(manager))
+        query = select(manager).where(*wanted((m.status, status), (m.name, name)), *seen(manager, leads=name is None))
         if before_id is not None:
             query = query.where(m.manager_id < before_id)
         query = query.order_by(m.manager_id.desc()).limit(limit)
@@ -76,7 +76,7 @@ class ManagerReads(ManagerPart):
     def live_managers(self) -> LiveManagers:
         m = manager.c
         failing, jobs = func.count(m.error), func.sum(m.jobs_starting + m.jobs_started)
-        query = select(m.status, func.count(), failing, jobs).where(m.status.in_(LIVE_RUNS), *seen(manager))
+        query = select(m.status, func.count(), failing, jobs).where(m.status.in_(LIVE_RUNS), *seen(manager, leads=True))
         with self._db.reading() as conn:
             rows = conn.execute(query.group_by(m.status)).all()
         by_status = {status: managers for status, managers, _, _ in rows}

@@ -81,7 +81,7 @@ class CorrectionStore(RunPart):
         """
         key = correction.c.id
         given = wanted((correction.c.run_id, run_id), (correction.c.kind, kind))
-        query = select(correction).where(key > after_id, *given, *seen(correction))
+        query = select(correction).where(key > after_id, *given, *seen(correction, leads=run_id is None))
         if before_id is not None:
             query = query.where(key < before_id)
         rows = self._rows(query.order_by(key if before_id is None else key.desc()).limit(limit))
@@ -94,7 +94,9 @@ class CorrectionStore(RunPart):
         c = correction.c
         # With the plain column SQLite would read the whole index of the kind, instead of the part since ``since``.
         kind = func.coalesce(c.kind, literal_column("''"))
-        query = select(kind, func.count(), func.max(c.lag_ms)).where(c.created_at >= since, *seen(correction))
+        query = select(kind, func.count(), func.max(c.lag_ms)).where(
+            c.created_at >= since, *seen(correction, leads=True)
+        )
         with self._db.reading() as conn:
             rows = conn.execute(query.group_by(kind)).all()
         return CorrectionSummary(since, sorted((CorrectionTotal(*row) for row in rows), key=lambda total: total.kind))

@@ -162,7 +162,9 @@ class InitiationStore(RunPart):
         unit = Unit(conn, inserted, now)
         tags = distinct_tags(request.tags)
         if tags:
-            conn.execute(insert(run_tag), [{"tag": tag, "run_id": unit.run_id} for tag in tags])
+            conn.execute(
+                insert(run_tag), [{"tag": tag, "run_id": unit.run_id, "project": request.project} for tag in tags]
+            )
         own = [{}] if args is None else args
         insert_tasks(unit, 0, own)
         unit.note_transition(None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]})

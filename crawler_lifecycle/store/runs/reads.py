@@ -90,7 +90,9 @@ class RunReader(RunPart):
         """Return the number of runs that have one of these statuses, at most ``most``."""
         r, found = run_history.c, 0
         for one in dict.fromkeys(map(str, status)):
-            found += len(self._rows(select(r.run_id).where(r.status == one, *seen(run_history)).limit(most - found)))
+            found += len(
+                self._rows(select(r.run_id).where(r.status == one, *seen(run_history, leads=True)).limit(most - found))
+            )
         return found
 
     def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:

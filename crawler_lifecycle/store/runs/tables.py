@@ -105,6 +105,9 @@ run_history = new_table(
     # A caller of one project has the same filters, and may not read the rows of all other projects for them.
     Index(None, "project", "run_id"),
     Index(None, "project", "status", "run_id"),
+    Index(None, "project", "stage", "run_id"),
+    Index(None, "project", "trigger", "run_id"),
+    Index(None, "project", "outcome", "run_id"),
     Index(None, "project", "crawler", "run_id"),
     Index(None, "project", "crawler", "status", "run_id"),
     Index(None, "work_hash", "status", "run_id"),
@@ -123,7 +126,9 @@ run_tag = new_table(
     "run_tag",
     Column("tag", Words(200), primary_key=True),
     Column("run_id", Key, ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
+    project_column(),
     Index(None, "run_id"),
+    Index(None, "project", "tag", "run_id"),
 )
 
 history_property = new_table(

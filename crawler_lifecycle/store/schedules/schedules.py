@@ -130,7 +130,7 @@ class ScheduleStore(StorePart):
         """Return schedules with a number above ``after_id``, in the order in which they were made. ``deleted``: include
         deleted ones.
         """
-        query = select(schedule).where(_s.schedule_id > after_id, *seen(schedule))
+        query = select(schedule).where(_s.schedule_id > after_id, *seen(schedule, leads=True))
         query = query.order_by(_s.schedule_id).limit(limit)
         if not deleted:
             query = query.where(_s.deleted_at.is_(None))
