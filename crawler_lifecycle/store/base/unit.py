@@ -216,8 +216,8 @@ class StorePart:
         kind, most = f"{table.name}s", self._most[f"{table.name}s"]
         there = conn.execute(select(func.count()).select_from(table).where(is_open)).scalar_one()
         if there >= most:
-            limit = f"at most {most} are allowed (LIFECYCLE_LIMITS__{kind.upper()})"
-            raise TooManyOpen(f"{there} {kind} are open, and {limit}; end or delete one, or raise the limit")
+            limit = f"at most {most} {kind} may be open (LIFECYCLE_LIMITS__{kind.upper()})"
+            raise TooManyOpen(f"{limit}, and as many are; end or delete one, or raise the limit")
 
     def _rows(self, query: Select[Any]) -> Sequence[Row]:
         with self._db.reading() as conn:
