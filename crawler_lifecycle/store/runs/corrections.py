@@ -84,6 +84,10 @@ class CorrectionStore(RunPart):
         query = select(correction).where(key > after_id, *given, *seen(correction, leads=run_id is None))
         if before_id is not None:
             query = query.where(key < before_id)
+        # MySQL may take an index of the project that has another order than the id, and sort.
+        other = ["summary_of_project"] + (["project_kind_id"] if kind is None else [])
+        hint = f"IGNORE INDEX ({', '.join(f'ix_correction_{name}' for name in other)})"
+        query = query.with_hint(correction, hint, "mysql")
         rows = self._rows(query.order_by(key if before_id is None else key.desc()).limit(limit))
         return [made(CorrectionRow, row) for row in rows]
 

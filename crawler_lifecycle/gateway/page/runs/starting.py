@@ -29,7 +29,18 @@ from crawler_lifecycle.web.problems import Problem, refused
 #: The most tasks of an earlier run that the form contains. Runs with more tasks must be started through the API.
 TASKS_SHOWN_MAX = 2000
 LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
-_PLAIN = ("crawler", "max_parallel_tasks", "flow_id", "priority", "tags", "settings", "tasks", "cpu", "memory", "project")
+_PLAIN = (
+    "crawler",
+    "max_parallel_tasks",
+    "flow_id",
+    "priority",
+    "tags",
+    "settings",
+    "tasks",
+    "cpu",
+    "memory",
+    "project",
+)
 _KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
 
 
