@@ -114,6 +114,7 @@ MAY = {
 OTHERWISE: dict[str, set[str]] = {
     "sqlite": {"ix_graph_step_graph_id_batch"},
     "mysql": {
+        "ix_correction_project_kind_id",
         "ix_manager_name_manager_id",
         "ix_graph_name_graph_id",
         "ix_schedule_due_schedule_id_decision_decided_at",

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
@@ -156,6 +157,11 @@ class Doors:
         self.world.store.corrections.record_corrections(RUN, wrong)
         self.world.claim(RUN + 1)
         self.world.end(RUN + 1, RunStatus.COMPLETED)
+        lost = AuditFinding("workflow/zebra", FindingKind.NO_WORKFLOW, "zebra", workflow_id="zebra")
+        self.world.store.findings.note_findings([lost])
+        with self.world.store.database.writing() as conn:  # the look at it is overdue
+            late = sa.text("UPDATE run_history SET next_look_at = '2026-11-20 10:00:00.000000' WHERE run_id = :id")
+            conn.execute(late, {"id": RUN})
 
 
 def _filled(pattern: re.Pattern[str], values: Mapping[str, str]) -> str:
@@ -196,6 +202,7 @@ def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Door
     missing = {name for name, answer in mine.items() if answer.status_code != 200}
     everything = {name for name, access in ACCESS.items() if access.everything}
     assert missing <= EMPTY | everything | {"showLogin", "getAsset", "readyz"}, missing
+    assert f"run {RUN}" in mine["getHealth"].text, "its look is overdue"
     uids = [doors.world.run(RUN).run_uid, doors.world.manager(MANAGER).manager_uid]
     assert all(any(uid in answer.text for answer in mine.values()) for uid in uids), "they would be found"
 
