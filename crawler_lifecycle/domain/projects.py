@@ -64,4 +64,4 @@ def chosen(wanted: str | None, default: str = DEFAULT) -> str:
     own = only()
     if own is not None and wanted not in (None, own):
         raise InvalidRequest(f"project: {wanted!r} is not allowed; this token is of project {own!r}, so leave it out")
-    return own or wanted or default
+    return own if own is not None else wanted or default

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, RunNotFound
+from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
@@ -32,6 +34,11 @@ def filled(world: World) -> Store:
     store.graphs.reserve_graph(NewGraph("x", "0" * 64, 1, **A))  # type: ignore[arg-type]
     store.schedules.put_schedule("x", SCHEDULE, None, "a")
     store.webhooks.put_webhook("x", HOOK.document(), None, "a")
+    spec = GraphSpec([StepSpec("one", StepKind.CRAWL, {"crawler": "services"})])
+    [page] = encode_pages(spec)
+    row, _ = store.graphs.reserve_graph(NewGraph("executing", fingerprint(spec), 1, **A))  # type: ignore[arg-type]
+    store.graphs.add_graph_page(row.graph_id, 0, page)
+    store.graphs.make_graph(row.graph_id)
     return store
 
 
@@ -49,6 +56,7 @@ READS: dict[str, Callable[[Store], Any]] = {
     "get_graph": lambda store: store.graphs.get_graph(1),
     "find_graph": lambda store: store.graphs.find_graph("x"),
     "list_graphs": lambda store: store.graphs.list_graphs(states=["draft"]),  # type: ignore[list-item]
+    "count_graphs": lambda store: store.graphs.count_graphs(),
     "get_schedule": lambda store: store.schedules.get_schedule("x"),
     "list_schedules": lambda store: store.schedules.list_schedules(),
     "count_schedules": lambda store: store.schedules.count_schedules(START).active,
