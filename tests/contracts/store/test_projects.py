@@ -33,6 +33,7 @@ def filled(world: World) -> Store:
     store.managers.reserve_manager(NewManager("x", "x", "x:X", **A))  # type: ignore[arg-type]
     store.graphs.reserve_graph(NewGraph("x", "0" * 64, 1, **A))  # type: ignore[arg-type]
     store.schedules.put_schedule("x", SCHEDULE, None, "a")
+    store.schedules.ask_due("x", [START], "ann", "why", request_key="k")
     store.webhooks.put_webhook("x", HOOK.document(), None, "a")
     spec = GraphSpec([StepSpec("one", StepKind.CRAWL, {"crawler": "services"})])
     [page] = encode_pages(spec)
@@ -58,6 +59,7 @@ READS: dict[str, Callable[[Store], Any]] = {
     "list_graphs": lambda store: store.graphs.list_graphs(states=["draft"]),  # type: ignore[list-item]
     "count_graphs": lambda store: store.graphs.count_graphs(),
     "get_schedule": lambda store: store.schedules.get_schedule("x"),
+    "asked_due": lambda store: store.schedules.asked_due("x", "k"),
     "list_schedules": lambda store: store.schedules.list_schedules(),
     "count_schedules": lambda store: store.schedules.count_schedules(START).active,
     "get_webhook": lambda store: store.webhooks.get_webhook("x"),

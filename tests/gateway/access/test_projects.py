@@ -20,9 +20,12 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
 from crawler_lifecycle.gateway.cursors import encode
+from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import Ticket
 from tests.gateway.gateway_world import World
@@ -381,6 +384,19 @@ async def test_a_stream_has_the_events_of_its_project_wherever_it_begins(doors: 
         async with listens(doors, server.url, "b-read", "/page/events", params={"path": f"/runs/{RUN}"}) as answer:
             stream = events(answer, read=str)
             assert [one.event for one in await take(stream, 2)] == ["hello", "gone"]
+
+
+async def test_readers_at_one_place_share_no_events_of_another_project(doors: Doors) -> None:
+    doors.fill("a-admin")
+    store = doors.world.store
+    known = store.events.events_after(0)
+    feed = Feed(store.events, store.runs, Metrics(), doors.world.clock)
+    feed._head = 0
+    feed._keep(known)
+    for project, count in ((None, len(known)), ("b", 0), ("a", len(known)), ("b", 0)):
+        with limited(project):
+            chunk, place = await feed._next(0, None, True)
+        assert (chunk.count(b"\nid: "), place) == (count, known[-1].seq), project
 
 
 async def test_readers_of_two_projects_share_no_screen(doors: Doors) -> None:
