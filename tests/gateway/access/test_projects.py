@@ -20,10 +20,11 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
-from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.domain.projects import limited, only
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
 from crawler_lifecycle.gateway.cursors import encode
+from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.ports.looks import Correction
@@ -397,6 +398,16 @@ async def test_readers_at_one_place_share_no_events_of_another_project(doors: Do
         with limited(project):
             chunk, place = await feed._next(0, None, True)
         assert (chunk.count(b"\nid: "), place) == (count, known[-1].seq), project
+
+
+async def test_what_is_kept_for_some_seconds_is_kept_for_each_project() -> None:
+    async def ask() -> str | None:
+        return only()
+
+    kept = KeptForEach(ask, 3600.0)
+    for project in ("a", "b", None, "a"):
+        with limited(project):
+            assert await kept.own.read() == project
 
 
 async def test_readers_of_two_projects_share_no_screen(doors: Doors) -> None:
