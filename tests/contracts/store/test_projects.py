@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -26,12 +27,21 @@ A = {"project": "a"}
 STOP = StopIntent(START)
 
 
-def filled(world: World) -> Store:
-    """One of each, of project a, with the number 1 or the name x."""
+@dataclass(frozen=True)
+class Filled:
+    """One of each, of project a, with one of these numbers or the name x."""
+
+    store: Store
+    run: int
+    manager: int
+    graph: int
+
+
+def filled(world: World) -> Filled:
     store = world.store
-    store.initiation.reserve_run(request(**A), "x")
-    store.managers.reserve_manager(NewManager("x", "x", "x:X", **A))  # type: ignore[arg-type]
-    store.graphs.reserve_graph(NewGraph("x", "0" * 64, 1, **A))  # type: ignore[arg-type]
+    run, _ = store.initiation.reserve_run(request(**A), "x")
+    manager, _ = store.managers.reserve_manager(NewManager("x", "x", "x:X", **A))  # type: ignore[arg-type]
+    graph, _ = store.graphs.reserve_graph(NewGraph("x", "0" * 64, 1, **A))  # type: ignore[arg-type]
     store.schedules.put_schedule("x", SCHEDULE, None, "a")
     store.schedules.ask_due("x", [START], "ann", "why", request_key="k")
     store.webhooks.put_webhook("x", HOOK.document(), None, "a")
@@ -40,62 +50,63 @@ def filled(world: World) -> Store:
     row, _ = store.graphs.reserve_graph(NewGraph("executing", fingerprint(spec), 1, **A))  # type: ignore[arg-type]
     store.graphs.add_graph_page(row.graph_id, 0, page)
     store.graphs.make_graph(row.graph_id)
-    return store
+    return Filled(store, run.run_id, manager.manager_id, graph.graph_id)
 
 
-READS: dict[str, Callable[[Store], Any]] = {
-    "get_run": lambda store: store.runs.get_run(1),
-    "find_run": lambda store: store.runs.find_run("x"),
-    "list_runs": lambda store: store.runs.list_runs(),
-    "count_runs": lambda store: store.runs.count_runs([RunStatus.INITIALIZING], 9),
-    "recent_runs": lambda store: store.runs.recent_runs(["services"], 9),
-    "recorded_tasks": lambda store: store.tasks.recorded_tasks([(1, 0, 1)]),
-    "get_manager": lambda store: store.managers.get_manager(1),
-    "find_manager": lambda store: store.managers.find_manager(None, "x"),
-    "list_managers": lambda store: store.managers.list_managers(),
-    "live_managers": lambda store: store.managers.live_managers().by_status,
-    "get_graph": lambda store: store.graphs.get_graph(1),
-    "find_graph": lambda store: store.graphs.find_graph("x"),
-    "list_graphs": lambda store: store.graphs.list_graphs(states=["draft"]),  # type: ignore[list-item]
-    "count_graphs": lambda store: store.graphs.count_graphs(),
-    "get_schedule": lambda store: store.schedules.get_schedule("x"),
-    "asked_due": lambda store: store.schedules.asked_due("x", "k"),
-    "list_schedules": lambda store: store.schedules.list_schedules(),
-    "count_schedules": lambda store: store.schedules.count_schedules(START).active,
-    "get_webhook": lambda store: store.webhooks.get_webhook("x"),
-    "list_webhooks": lambda store: store.webhooks.list_webhooks(),
+READS: dict[str, Callable[[Filled], Any]] = {
+    "get_run": lambda a: a.store.runs.get_run(a.run),
+    "find_run": lambda a: a.store.runs.find_run("x"),
+    "list_runs": lambda a: a.store.runs.list_runs(),
+    "count_runs": lambda a: a.store.runs.count_runs([RunStatus.INITIALIZING], 9),
+    "recent_runs": lambda a: a.store.runs.recent_runs(["services"], 9),
+    "recorded_tasks": lambda a: a.store.tasks.recorded_tasks([(a.run, 0, 1)]),
+    "get_manager": lambda a: a.store.managers.get_manager(a.manager),
+    "find_manager": lambda a: a.store.managers.find_manager(None, "x"),
+    "list_managers": lambda a: a.store.managers.list_managers(),
+    "live_managers": lambda a: a.store.managers.live_managers().by_status,
+    "get_graph": lambda a: a.store.graphs.get_graph(a.graph),
+    "find_graph": lambda a: a.store.graphs.find_graph("x"),
+    "list_graphs": lambda a: a.store.graphs.list_graphs(states=["draft"]),  # type: ignore[list-item]
+    "count_graphs": lambda a: a.store.graphs.count_graphs(),
+    "get_schedule": lambda a: a.store.schedules.get_schedule("x"),
+    "asked_due": lambda a: a.store.schedules.asked_due("x", "k"),
+    "list_schedules": lambda a: a.store.schedules.list_schedules(),
+    "count_schedules": lambda a: a.store.schedules.count_schedules(START).active,
+    "get_webhook": lambda a: a.store.webhooks.get_webhook("x"),
+    "list_webhooks": lambda a: a.store.webhooks.list_webhooks(),
 }
-WRITES: dict[str, Callable[[Store], Any]] = {
-    "record_stop": lambda store: store.stops.record_stop(1, STOP, "s"),
-    "ask_deletion": lambda store: store.deletion.ask_deletion(1, "b"),
-    "add_tasks": lambda store: store.additions.add_tasks(1, "k", [{}]),
-    "steer_manager": lambda store: store.managers.steer_manager(1, paused=True),
-    "record_manager_stop": lambda store: store.managers.record_manager_stop(1, STOP),
-    "add_graph_page": lambda store: store.graphs.add_graph_page(1, 0, b'{"steps":[]}'),
-    "record_graph_stop": lambda store: store.graphs.record_graph_stop(1, STOP),
-    "pause_schedule": lambda store: store.schedules.pause_schedule("x", "why"),
-    "ask_due": lambda store: store.schedules.ask_due("x", [START], "b", "why"),
-    "pause_webhook": lambda store: store.webhooks.pause_webhook("x", "why"),
-    "test_webhook": lambda store: store.webhooks.test_webhook("x", "b"),
+WRITES: dict[str, Callable[[Filled], Any]] = {
+    "record_stop": lambda a: a.store.stops.record_stop(a.run, STOP, "s"),
+    "ask_deletion": lambda a: a.store.deletion.ask_deletion(a.run, "b"),
+    "add_tasks": lambda a: a.store.additions.add_tasks(a.run, "k", [{}]),
+    "steer_manager": lambda a: a.store.managers.steer_manager(a.manager, paused=True),
+    "record_manager_stop": lambda a: a.store.managers.record_manager_stop(a.manager, STOP),
+    "add_graph_page": lambda a: a.store.graphs.add_graph_page(a.graph, 0, b'{"steps":[]}'),
+    "record_graph_stop": lambda a: a.store.graphs.record_graph_stop(a.graph, STOP),
+    "pause_schedule": lambda a: a.store.schedules.pause_schedule("x", "why"),
+    "ask_due": lambda a: a.store.schedules.ask_due("x", [START], "b", "why"),
+    "pause_webhook": lambda a: a.store.webhooks.pause_webhook("x", "why"),
+    "test_webhook": lambda a: a.store.webhooks.test_webhook("x", "b"),
 }
 
 
 @pytest.mark.parametrize("name", READS)
 def test_nothing_of_another_project_is_read(world: World, name: str) -> None:
-    store = filled(world)
+    there = filled(world)
     with limited("b"):
-        assert not READS[name](store)
+        assert not READS[name](there)
     for project in ("a", None):
         with limited(project):
-            assert READS[name](store)
+            assert READS[name](there)
 
 
 @pytest.mark.parametrize("name", WRITES)
 def test_nothing_of_another_project_is_written(world: World, name: str) -> None:
-    store = filled(world)
+    there = filled(world)
+    store = there.store
     before = store.events.last_event_seq()
     with limited("b"), pytest.raises(RunNotFound):
-        WRITES[name](store)
+        WRITES[name](there)
     with limited("b"):
         assert not store.schedules.delete_schedule("x")
         assert not store.webhooks.delete_webhook("x")
@@ -103,7 +114,7 @@ def test_nothing_of_another_project_is_written(world: World, name: str) -> None:
 
 
 def test_a_name_of_another_project_is_taken(world: World) -> None:
-    store = filled(world)
+    store = filled(world).store
     clashes: tuple[Callable[[], object], ...] = (
         lambda: store.initiation.reserve_run(request(project="b"), "x"),
         lambda: store.initiation.create_run(request(project="b"), "x", Owner("w", "c")),
@@ -126,7 +137,7 @@ def test_a_name_of_another_project_is_taken(world: World) -> None:
 
 def test_everybody_who_has_something_is_a_project(world: World) -> None:
     assert world.store.health.projects() == set()
-    store = filled(world)
+    store = filled(world).store
     for n, project in enumerate(("b", "default", "b")):
         store.initiation.reserve_run(request(project=project), f"r{n}")
     store.webhooks.put_webhook("all", HOOK.document(), None)
