@@ -26,6 +26,7 @@ from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
 from crawler_lifecycle.gateway.cursors import encode
 from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.gateway.page.parts.forms import Once, Outcome
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import Ticket
@@ -400,14 +401,18 @@ async def test_readers_at_one_place_share_no_events_of_another_project(doors: Do
         assert (chunk.count(b"\nid: "), place) == (count, known[-1].seq), project
 
 
-async def test_what_is_kept_for_some_seconds_is_kept_for_each_project() -> None:
+async def test_what_is_kept_is_kept_for_each_project() -> None:
     async def ask() -> str | None:
         return only()
 
-    kept = KeptForEach(ask, 3600.0)
+    async def act() -> Outcome:
+        return Outcome(f"run of {only()}", "/", True, "stopped")
+
+    kept, once = KeptForEach(ask, 3600.0), Once()
     for project in ("a", "b", None, "a"):
         with limited(project):
             assert await kept.own.read() == project
+            assert (await once("key of a form", act)).name == f"run of {project}"
 
 
 async def test_readers_of_two_projects_share_no_screen(doors: Doors) -> None:
