@@ -32,6 +32,7 @@ from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
+from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
 from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, What
 from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
@@ -272,6 +273,9 @@ class PoolSettings(_Section):
     """Places that other pools leave free for it."""
     queue: str | None = Field(default=None, min_length=1, max_length=253)
     """Kueue's LocalQueue for its Jobs, unless the crawler names one. Kueue then decides instead of max and reserved."""
+
+    project: Annotated[str, Field(pattern=f"^{CRAWLER_NAME.pattern}$")] | None = None
+    """The only project whose runs may be in it; none: every project's."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.webhooks.definition import cure
 
 Document = Mapping[str, Any]
@@ -221,7 +222,13 @@ def _stop_of(row: Document) -> str | None:
     return f"{how}{by}" + (f": {stop['reason']}" if stop.get("reason") else "")
 
 
+def project(row: Document) -> str | None:
+    """Return the project of an object, unless it is the one of everything for which nobody names another one."""
+    return None if row.get("project") == DEFAULT else row.get("project")
+
+
 _ORIGIN: Facts = (
+    ("project", project),
     ("tags", words("tags")),
     ("requested by", of("requested_by")),
     ("parent", of("parent")),
@@ -293,6 +300,7 @@ RUN = Subject(
         Column("Took", lambda row: Took(row.get("started_at"), row.get("ended_at")), wide=True),
         Column("Tags", words("tags"), wide=True),
         Column("By", of("requested_by"), wide=True),
+        _wide("Project", project),
         Column("Workflow", first("workflow_id", "owner_workflow_id"), wide=True),
         Column("Why", first("blocked", "cause", "waiting_for")),
     ),
@@ -371,6 +379,7 @@ MANAGER = Subject(
         Column("Created", at("created_at")),
         _wide("Attempt", of("attempt"), right=True),
         _wide("By", of("requested_by")),
+        _wide("Project", project),
         _wide("Tags", words("tags")),
         _wide("Why", first("error", "cause", "waiting")),
     ),
@@ -455,6 +464,7 @@ GRAPH = Subject(
         _page("Took", lambda row: Took(row.get("started_at"), row.get("ended_at")), right=True),
         _wide("Attempt", of("attempt"), right=True),
         _wide("By", of("requested_by")),
+        _wide("Project", project),
         _wide("Tags", words("tags")),
         _wide("Why", first("cause", "waiting")),
     ),
@@ -559,6 +569,7 @@ SCHEDULE = Subject(
         *(_page(one.title, _of_last(one), right=one.right) for one in DUE[1:5]),
         Column("Changed", at("updated_at"), on=("terminal",)),
         _wide("By", of("requested_by")),
+        _wide("Project", project),
         _wide("Why", first("pause_reason", "trouble")),
     ),
     facts=(
@@ -575,6 +586,7 @@ SCHEDULE = Subject(
         _option("start_at"),
         ("revision", of("revision")),
         ("in Temporal", lambda row: None if row.get("in_temporal") else "not yet; a worker of the role audit adds it"),
+        ("project", project),
         ("requested by", of("requested_by")),
         ("created", at("created_at")),
     ),
@@ -624,6 +636,7 @@ WEBHOOK = Subject(
         Column("Delivered", at("delivered_at")),
         Column("Why", _webhook_why),
         _wide("By", of("requested_by")),
+        _wide("Project", project),
     ),
     facts=(
         ("webhook", of("name")),
@@ -638,6 +651,7 @@ WEBHOOK = Subject(
         ("delivered", lambda row: At(row["delivered_at"]) if row.get("delivered_at") else "nothing yet"),
         ("up to event", of("through_seq")),
         ("revision", of("revision")),
+        ("project", project),
         ("requested by", of("requested_by")),
         ("created", at("created_at")),
     ),

@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint, step
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, GraphState
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.projects import DEFAULT, limited, only
 from crawler_lifecycle.domain.run import RunRequest, StopIntent, Trigger
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import (
@@ -142,7 +143,8 @@ class DueActivities:
         Returns ``None`` if it was not begun; then the reason is recorded.
         """
         try:
-            target = self._begin(row, firing)
+            with limited(row.project):
+                target = self._begin(row, firing)
         except (InvalidRequest, NotInThisState, DuplicateRequest) as error:
             self.schedules.due_failed(firing.due_id, str(error)[:ERROR_MAX])
             meters.count(meters.SCHEDULE_DUE, decision=Decision.FAILED.value)
@@ -182,7 +184,8 @@ class DueActivities:
 
     def _begin_run(self, firing: DueRow, spec: ScheduleSpec) -> TargetRef | None:
         def request() -> RunRequest:
-            return checked_run(run_request(firing.name, firing.due_at, spec), self.children.crawlers())
+            project = only() or DEFAULT
+            return checked_run(run_request(firing.name, firing.due_at, spec, project), self.children.crawlers())
 
         alive()
         run = self.children.begin(f"schedule {firing.name}", None, due_request_id(firing.name, firing.due_at), request)
@@ -266,8 +269,8 @@ def graph_spec(target: dict[str, Any]) -> GraphSpec:
     return spec
 
 
-def run_request(name: str, due_at: datetime, spec: ScheduleSpec) -> RunRequest:
+def run_request(name: str, due_at: datetime, spec: ScheduleSpec, project: str) -> RunRequest:
     """Return the request of the run that a due time begins. Raises ``InvalidRequest``."""
     own = {"requested_by": f"schedule {name}", **spec.target}
-    due = {"trigger": Trigger.SCHEDULED.value, "due_at": due_at.isoformat()}
+    due = {"trigger": Trigger.SCHEDULED.value, "due_at": due_at.isoformat(), "project": project}
     return crawl_request({**own, **due})

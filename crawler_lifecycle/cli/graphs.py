@@ -17,7 +17,7 @@ from .inputs import answer_of, content_of, json_of
 from .output import as_json, clean, emit, say_note, show_facts, show_rows
 from .problems import CommandFailed, Exit
 from .session import current, say
-from .subjects import By, End, Force, Kind, Limit, Proof, Reason, Yes, status_of
+from .subjects import By, End, Force, Kind, Limit, Project, Proof, Reason, Yes, status_of
 
 if TYPE_CHECKING:
     from crawler_lifecycle.domain.graph.spec import GraphSpec
@@ -71,6 +71,7 @@ def start(
     name: Annotated[str | None, Parameter(help="its name, for people")] = None,
     tag: Annotated[list[str] | None, Parameter(help="tag of the graph")] = None,
     parent: Annotated[str | None, Parameter(help="id of the workflow to notify when the graph ends")] = None,
+    project: Project = None,
     by: By = None,
     wait: End = False,
     watch: Annotated[bool, Parameter(negative=(), help="wait, and print a line for each change")] = False,
@@ -89,7 +90,7 @@ def start(
         return Exit.DONE
     body: dict[str, Any] = {name: found[name] for name in ("id", "name", "tags") if found.get(name)}
     body |= {"options": asdict(spec.options), "pages": len(pages), "fingerprint": whose, "requested_by": by or user()}
-    body |= {"parent": parent} if parent else {}
+    body |= {field: one for field, one in {"parent": parent, "project": project}.items() if one}
     with current().gateway() as gateway:
         started = gateway.send_graph(body, pages)
         key = started["id"]
@@ -144,10 +145,11 @@ def list_graphs(
     *,
     state: Annotated[list[State] | None, Parameter(help="only graphs in this state; may be repeated")] = None,
     name: Annotated[str | None, Parameter(help="only graphs of this name")] = None,
+    project: Project = None,
     limit: Limit = 50,
 ) -> None:
     """List graphs, newest first; drafts only with --state draft."""
-    GRAPH.list_all(limit, state=state, name=name)
+    GRAPH.list_all(limit, state=state, name=name, project=project)
 
 
 def describe(

@@ -16,7 +16,7 @@ from .inputs import content_of, json_of, pairs
 from .output import emit_list, now, say_note, show_list
 from .problems import CommandFailed, Exit
 from .session import current, time_of
-from .subjects import By, Limit, Named, Shown
+from .subjects import By, Limit, Named, Project, Shown
 
 KIND = Named(SCHEDULE)
 Name = Annotated[str, Parameter(help="the schedule's name")]
@@ -74,6 +74,7 @@ def create(
         Path | None, Parameter(help="definition as JSON, for a run, manager or graph; - is standard input")
     ] = None,
     times: Annotated[TimeOptions, Parameter(name="*")] = _NO_TIMES,
+    project: Project = None,
     by: By = None,
 ) -> None:
     """Create a schedule, or replace the definition of an existing one."""
@@ -85,6 +86,7 @@ def create(
         body["run"] |= {name: value for name, value in own.items() if value}
     elif arg or setting:
         raise CommandFailed(Exit.USAGE, "-a and -s need --crawler", None, "write them into the file")
+    body |= {} if project is None else {"project": project}
     KIND.put(name, {**body, **times.given()}, by, lambda _: "due trigger")
 
 
@@ -105,9 +107,9 @@ def _definition(file: Path) -> dict[str, Any]:
     return found
 
 
-def list_schedules(*, limit: Limit = 50) -> None:
+def list_schedules(*, project: Project = None, limit: Limit = 50) -> None:
     """List schedules, the oldest first."""
-    KIND.list_all(limit)
+    KIND.list_all(limit, project=project)
 
 
 def describe(name: Name, /) -> None:

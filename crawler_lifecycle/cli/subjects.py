@@ -31,6 +31,7 @@ Entry = tuple[object, str, Document]
 LONGEST_PAUSE_S = 1.0
 
 By = Annotated[str | None, Parameter(help="who requests it; default: you")]
+Project = Annotated[str | None, Parameter(help="project, with a token of all projects; default: that of the token")]
 Limit = Annotated[int, Parameter(help="show at most this many")]
 Reason = Annotated[str | None, Parameter(help="reason for the record")]
 Shown = Annotated[str | None, Parameter(help="reason to show")]

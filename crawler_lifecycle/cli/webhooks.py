@@ -15,7 +15,7 @@ from .client.polling import Polling
 from .output import clean, emit_list, say_note, show_list
 from .problems import CommandFailed, Exit
 from .session import current, say
-from .subjects import By, Limit, Named, Shown
+from .subjects import By, Limit, Named, Project, Shown
 
 KIND = Named(WEBHOOK)
 Name = Annotated[str, Parameter(help="the webhook's name")]
@@ -58,12 +58,14 @@ def create(
     *,
     url: Annotated[str, Parameter(help="https address of the receiver")],
     options: Annotated[WebhookOptions, Parameter(name="*")] = _NONE,
+    project: Project = None,
     by: By = None,
 ) -> None:
     """Create a webhook, or replace the definition of an existing one."""
     if not options.secret:
         raise CommandFailed(Exit.USAGE, "--secret is missing", None, "give --secret env:NAME; see crawlctl webhook -h")
-    KIND.put(name, {"url": url, **options.given()}, by, _following)
+    body = {"url": url, **options.given(), **({} if project is None else {"project": project})}
+    KIND.put(name, body, by, _following)
 
 
 def update(
@@ -83,9 +85,9 @@ def _following(found: Document) -> str:
     return f"{'resume' if found['state'] == 'paused' else 'test'} deliveries"
 
 
-def list_webhooks(*, limit: Limit = 50) -> None:
+def list_webhooks(*, project: Project = None, limit: Limit = 50) -> None:
     """List webhooks, the oldest first."""
-    KIND.list_all(limit)
+    KIND.list_all(limit, project=project)
 
 
 def describe(name: Name, /) -> None:

@@ -15,7 +15,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from .bounds import refusal
@@ -56,6 +56,8 @@ class Pool:
     """Places that other pools leave free for it."""
     queue: str | None = None
     """The Kueue queue of its Jobs. Kueue then decides, and we count nothing."""
+    project: str | None = None
+    """The only project whose runs may be in it; ``None``: every project's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,12 @@ class Pools:
     def of(self, name: str) -> Pool:
         """Return the settings of a pool."""
         return self.named.get(name, _PLAIN)
+
+    def of_project(self, project: str | None) -> Pools:
+        """Return the pools that this project may use; ``None``: all pools."""
+        if project is None:
+            return self
+        return replace(self, named={n: p for n, p in self.named.items() if p.project in (None, project)})
 
     def check(self, name: str | None) -> None:
         """Raise ``InvalidRequest`` unless runs may be started in this pool."""

@@ -18,6 +18,7 @@ from .bounds import CPU_MAX, ID_MAX, LIMITS, check_number, check_request_id, che
 from .errors import InvalidRequest
 from .names import CRAWLER_NAME
 from .pools import check_pool_name
+from .projects import DEFAULT, check_project
 
 INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
@@ -276,6 +277,7 @@ class RunRequest:
     resources: Resources = field(default_factory=Resources)
     limits: Limits = field(default_factory=Limits)
     poll_minutes: list[float] | None = None
+    project: str = DEFAULT
 
     def __post_init__(self) -> None:
         self._check_identity()
@@ -303,6 +305,7 @@ class RunRequest:
             raise refusal("rerun", self.rerun, "it needs the run_id of the completed run")
         check_request_id(self.request_id)
         check_pool_name(self.pool)
+        check_project(self.project)
         for name in ("requested_by", "flow_id", "parent"):
             check_text(name, getattr(self, name))
 

@@ -100,7 +100,7 @@ def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
 
 def _add_rest(app: FastAPI, gateway: Gateway) -> None:
     needs, crawlers, callers = gateway.needs, gateway.crawlers, gateway.entrance.callers
-    add_metrics(app, gateway.metrics, needs)
+    add_metrics(app, gateway.metrics, needs, lambda: gateway.store.health.projects())
 
     @app.get("/v1/health", operation_id="getHealth")
     async def get_health() -> HealthStrip:

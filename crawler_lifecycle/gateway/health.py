@@ -15,12 +15,13 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.corrections import wrong_words
 from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.store.store import Store, StoreHealth
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.operator.queue_findings import judged
 
-from .kept import Kept
+from .kept import Kept, KeptForEach
 
 #: Seconds for which the state is reused. The state of the task queues is kept longer: it is expensive to get.
 FRESH_S, QUEUES_S = 3.0, 15.0
@@ -105,17 +106,17 @@ class Health:
     queues_s: float = QUEUES_S
 
     def __post_init__(self) -> None:
-        self._strip = Kept(self._ask, self.fresh_s)
+        self._strip = KeptForEach(self._ask, self.fresh_s)
         self._queues = Kept(self._ask_queues, self.queues_s)
         self._threads = CapacityLimiter(1)
 
     async def read(self) -> HealthStrip:
         """Return the state of all parts. Raises nothing."""
-        return await self._strip.read()
+        return await self._strip.own.read()
 
     async def read_within(self, seconds: float) -> HealthStrip | None:
         """Return the state of all parts. If that takes longer than ``seconds``, return the last state or ``None``."""
-        return await self._strip.read_within(seconds)
+        return await self._strip.own.read_within(seconds)
 
     async def _ask(self) -> HealthStrip:
         now = self.clock()
@@ -171,6 +172,7 @@ class Health:
         if silent_s is None:
             return HealthPart("stream", "ok", "nobody reads the stream of events", None, now)
         many = "1 reader" if readers == 1 else f"{readers} readers"
+        many = many if only() is None else "it is read"  # the others are of other projects
         text = f"{many}, the outbox was read {silent_s:.0f} s ago"
         if silent_s < SILENT_S:
             return HealthPart("stream", "ok", text, None, now)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from crawler_lifecycle.domain.projects import only
+
 T = TypeVar("T")
 
 
@@ -46,3 +48,16 @@ class Kept(Generic[T]):
         self._answer = await self._ask()
         self._at = asyncio.get_running_loop().time()
         return self._answer
+
+
+class KeptForEach(Generic[T]):
+    """An answer for each project of callers: ``ask`` sees only what they see. Each is kept as ``Kept`` does it."""
+
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]], fresh_s: float) -> None:
+        self._ask, self._fresh_s = ask, fresh_s
+        self._kept: dict[str | None, Kept[T]] = {}
+
+    @property
+    def own(self) -> Kept[T]:
+        """The answer for the project of the present caller."""
+        return self._kept.setdefault(only(), Kept(self._ask, self._fresh_s))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
@@ -63,9 +65,15 @@ class Metrics(Figures):
             self.dropped.labels(stream)
 
 
-def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
+def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks, projects: Callable[[], Collection[str]]) -> None:
     """Add ``GET /metrics``. A scrape asks database and Temporal again if the last answers are too old."""
     asked_at: float | None = None
+
+    def renewed() -> None:
+        known: Collection[str] = ()
+        with suppress(LifecycleError):  # the values of projects that are known already become NaN
+            known = projects()
+        metrics.renew(known)
 
     @app.get(
         "/metrics",
@@ -74,14 +82,15 @@ def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def read_metrics() -> Any:
-        """The gateway's metrics in the text format of Prometheus."""
+        """The gateway's metrics in the text format of Prometheus. A token of one project gets only those that have its
+        label ``project``."""
         nonlocal asked_at
         now = time.monotonic()
         if asked_at is None or now - asked_at > FRESH_S:
             asked_at = now
             for part, answer in (await checks()).items():
                 metrics.available.labels(part).set(answer == "ok")
-            await run_in_threadpool(metrics.renew)
+            await run_in_threadpool(renewed)
         return metrics.answer()
 
 
@@ -166,6 +175,7 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetim
         Asked("lifecycle_pool_places_reserved", "Places that other pools leave free for it", *of_pool),
         Asked("lifecycle_pool_waiting_tasks", "Tasks of runs that wait for places", *of_pool),
         Asked("lifecycle_pool_oldest_wait_seconds", "Age of the oldest run that waits; 0 if none waits", *of_pool),
+        everywhere=True,
     )
 
     def ledger() -> Values:
@@ -174,7 +184,7 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetim
         late = store.overdue.overdue_looks(overdue_before(now))
         late_s = (now - late.since).total_seconds() if late.since else 0
         worst = {total.kind: (total.worst_ms or 0) / 1000 for total in kinds}
-        return {total.kind: total.count for total in kinds}, worst, late.count, late_s, late.lost
+        return {total.kind: total.count for total in kinds}, worst, late.count, late_s
 
     metrics.ask(
         ledger,
@@ -194,8 +204,12 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetim
             "lifecycle_looks_overdue", "Looks that are overdue by 30 s or more; NaN while the database does not answer"
         ),
         Asked("lifecycle_look_overdue_seconds_max", "Seconds since the oldest overdue look was due"),
+    )
+    metrics.ask(
+        lambda: [store.overdue.overdue_looks(overdue_before(clock())).lost],
         Asked(
             "lifecycle_without_workflow",
             "Managers, graphs, firings and webhooks without their workflow; NaN while the database does not answer",
         ),
+        everywhere=True,
     )

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Query
 from pydantic import BaseModel
 
 from crawler_lifecycle.domain.pools import DEFAULT, POOL_NAME
+from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.quotas import Limit
 from crawler_lifecycle.store.runs.quotas import QuotaStore
 
@@ -28,4 +29,4 @@ def add_quotas(app: FastAPI, quotas: QuotaStore) -> None:
     @app.get("/v1/quotas", operation_id="listQuotas")
     def list_quotas(pool: _Pool = DEFAULT) -> QuotaList:
         """The quotas that hold for a start by this caller in this pool, and their use now."""
-        return QuotaList(quotas=quotas.quotas_of({"caller": caller_name(), "pool": pool}))
+        return QuotaList(quotas=quotas.quotas_of({"caller": caller_name(), "pool": pool, "project": chosen(None)}))

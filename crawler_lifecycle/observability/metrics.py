@@ -11,20 +11,23 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.projects import DEFAULT, limited, only
 
 #: Buckets for the duration of a response, in seconds.
 ANSWER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
+#: The label of metrics that count something of one project.
+PROJECT = "project"
 #: The values of gauges, in their order. A gauge with a label gets a mapping: value of the label -> number. A missing
 #: number is 0.
 Values = Iterable[float | Mapping[str, float]]
@@ -73,36 +76,46 @@ class Figures:
             registry=self.registry,
             buckets=ANSWER_BUCKETS,
         )
-        self._questions: list[Callable[[], None]] = []
+        self._questions: list[Callable[[Iterable[str]], None]] = []
+        self._projects: set[str] = set()
 
-    def ask(self, question: Callable[[], Values], *asked: Asked) -> None:
-        """Add gauges whose values ``question`` returns. It may block. After an error their values are NaN, not zero."""
-        gauges = [(Gauge(a.name, a.text, [a.label] if a.label else (), registry=self.registry), a) for a in asked]
+    def ask(self, question: Callable[[], Values], *asked: Asked, everywhere: bool = False) -> None:
+        """Add gauges whose values ``question`` returns. It may block. After an error their values are NaN, not zero.
 
-        def show(values: Values) -> None:
-            for (gauge, about), value in zip(gauges, values, strict=False):
+        The question is asked for each project, and sees nothing of another one; ``everywhere``: once for all projects.
+        """
+        own = () if everywhere else (PROJECT,)
+        gauges = [Gauge(a.name, a.text, (*filter(None, [a.label]), *own), registry=self.registry) for a in asked]
+
+        def show(project: str | None, values: Values) -> None:
+            for gauge, about, value in zip(gauges, asked, values, strict=False):
                 if not isinstance(value, Mapping):
                     value = dict.fromkeys(about.words, value) if about.words else {"": value}
                 for word in about.words or [""]:
-                    (gauge.labels(word) if word else gauge).set(value.get(word, 0))
+                    labels = [one for one in (word, project) if one]
+                    (gauge.labels(*labels) if labels else gauge).set(value.get(word, 0))
 
-        def renew() -> None:
-            try:
-                show(question())
-            except LifecycleError:
-                show(itertools.repeat(math.nan))
+        def renew(projects: Iterable[str]) -> None:
+            for project in [None] if everywhere else projects:
+                try:
+                    with limited(project):
+                        show(project, question())
+                except LifecycleError:
+                    show(project, itertools.repeat(math.nan))
 
-        show(itertools.repeat(math.nan))
+        show(None if everywhere else DEFAULT, itertools.repeat(math.nan))
         self._questions.append(renew)
 
-    def renew(self) -> None:
-        """Call every question again and update its gauges. Blocks."""
+    def renew(self, projects: Iterable[str]) -> None:
+        """Call every question again for each of these projects, and update its gauges. Blocks."""
+        self._projects |= {DEFAULT, *projects}
         for renew in self._questions:
-            renew()
+            renew(sorted(self._projects))
 
     def answer(self) -> Response:
-        """Return all metrics in the text format of Prometheus."""
-        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        """Return the metrics in the text format of Prometheus: all of them, or those of the caller's project."""
+        shown: Any = self.registry if only() is None else _OfProject(self.registry, only())
+        return Response(generate_latest(shown), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def requests(self, app: ASGIApp) -> ASGIApp:
         """Return ASGI middleware that counts requests by operation and status, and measures the time to the response.
@@ -126,3 +139,16 @@ class Figures:
             await app(scope, receive, seen)
 
         return measured
+
+
+class _OfProject:
+    """The metrics of a registry, with only those samples that have the label of a project."""
+
+    def __init__(self, registry: CollectorRegistry, project: str | None) -> None:
+        self._registry, self._project = registry, project
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [one for one in metric.samples if one.labels.get(PROJECT) == self._project]
+            if metric.samples:
+                yield metric

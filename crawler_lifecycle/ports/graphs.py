@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from crawler_lifecycle.domain.graph.engine import StepEnd
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepState
+from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.run import StopIntent
 
 T = TypeVar("T")
@@ -37,6 +38,8 @@ class NewGraph:
     requested_by: str | None = None
     parent: str | None = None
     """The workflow that is notified when the graph ends."""
+    project: str | None = None
+    """``None``: the project of the caller, or of an existing graph."""
     tags: Sequence[str] = ()
 
 
@@ -65,6 +68,7 @@ class GraphRow:
     """The reason of its end, in one sentence."""
     requested_by: str | None = None
     parent: str | None = None
+    project: str = DEFAULT
     tags: Sequence[str] = ()
     started_at: datetime | None = None
     """The time when the first step of the graph began."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from crawler_lifecycle.domain.managers.manager import Job, JobState
+from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 
 
@@ -38,6 +39,8 @@ class NewManager:
     requested_by: str | None = None
     parent: str | None = None
     """The workflow that is notified when the manager ends."""
+    project: str | None = None
+    """``None``: the project of the caller, or of an existing manager."""
     tags: Sequence[str] = ()
     fresh: bool = False
     """True when the flow id was made for this start, so that no earlier manager may be resumed (S-24)."""
@@ -121,6 +124,7 @@ class ManagerRow:
     """The error of its class, its position in the code, and the cure; ``None`` while there is no error."""
     requested_by: str | None = None
     parent: str | None = None
+    project: str = DEFAULT
     started_at: datetime | None = None
     ended_at: datetime | None = None
     pruned_through: int | None = None

@@ -15,6 +15,7 @@ class PoolRow:
     weight: float
     reserved: int
     queue: str | None
+    project: str | None
     in_use: int
     """Places that its tasks hold, from their offer to their end."""
     executing: int

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.names import run_subject
-from crawler_lifecycle.domain.pools import DEFAULT
+from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
@@ -87,6 +87,7 @@ class RunRow:
     multi: bool = False
     flow_id: str | None = None
     parent: str | None = None
+    project: str = DEFAULT
     stop: StopIntent | None = None
     waiting_for: str | None = None
     waiting_since: datetime | None = None

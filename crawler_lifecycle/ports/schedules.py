@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from crawler_lifecycle.domain.bounds import INT_MAX, Bound, check_number, check_time
+from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import TargetKind, check_schedule_name
 
@@ -30,6 +31,7 @@ class ScheduleRow:
     updated_at: datetime
     checked_until: datetime
     """The end of the last check. Each due time before it has a firing."""
+    project: str = DEFAULT
     requested_by: str | None = None
     paused_at: datetime | None = None
     pause_reason: str | None = None

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, check_webhook_name
 
 from .runs import Event
@@ -47,6 +48,8 @@ class WebhookRow:
     """The number of an event. Every event up to it was delivered, was skipped, or does not fit the filters."""
     created_at: datetime
     updated_at: datetime
+    project: str = DEFAULT
+    """``*``: it gets the events of all projects."""
     requested_by: str | None = None
     follower: str | None = None
     """The workflow execution that delivers now. No other one may record deliveries."""

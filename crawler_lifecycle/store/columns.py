@@ -25,6 +25,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from crawler_lifecycle.domain.projects import DEFAULT
+
 CAUSE_MAX = 4000
 """The most characters that are stored of a text from a cluster, a crawler or a person."""
 
@@ -122,6 +124,11 @@ def new_table(name: str, *parts: Column[Any] | Index | UniqueConstraint) -> Tabl
 def same_columns(table: Table, *names: str) -> list[Column[Any]]:
     """Return columns for a worktable, with the names and types that they have in ``table``."""
     return [Column(name, table.c[name].type) for name in names]
+
+
+def project_column() -> Column[str]:
+    """Return the column with the project of a row."""
+    return Column("project", String(63), nullable=False, server_default=DEFAULT)
 
 
 def life_columns() -> list[Column[Any]]:

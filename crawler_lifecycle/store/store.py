@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_type_hints
 
+from sqlalchemy import select
+
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
@@ -13,8 +15,10 @@ from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import AuditStore, OverdueStore
 from crawler_lifecycle.store.base.unit import Clock, Most, StorePart, Told, utc_now
 from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.store.graphs.tables import graph
 from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.managers.plans import PlanStore
+from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.migrations.schema_version import schema_of
 from crawler_lifecycle.store.retention.deletion import DeletionStore
 from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
@@ -31,16 +35,18 @@ from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.runs.quotas import QuotaStore
 from crawler_lifecycle.store.runs.reads import RunReader, SweepStore, WakeUpStore
 from crawler_lifecycle.store.runs.stops import StopStore
+from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.store.schedules.schedules import ScheduleStore
+from crawler_lifecycle.store.schedules.tables import schedule
 
 from .engine import Database, open_engine, parse_url
 from .events import EventStore, TroubleStore
-from .webhooks import WebhookStore
+from .webhooks import WebhookStore, webhook
 
 
 class StoreHealth(StorePart):
-    """A check of the whole database."""
+    """Questions about the whole database."""
 
     def ping(self) -> None:
         """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this build."""
@@ -48,6 +54,16 @@ class StoreHealth(StorePart):
             problem = schema_of(conn).problem
         if problem is not None:
             raise StoreUnavailable(problem)
+
+    def projects(self) -> set[str]:
+        """Return the projects that have runs, managers, graphs, schedules or webhooks. It reads one row for each."""
+        found: set[str] = set()
+        with self._db.reading() as conn:
+            for table in (run_history, manager, graph, schedule, webhook):
+                p, last = table.c.project, ""
+                while last := conn.execute(select(p).where(p > last).order_by(p).limit(1)).scalar_one_or_none() or "":
+                    found.add(last)
+        return found
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Index,
     Integer,
     String,
     UniqueConstraint,
@@ -23,6 +24,7 @@ from sqlalchemy import (
 from crawler_lifecycle.domain.bounds import ID_MAX, refusal
 from crawler_lifecycle.domain.errors import Fenced, NotInThisState
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_TEST
+from crawler_lifecycle.domain.projects import ALL, chosen
 from crawler_lifecycle.domain.webhooks.definition import (
     WebhookSpec,
     event_facts,
@@ -39,9 +41,9 @@ from crawler_lifecycle.store.base.outbox import (
     outbox_event,
     record_tries,
 )
-from crawler_lifecycle.store.base.rows import Row, definition_of, locked_row, made, needed_row
+from crawler_lifecycle.store.base.rows import Row, definition_of, locked_row, made, needed_row, row_to_put, seen
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table, project_column
 from crawler_lifecycle.store.runs.tables import run_history, run_tag
 
 webhook = new_table(
@@ -49,6 +51,8 @@ webhook = new_table(
     Column("webhook_id", Key, primary_key=True, autoincrement=True),
     Column("webhook_uid", String(32), nullable=False),
     Column("name", String(80), nullable=False),
+    # ``*``: it gets the events of all projects.
+    project_column(),
     # Each new definition raises it by 1.
     Column("revision", Integer, nullable=False),
     Column("definition", Json, nullable=False),
@@ -67,6 +71,7 @@ webhook = new_table(
     Column("updated_at", UtcTime, nullable=False),
     Column("deleted_at", UtcTime),
     UniqueConstraint("name"),
+    Index(None, "project", "webhook_id"),
 )
 
 _DELIVERY = tuple(WebhookDelivery.__dataclass_fields__)
@@ -90,21 +95,23 @@ class WebhookStore(StorePart):
     # --- definitions ---
 
     def put_webhook(
-        self, name: str, definition: Mapping[str, Any], requested_by: str | None
+        self, name: str, definition: Mapping[str, Any], requested_by: str | None, project: str | None = None
     ) -> tuple[WebhookRow, bool]:
         """Make the webhook, or change its definition. Returns the row, and whether it changed.
 
-        A new webhook gets the events from now on, and so does a deleted webhook that is made again. Raises
-        ``TooManyOpen`` when there are too many webhooks.
+        A new webhook gets the events from now on, and so does a deleted webhook that is made again. Without
+        ``project``, an existing webhook keeps its own, and a new one of a caller of all projects gets the events of all
+        projects. Raises ``TooManyOpen`` when there are too many webhooks, and ``DuplicateRequest`` for a name of
+        another project.
         """
-        write = partial(self._put, name, definition, requested_by)
+        write = partial(self._put, name, definition, requested_by, project)
         return self._db.inserting(f"webhook {name!r}", write)
 
     def _put(
-        self, name: str, definition: Mapping[str, Any], requested_by: str | None, conn: Connection
+        self, name: str, definition: Mapping[str, Any], by: str | None, project: str | None, conn: Connection
     ) -> tuple[WebhookRow, bool]:
-        now, found = self._clock(), locked_row(conn, webhook, name, deleted=True)
-        new: dict[str, Any] = {"definition": dict(definition), "requested_by": requested_by, "updated_at": now}
+        now, found = self._clock(), row_to_put(conn, webhook, name, project)
+        new: dict[str, Any] = {"definition": dict(definition), "requested_by": by, "updated_at": now}
         if found is not None and found["deleted_at"] is None:
             if found["definition"] == new["definition"]:
                 return made(WebhookRow, found), False
@@ -116,7 +123,7 @@ class WebhookStore(StorePart):
             new |= dict.fromkeys(("paused_at", "pause_reason", "failing_since", "error", "delivered_at", "follower"))
             new |= {"revision": 1 if found is None else found["revision"] + 1}
         if found is None:
-            conn.execute(insert(webhook).values(name=name, **new))
+            conn.execute(insert(webhook).values(name=name, project=chosen(project, ALL), **new))
         else:
             conn.execute(update(webhook).where(_w.webhook_id == found["webhook_id"]).values(**new))
         return made(WebhookRow, needed_row(conn, webhook, name)), True
@@ -174,13 +181,13 @@ class WebhookStore(StorePart):
 
     def get_webhook(self, name: str) -> WebhookRow | None:
         """Return the webhook with this name, even if it was deleted."""
-        rows = self._rows(select(webhook).where(_w.name == name))
+        rows = self._rows(select(webhook).where(_w.name == name, *seen(webhook)))
         # MySQL ignores spaces at the end of a name.
         return made(WebhookRow, rows[0]) if rows and rows[0]["name"] == name else None
 
     def list_webhooks(self, after_id: int = 0, limit: int = 100) -> list[WebhookRow]:
         """Return webhooks with a number above ``after_id``, in the order in which they were made."""
-        query = select(webhook).where(_w.webhook_id > after_id, _w.deleted_at.is_(None))
+        query = select(webhook).where(_w.webhook_id > after_id, _w.deleted_at.is_(None), *seen(webhook, leads=True))
         return [made(WebhookRow, row) for row in self._rows(query.order_by(_w.webhook_id).limit(limit))]
 
     # --- deliveries ---
@@ -212,7 +219,7 @@ class WebhookStore(StorePart):
         wanted = _e.type.in_(sorted({*spec.types, *_ITS_OWN}))
         query = select(outbox_event).where(_e.seq > after_seq, wanted, ~taken.correlate(outbox_event).exists())
         with self._db.reading() as conn:
-            mine = select(_w.follower, _w.paused_at).where(_w.webhook_id == webhook_id)
+            mine = select(_w.follower, _w.paused_at, _w.project).where(_w.webhook_id == webhook_id)
             row = conn.execute(mine).one_or_none()
             if row is None or row.follower != follower:
                 raise _fenced(webhook_id)
@@ -235,7 +242,7 @@ class WebhookStore(StorePart):
             event
             for event in events
             if (event.type in _ITS_OWN and event.subject == own)
-            or spec.fits(event.type, event_facts(event.body, runs.get(event.run_id or 0)))
+            or (row.project in (ALL, event.body.get("project")) and spec.fits(event.type, _facts(event, runs)))
         ]
         full = len(events) == limit
         return WaitingEvents(chosen, events[-1].seq if full else until, more=full or until < newest)
@@ -306,7 +313,7 @@ def _skip(conn: Connection, row: Row, seq: int) -> None:
 
 def _append(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]) -> Event:
     """Append an event about a webhook. It must be the last statement of the transaction."""
-    body = {"webhook_id": row["webhook_id"], "name": row["name"], **more}
+    body = {"webhook_id": row["webhook_id"], "name": row["name"], "project": row["project"], **more}
     return insert_event(conn, now, type, webhook_subject(row["webhook_id"]), row["webhook_uid"], body)
 
 
@@ -316,8 +323,13 @@ def _report_missed(conn: Connection, row: Row, through_seq: int, now: datetime) 
     query = select(func.count()).where(_e.seq > after, _e.seq <= through_seq)
     missed = through_seq - after - conn.execute(query.select_from(outbox_event)).scalar_one()
     if missed > 0:
-        more = {"events": missed, "after_seq": after, "through_seq": through_seq}
+        events = missed if row["project"] == ALL else None  # most of them may be of other projects
+        more = {"events": events, "after_seq": after, "through_seq": through_seq}
         _append(conn, row, EVENT_WEBHOOK_MISSED, now, more)
+
+
+def _facts(event: Event, runs: Mapping[int, Mapping[str, object]]) -> dict[str, object]:
+    return event_facts(event.body, runs.get(event.run_id or 0))
 
 
 def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[int, dict[str, object]]:

@@ -40,11 +40,13 @@ stringData:
     [[token]]
     name = "demo-admin"
     role = "admin"
+    project = "*"
     sha256 = "$(sum "$admin")"
 
     [[token]]
     name = "demo-metrics"
     role = "read"
+    project = "*"
     sha256 = "$(sum "$reader")"
 ---
 apiVersion: v1

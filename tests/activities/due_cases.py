@@ -24,7 +24,8 @@ def _made(w: World, **fields: Any) -> None:
     w.store.managers.new_uid = lambda: "uid-of-the-manager"
     w.store.graphs.new_uid = lambda: "uid-of-the-graph"
     target = {} if {"graph", "manager"} & set(fields) else {"run": RUN}
-    w.store.schedules.put_schedule("nightly", ScheduleSpec(every_s=60, **{**target, **fields}).document(), "ann")
+    spec = ScheduleSpec(every_s=60, **{**target, **fields})
+    w.store.schedules.put_schedule("nightly", spec.document(), "ann", "shop-a")
 
 
 def _decide(w: World, **fields: Any) -> DueOrder:
@@ -69,7 +70,7 @@ def _never(w: World, answer: Any) -> None:
 def _begun(w: World, answer: Any) -> None:
     [run] = w.store.runs.list_runs()
     assert (run.request_id, run.trigger, run.parent) == (due_request_id("nightly", START), "scheduled", None)
-    assert run.request["args"] == {"shelf": "b"}
+    assert (run.request["args"], run.project) == ({"shelf": "b"}, "shop-a")
     assert list(w.directory.begun) == [f"crawl/books/{run.request_id}"]
     assert (answer, answer.id) == (_line(w).target, run.run_id)
 
@@ -77,14 +78,14 @@ def _begun(w: World, answer: Any) -> None:
 def _graph_begun(w: World, answer: Any) -> None:
     row = w.store.graphs.get_graph(answer.id)
     assert row is not None
-    assert (row.key, row.state) == ("schedule.nightly.2026-03-01T12:00:00Z", "executing")
+    assert (row.key, row.state, row.project) == ("schedule.nightly.2026-03-01T12:00:00Z", "executing", "shop-a")
     assert _line(w).target == answer
 
 
 def _manager_begun(w: World, answer: Any) -> None:
     row = w.store.managers.get_manager(answer.id)
     assert row is not None
-    assert (row.name, row.flow_id) == ("stream", "nightly.2026-03-01T12:00:00Z")
+    assert (row.name, row.flow_id, row.project) == ("stream", "nightly.2026-03-01T12:00:00Z", "shop-a")
     assert list(w.directory.managers_begun) == ["manager/stream/nightly.2026-03-01T12:00:00Z"]
     assert _line(w).target == answer
 

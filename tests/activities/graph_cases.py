@@ -64,7 +64,9 @@ def _made(w: World, *steps: StepSpec) -> int:
     w.store.managers.new_uid = lambda: "uid-of-the-manager"
     spec = GraphSpec(steps or [_function("a"), _function("b", "a"), _function("c", queue="gpu")])
     pages = encode_pages(spec)
-    row, _ = graphs.reserve_graph(NewGraph("nightly", fingerprint(spec), len(pages), requested_by="ada"))
+    row, _ = graphs.reserve_graph(
+        NewGraph("nightly", fingerprint(spec), len(pages), requested_by="ada", project="shop-a")
+    )
     for number, data in enumerate(pages):
         graphs.add_graph_page(row.graph_id, number, data)
     return graphs.make_graph(row.graph_id).graph_id
@@ -125,7 +127,9 @@ def _picked(w: World) -> GraphFence:
 
 
 def _begun(w: World, answer: Any) -> None:
-    assert [(run.request_id, run.parent) for run in w.store.runs.list_runs()] == [(CRAWL, GRAPH.workflow_id)]
+    [run], [manager] = w.store.runs.list_runs(), w.store.managers.list_managers()
+    assert (run.request_id, run.parent) == (CRAWL, GRAPH.workflow_id)
+    assert (run.project, manager.project) == ("shop-a", "shop-a")
     assert list(w.directory.begun) == [f"crawl/books/{CRAWL}"]
     assert w.directory.managers_begun == {"manager/stream/uid-of-the-graph.2": 1}
     found = {one.path: one for one in w.store.graphs.list_steps(1)}

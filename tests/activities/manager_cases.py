@@ -34,7 +34,9 @@ def _jobs(n: int) -> list[Job]:
 
 def _reserved(w: World) -> ManagerRow:
     w.store.managers.new_uid = lambda: "uid-of-the-manager"
-    return w.store.managers.reserve_manager(NewManager("stream", "f1", "shop:Stream", requested_by="ada"))[0]
+    return w.store.managers.reserve_manager(
+        NewManager("stream", "f1", "shop:Stream", requested_by="ada", project="shop-a")
+    )[0]
 
 
 def _order(w: World) -> Claim:
@@ -71,7 +73,7 @@ def _opened(w: World, answer: Any) -> None:
 def _runs_begun(w: World, answer: Any) -> None:
     runs = sorted(w.store.runs.list_runs(), key=lambda run: run.run_id)
     assert [run.request_id for run in runs] == ["manager/1/1", "manager/1/2"]
-    assert {(run.parent, run.flow_id) for run in runs} == {("manager/stream/f1", "f1")}
+    assert {(run.parent, run.flow_id, run.project) for run in runs} == {("manager/stream/f1", "f1", "shop-a")}
     assert sorted(w.directory.begun) == ["crawl/books/manager/1/1", "crawl/books/manager/1/2"]
     jobs = w.store.managers.list_jobs(1)
     assert [job.run_id for job in jobs] == [1, 2, None]

@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import Picked
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.names import functions_queue
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.values import decode, packed, to_json, unpacked
 from crawler_lifecycle.plans.functions import Functions
@@ -197,6 +198,19 @@ def test_a_chain_is_one_call_and_each_step_is_on_record_before_the_next(bench: B
     assert bench.ledger() == [f"s{n} 1" for n in range(12)]
     assert set(graph.states().values()) == {StepState.COMPLETED}
     assert bench.value(graph, "s3") == {"at": datetime(2026, 11, 22).date(), "n": 1}
+
+
+def test_a_function_is_called_within_the_project_of_its_graph(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    within: list[str | None] = []
+    context = bench.world.store.graphs.context
+
+    def asked(graph_id: int, number: int) -> Any:
+        within.append(only())
+        return context(graph_id, number)
+
+    monkeypatch.setattr(bench.world.store.graphs, "context", asked)
+    bench.run(bench.graph(bench.step("first", call="seen", style="cascade")))
+    assert (within, only()) == (["default"], None)
 
 
 def test_many_short_functions_share_transactions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS, Facts, Job, JobState
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, WorkFlowManager, driver
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager, PlanRow
@@ -137,6 +138,18 @@ def test_a_manager_from_its_first_cycle_to_its_end(bench: Bench) -> None:
     assert [seq for seq, _, state in bench.jobs(JobState.ENDED)] == [1, 2, 3, 4, 5]
     assert bench.hosts.made == 1
     assert bench.cycle().over, "asked again after its answer was lost"
+
+
+def test_its_class_is_called_within_its_project(bench: Bench) -> None:
+    seen: list[str | None] = []
+
+    class Asks(Shops):
+        def on_start(self) -> None:
+            seen.append(only())
+
+    bench.hosts.classes = {PLAN: Asks}
+    bench.cycle()
+    assert (seen, only()) == (["default"], None)
 
 
 def test_another_worker_goes_on_where_the_first_was_killed(bench: Bench) -> None:

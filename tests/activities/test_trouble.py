@@ -467,5 +467,5 @@ def test_one_too_many_is_on_record_as_that(
     assert (answer.decision, answer.begun, answer.begin) == (Decision.FAILED, None, False)
     line = world.store.schedules.get_due(answer.due_id)
     assert line.target is None
-    assert f"at most 0 are allowed (LIFECYCLE_LIMITS__{kind.upper()}S)" in str(line.reason)
+    assert f"at most 0 {kind}s may be open (LIFECYCLE_LIMITS__{kind.upper()}S)" in str(line.reason)
     assert (world.directory.managers_begun, world.directory.graphs_begun) == ({}, {})

@@ -314,6 +314,7 @@ POOL = {
     "weight": 2.5,
     "reserved": 2,
     "queue": None,
+    "project": None,
     "in_use": 18,
     "executing": 16,
     "waiting_runs": 3,

@@ -53,11 +53,12 @@ def test_a_graph_is_built_by_its_module_in_a_process_beside_and_sent_in_pages(
     drafts = gateway.post("/v1/graphs").respond(202, json=GRAPH | {"id": "shops-7", "state": "draft"})
     page = gateway.put("/v1/graphs/shops-7/pages/0").respond(202, json={"note": "nobody calls it"})
     begun = gateway.post("/v1/graphs/shops-7/start").respond(202, json=GRAPH | {"id": "shops-7", "note": "later"})
-    result = crawlctl("graph", "start", "shops:build", "--tag", "t", "--", "7")
+    result = crawlctl("graph", "start", "shops:build", "--tag", "t", "--project", "shop-a", "--", "7")
     assert result.code == 0, result.err
     assert "graph shops-7: nobody calls it later" in result.err, "what was said of a page counts as well"
     sent = body(drafts)
     assert (sent["id"], sent["name"], sent["tags"], sent["pages"]) == ("shops-7", "shops", ["t"], 1)
+    assert sent["project"] == "shop-a"
     spec = decode_pages([page.calls.last.request.content], GraphOptions())
     assert [step.path for step in spec.steps] == ["books", "prices"]
     assert (sent["fingerprint"], sent["requested_by"], begun.call_count) == (fingerprint(spec), "tester", 1)

@@ -177,10 +177,20 @@ def test_who_is_not_let_in_is_told_what_to_do(
     assert part in result.err
 
 
+@pytest.mark.parametrize("plural", ["runs", "managers", "graphs", "schedules", "webhooks"])
+def test_lists_are_of_a_project(gateway: respx.MockRouter, crawlctl: Crawlctl, plural: str) -> None:
+    route = gateway.get(f"/v1/{plural}").respond(json={plural: [], "next_page_token": None})
+    words = ["list"] if plural == "runs" else [plural[:-1], "list"]
+    assert crawlctl(*words, "--project", "shop-a").code == 0
+    assert route.calls.last.request.url.params["project"] == "shop-a"
+
+
 def test_a_new_token_and_its_lines(crawlctl: Crawlctl) -> None:
     document = crawlctl("gateway", "token", "new", "--name", "ci", "--role", "operate", "-o", "json").json
     entry = tomllib.loads(document["toml"])["token"][0]
     assert entry == {"name": "ci", "role": "operate", "sha256": digest(document["token"])}
+    document = crawlctl("gateway", "token", "new", "--name", "a", "--role", "read", "--project", "*", "-o", "json").json
+    assert (document["project"], tomllib.loads(document["toml"])["token"][0]["project"]) == ("*", "*")
     shown = crawlctl("gateway", "token", "new", "--name", "ci", "--role", "read")
     token, _, toml = shown.out.partition("\n")
     assert tomllib.loads(toml)["token"][0]["sha256"] == digest(token)
@@ -188,7 +198,11 @@ def test_a_new_token_and_its_lines(crawlctl: Crawlctl) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--name", "a b", "--role", "read"), ("--name", "a", "--role", "root"), ("--name", "a")]
+    "words",
+    [
+        *(("--name", "a b", "--role", "read"), ("--name", "a", "--role", "root"), ("--name", "a")),
+        ("--name", "a", "--role", "read", "--project", "A B"),
+    ],
 )
 def test_no_token_without_a_right_name_and_role(crawlctl: Crawlctl, words: tuple[str, ...]) -> None:
     result = crawlctl("gateway", "token", "new", *words)

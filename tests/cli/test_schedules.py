@@ -26,13 +26,16 @@ def test_a_schedule_is_made_of_options_or_of_a_file(
 ) -> None:
     put = gateway.put(AT).respond(json=SHOWN | {"note": "It is recorded."})
     words = ("--cron", "30 2 * * *", "--time-zone", "Europe/Berlin", "--exclude", "2026-12-24", "--by", "ann")
-    result = crawlctl("schedule", "create", "nightly", "--crawler", "operations", "-a", "letters=a-f", *words)
+    result = crawlctl(
+        *("schedule", "create", "nightly", "--crawler", "operations", "-a", "letters=a-f", "--project", "shop-a"),
+        *words,
+    )
     assert (result.code, "It is recorded." in result.err) == (0, True)
     assert "next: crawlctl schedule due nightly" in result.err
     assert body(put) == {
         "run": {"crawler": "operations", "args": {"letters": "a-f"}},
         "cron": "30 2 * * *", "every_s": None, "offset_s": 0,
-        "time_zone": "Europe/Berlin", "excluded": ["2026-12-24"], "requested_by": "ann",
+        "time_zone": "Europe/Berlin", "excluded": ["2026-12-24"], "requested_by": "ann", "project": "shop-a",
     }  # fmt: skip
     file = tmp_path / "graph.json"
     file.write_text(json.dumps({"graph": {"steps": []}, "cron": "0 0 * * *"}))

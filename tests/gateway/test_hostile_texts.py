@@ -78,7 +78,7 @@ def made(kind: Callable[..., object], **given: object) -> Callable[[str, str], o
 
 def of_schedule(field: str, text: str) -> object:
     spec = ScheduleSpec(run={"crawler": "books", field: [text] if field == "tags" else text}, every_s=60)
-    return run_request("nightly", WHEN, spec)
+    return run_request("nightly", WHEN, spec, "default")
 
 
 def of_step(field: str, text: str) -> None:

@@ -59,7 +59,7 @@ class Guarded:
 @contextmanager
 def guarded(world: World) -> Iterator[Guarded]:
     """One with a token for each role, named as the role."""
-    made = {role: new_token(role, role) for role in ("read", "operate", "admin")}
+    made = {role: new_token(role, role, "*") for role in ("read", "operate", "admin")}
     file = world.folder / "tokens.toml"
     entries = {role: entry for role, (_, entry) in made.items()}
     file.write_text("\n".join(entries.values()))

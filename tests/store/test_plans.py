@@ -26,6 +26,7 @@ from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.managers.manager import Added, JobState
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
 from crawler_lifecycle.domain.pools import Pool, Pools
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -128,6 +129,7 @@ MAY = {
 OTHERWISE: dict[str, set[str]] = {
     "sqlite": {"ix_graph_step_graph_id_batch"},
     "mysql": {
+        "ix_correction_project_kind_id",
         "ix_manager_name_manager_id",
         "ix_graph_name_graph_id",
         "ix_schedule_due_schedule_id_decision_decided_at",
@@ -361,6 +363,44 @@ def readers(store: Store, filled: Filled) -> None:
     store.sweep.unheard_stops(START + timedelta(days=1))
     store.wake_ups.wake_targets(range(1, 501))
     store.health.ping()
+    store.health.projects()
+    for project in ("default", "nobody"):
+        with limited(project):
+            of_one_project(store, filled)
+
+
+def of_one_project(store: Store, filled: Filled) -> None:
+    """What a caller of one project asks for. All rows are of the first one, as where nobody speaks of projects."""
+    run_id = filled.large.run_id
+    for wanted in FILTERS:
+        store.runs.list_runs(**wanted)
+        store.runs.list_runs(**wanted, before_run_id=filled.size.runs // 2)
+    store.runs.get_run(run_id)
+    store.runs.find_run("filled-77")
+    store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
+    store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
+    store.runs.properties(run_id)
+    store.tasks.recorded_tasks([(run_id, n, 1) for n in range(100)])
+    for kind in (None, "late"):
+        store.corrections.list_corrections(run_id, kind=kind)
+        store.corrections.list_corrections(after_id=100, kind=kind)
+        store.corrections.list_corrections(before_id=ID_MAX, kind=kind)
+    store.corrections.correction_summary(FILLED_FROM + timedelta(minutes=filled.size.runs - 500))
+    store.overdue.overdue_looks(START)
+    for status in (None, "COMPLETED"):
+        store.managers.list_managers(7, status=status)
+        store.managers.list_managers(7, status=status, name="m7")
+    store.managers.find_manager(None, "flow-7")
+    store.managers.live_managers()
+    store.managers.job_metadata(1, "filled-77")
+    for states in ([], [GraphState.COMPLETED, GraphState.EXECUTING]):
+        store.graphs.list_graphs(20_007, states=states)
+        store.graphs.list_graphs(20_007, states=states, name="g7")
+    store.graphs.count_graphs()
+    store.schedules.list_schedules(20)
+    store.schedules.get_schedule("nightly")
+    store.schedules.count_schedules(START)
+    store.webhooks.list_webhooks(10)
 
 
 def managing(world: World, size: Size) -> None:

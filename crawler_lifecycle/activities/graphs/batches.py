@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import graph_workflow_id, pool_of
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.values import NoValue
 from crawler_lifecycle.ports.graphs import Done, GraphFence, GraphRow, StepWork
 from crawler_lifecycle.ports.protocols import (
@@ -97,7 +98,8 @@ class GraphBatchActivities:
         row = there(self.graphs.get_graph(order.fence.graph_id), f"graph {order.fence.graph_id}")
         batch = _Batch(self, row, order.fence)
         try:
-            batch.run(self.graphs.batch(order.fence, order.batch))
+            with limited(row.project):  # users' code sees nothing of another project
+                batch.run(self.graphs.batch(order.fence, order.batch))
         finally:
             keep_output(self.graphs.keep_graph_output, row.graph_id, batch.printed)
 

@@ -29,7 +29,7 @@ from crawler_lifecycle.activities.child_runs import (
 from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed
-from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, Overtaken, RowUnreadable
 from crawler_lifecycle.domain.graph.commands import (
     AppendSteps,
     CancelSteps,
@@ -43,6 +43,7 @@ from crawler_lifecycle.domain.graph.picking import turn
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, StepWork
 from crawler_lifecycle.ports.managers import NewManager
@@ -235,8 +236,9 @@ class GraphActivities:
         If one can never be begun, its step ends. After a stop none is begun.
         Second execution: finds the existing ones by their request ids, and begins the others.
         """
-        with beating():
-            return _Beginning(self, self._row(fence.graph_id), fence).run()
+        row = self._row(fence.graph_id)
+        with beating(), limited(row.project):
+            return _Beginning(self, row, fence).run()
 
     @activity.defn(name="stop_graph_runs", no_thread_cancel_exception=True)
     def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
@@ -365,7 +367,8 @@ class _Beginning:
 
     def _request(self, job: StepWork) -> RunRequest:
         own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api", **job.job}
-        return checked_run(crawl_request({**own, "parent": self._parent}), self._crawlers())
+        more = {"parent": self._parent, "project": self._row.project}
+        return checked_run(crawl_request({**own, **more}), self._crawlers())
 
     def _resume(self, job: StepWork, run_id: int) -> int:
         """Resume the run of an earlier attempt, unless that was already done."""
@@ -385,7 +388,7 @@ class _Beginning:
         try:
             new = NewManager(name, flow_id, requested_by=self._row.requested_by, parent=self._parent, **own)
             row, _ = self._managers.reserve_manager(new)
-        except (TypeError, InvalidRequest, NotInThisState) as error:
+        except (TypeError, InvalidRequest, NotInThisState, DuplicateRequest) as error:
             raise NeverBegun(str(error)) from None
         if row.parent != self._parent:
             raise NeverBegun(f"name: manager {row.name} of flow {row.flow_id} is not of this graph; choose another")

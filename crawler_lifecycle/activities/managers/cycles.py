@@ -35,6 +35,7 @@ from crawler_lifecycle.domain.managers.manager import (
     Start,
 )
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.managers import HEARD_S, Committed, ManagerFence, ManagerRow
 from crawler_lifecycle.ports.protocols import Catalogue, PlanFailed, PlanHost, PlanHosts
@@ -162,6 +163,10 @@ class ManagerActivities:
         Second execution: decides again from the record. Handled ends and picked jobs stay as they are.
         """
         row = there(self.managers.get_manager(order.manager_id), f"manager {order.manager_id}")
+        with limited(row.project):  # users' code sees nothing of another project
+            return self._cycle(order, row)
+
+    def _cycle(self, order: CycleOrder, row: ManagerRow) -> CycleAnswer:
         cycle = _Cycle(self, row, ManagerFence(row.manager_id, order.attempt, order.owner_run_id, row.generation))
         if order.closing or row.over:
             return cycle.end()

@@ -29,6 +29,7 @@ from crawler_lifecycle.domain.managers.jobs import base_of, laid_over
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud, run_request_of
 from crawler_lifecycle.domain.names import ended_key
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.quotas import QUOTA
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow
@@ -141,11 +142,12 @@ class ManagingActivities:
 
         def begin(job: Live) -> int | None:
             request_id = run_request_id(row.manager_id, job.seq, job.retry)
-            asked = functools.partial(request, job, request_id=request_id, requested_by=row.requested_by)
+            own = {"request_id": request_id, "requested_by": row.requested_by, "project": row.project}
+            asked = functools.partial(request, job, **own)
             run = self.children.begin(whose, parent, request_id, asked, stopped)
             return None if run is None else run.run_id
 
-        with beating():
+        with beating(), limited(row.project):
             begun = functools.partial(self.managers.job_started, fence)
             try:
                 answer = self.children.begin_all(whose, waiting, begin, begun, stopped)

@@ -14,6 +14,7 @@ from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import load_settings, say
+from crawler_lifecycle.domain.projects import DEFAULT
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
@@ -121,6 +122,7 @@ def new_token(
     *,
     name: Annotated[str, Parameter(help="name of its user, for the gateway's log")],
     role: Annotated[Literal["read", "operate", "admin"], Parameter(help="role of the token")],
+    project: Annotated[str, Parameter(help="the only project that it sees and touches; '*' is all of them")] = DEFAULT,
 ) -> None:
     """Make a token, and the TOML lines that the gateway needs to accept it.
 
@@ -130,10 +132,10 @@ def new_token(
     from crawler_lifecycle.gateway.access import tokens
 
     try:
-        token, lines = tokens.new_token(name, role)
+        token, lines = tokens.new_token(name, role, project)
     except ValueError as error:
         raise CommandFailed(Exit.USAGE, str(error)) from None
-    document = {"name": name, "role": role, "token": token, "toml": lines}
+    document = {"name": name, "role": role, "project": project, "token": token, "toml": lines}
 
     def table() -> None:
         print(token, flush=True)

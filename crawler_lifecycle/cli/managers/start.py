@@ -16,7 +16,7 @@ from crawler_lifecycle.cli.inputs import pairs
 from crawler_lifecycle.cli.output import as_json, clean, emit, say_note, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.cli.subjects import By, End, is_news
+from crawler_lifecycle.cli.subjects import By, End, Project, is_news
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS
@@ -56,6 +56,7 @@ def start(
     tag: Annotated[list[str] | None, Parameter(help="tag of the manager and of its runs")] = None,
     parent: Annotated[str | None, Parameter(help="id of the workflow to notify when the manager ends")] = None,
     request_id: Annotated[str | None, Parameter(help="the same id never starts a second manager")] = None,
+    project: Project = None,
     by: By = None,
     wait: End = False,
     watch: Annotated[bool, Parameter(negative=(), help="wait, and print a line for each change")] = False,
@@ -75,7 +76,7 @@ def start(
     options = {option: value for option, value in options.items() if value not in (None, {})}
     _check_call(plan, crawler, each, options)
     given: dict[str, Any] = {"plan": plan, "argv": list(argv), "crawler": crawler, "options": options, "name": name}
-    given |= {"flow_id": flow, "tags": tag, "parent": parent, "requested_by": by or user()}
+    given |= {"flow_id": flow, "tags": tag, "parent": parent, "project": project, "requested_by": by or user()}
     request = {field: value for field, value in given.items() if value not in (None, [], {})}
     if dry_run:
         emit(request, names=[key], table=lambda: print(as_json(request)))

@@ -15,7 +15,7 @@ from crawler_lifecycle.cli.inputs import content_of, pairs
 from crawler_lifecycle.cli.output import as_json, emit, say_note, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say
-from crawler_lifecycle.cli.subjects import By, End
+from crawler_lifecycle.cli.subjects import By, End, Project
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.bounds import LIMITS
 from crawler_lifecycle.domain.crawlers.arguments import Scalar
@@ -76,6 +76,7 @@ def start(
         str | None, Parameter(help="minutes between looks, such as 1,2,3; the last one repeats")
     ] = None,
     options: Annotated[RunOptions, Parameter(name="*")] = _NO_OPTIONS,
+    project: Project = None,
     by: By = None,
     wait: End = False,
     watch: Annotated[bool, Parameter(negative=(), help="wait, and show a live view")] = False,
@@ -97,6 +98,7 @@ def start(
         "due_at": due_at,
         "flow_id": flow,
         "parent": parent,
+        "project": project,
         **options.given(),
     }
     request |= {name: value for name, value in optional.items() if value not in (None, [], {})}

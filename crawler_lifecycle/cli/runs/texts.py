@@ -14,7 +14,7 @@ from crawler_lifecycle.cli.output import ago, clean, moment, number, took
 from crawler_lifecycle.cli.subjects import Kind
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.subjects import RUN as SUBJECT
-from crawler_lifecycle.subjects import TERMINAL, Document, deletion_words, pace, plain, status_word
+from crawler_lifecycle.subjects import TERMINAL, Document, deletion_words, pace, plain, project, status_word
 
 RunId = Annotated[int, Parameter(help="the run's id")]
 
@@ -54,6 +54,7 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
     ]
     facts += [("export", export_words(export)) for export in run.get("exports") or ()]
     facts += [
+        ("project", clean(project(run))),
         *asked(run.get("request") or {}),
         ("request", clean(run.get("request_id"))),
         ("workflow", clean(run.get("owner_workflow_id") or run.get("workflow_id"))),

@@ -11,7 +11,7 @@ from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import emit, emit_list, show_facts, show_list, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say, time_of
-from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Proof, Reason, Yes
+from crawler_lifecycle.cli.subjects import By, End, Force, Goal, Limit, Project, Proof, Reason, Yes
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import POOL, plain
 
@@ -49,6 +49,7 @@ def list_runs(
             negative=(), help="only runs that failed or lack fields, were not stopped, and had no good run after them"
         ),
     ] = False,
+    project: Project = None,
     limit: Limit = 50,
     watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help="show changes until Ctrl-C")] = False,
 ) -> int:
@@ -64,6 +65,7 @@ def list_runs(
         "pool": pool,
         "flow_id": flow,
         "parent": parent,
+        "project": project,
         "created_from": None if since is None else time_of("--since", since, now),
         "created_until": None if until is None else time_of("--until", until, now),
         "attention": "true" if attention else None,

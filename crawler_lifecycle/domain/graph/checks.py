@@ -295,7 +295,7 @@ def check_job(where: str, kind: StepKind, job: Mapping[str, Any]) -> None:
         _value(where, job, "item")
     elif kind is StepKind.CRAWL:
         check_text(f"{where}: crawler", job.get("crawler"), NAME_MAX, needed=True)
-        for field in ("run_id", "request_id", "parent"):
+        for field in ("run_id", "request_id", "parent", "project"):
             if field in job:
                 raise refusal(f"{where}: {field}", job[field], "leave it out: the graph gives its crawls their own")
     elif kind is StepKind.MANAGER:

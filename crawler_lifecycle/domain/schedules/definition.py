@@ -56,9 +56,9 @@ class TargetKind(StrEnum):
 
 #: Fields of a target that each due time sets. The author of the schedule may not set them.
 OF_THE_DUE_TIME: Mapping[TargetKind, tuple[str, ...]] = {
-    TargetKind.RUN: ("trigger", "due_at", "request_id", "run_id", "rerun", "parent"),
-    TargetKind.MANAGER: ("flow_id", "request_id", "parent"),
-    TargetKind.GRAPH: ("id", "pages", "fingerprint", "request_id", "parent"),
+    TargetKind.RUN: ("trigger", "due_at", "request_id", "run_id", "rerun", "parent", "project"),
+    TargetKind.MANAGER: ("flow_id", "request_id", "parent", "project"),
+    TargetKind.GRAPH: ("id", "pages", "fingerprint", "request_id", "parent", "project"),
 }
 
 

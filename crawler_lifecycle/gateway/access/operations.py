@@ -26,6 +26,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle import task_tokens
+from crawler_lifecycle.domain.projects import ALL, NONE, limited
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.web.origins import Check, own_page_only
 from crawler_lifecycle.web.problems import Problem
@@ -62,6 +63,8 @@ class Access:
     """True if the runner of a task may call it with its own token, for its own task."""
     basic: bool = False
     """True if the token may also be sent as the password of basic authentication."""
+    everything: bool = False
+    """True if it is about the whole installation: only a caller of all projects may call it."""
     page: bool = False
     """True if it belongs to the web page: docs/page.md describes it, openapi.json does not."""
 
@@ -80,18 +83,20 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(None), "healthz readyz"),
     (
         _READ,
-        """metrics openapi getHealth getAudit listCrawlers listRecentRuns listPools
+        """metrics openapi getHealth listCrawlers listRecentRuns listPools
         listRuns compareRun listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
         getItems getItemStats listManagers getManager listJobs getManagerLog listPlans listGraphs getGraphPicture
         getGraphLog listSteps getStep getContext listSchedules getSchedule listDue listQuotas""",
     ),
+    (Access(Role.READ, everything=True), "getAudit"),
+    (Access(Role.OPERATE, everything=True), "audit"),
     (Access(Role.READ, stream="when waited"), "getRun getGraph getGraphStatus"),
     (Access(Role.READ, stream="when followed"), "getLog"),
     (Access(Role.READ, stream="always"), "getFile getFeed streamEvents downloadArchive getStepResult listResults"),
     (Access(Role.READ, own_run=True), "getStop"),
     (
         Access(Role.OPERATE),
-        """stopRun resumeRun lookAtRun resendExport audit
+        """stopRun resumeRun lookAtRun resendExport
         startManager addJobs stopManager pauseManager resumeManager capManager
         startDraft cancelSteps retrySteps stopGraph
         putSchedule deleteSchedule pauseSchedule resumeSchedule triggerSchedule backfillSchedule""",
@@ -120,12 +125,14 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (
         Access(Role.READ, page=True),
         """showRuns showRun showTasks showTimeline showLog showFiles showFile showItems showCrawlers showCorrections
-        showAudit showManagers showManager showGraphs showGraph showSchedules showSchedule showPools""",
+        showManagers showManager showGraphs showGraph showSchedules showSchedule showPools""",
     ),
+    (Access(Role.READ, everything=True, page=True), "showAudit"),
+    (Access(Role.OPERATE, everything=True, page=True), "pressAudit"),
     (Access(Role.READ, stream="always", page=True), "fetchLog streamPage"),
     (
         Access(Role.OPERATE, page=True),
-        """showStart pressRuns pressExport pressAudit pressManager pressGraph pressSchedule showPutSchedule
+        """showStart pressRuns pressExport pressManager pressGraph pressSchedule showPutSchedule
         pressPutSchedule""",
     ),
     (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True), "pressStart"),
@@ -193,7 +200,13 @@ def caller_role() -> Role | None:
 def may(operation: str) -> bool:
     """Return whether the present caller may do this. A page uses it to show only buttons that will work."""
     caller, needed = _CALLER.get(), ACCESS[operation].role
-    return caller is None or needed is None or (caller.role is not None and caller.role.covers(needed))
+    if caller is None or needed is None:
+        return True
+    return caller.role is not None and caller.role.covers(needed) and _reaches(caller, ACCESS[operation])
+
+
+def _reaches(caller: Caller, access: Access) -> bool:
+    return caller.project == ALL or not access.everything
 
 
 def check_own(run: RunRef) -> None:
@@ -242,21 +255,31 @@ class AuthenticationMiddleware:
             raise Problem(403, "foreign_origin", "Origin: missing; send the form from a page of this gateway")
         address = address_of(scope.get("client"))
         if access.role is None:
-            with _called(scope, self._known(headers, address), operation):
+            with self._called(scope, self._known(headers, address), operation):
                 await self.app(scope, receive, send)
             return
         caller = self._caller(headers, access, address, writes=scope["method"] not in ("GET", "HEAD"))
         _check(caller, access, operation or "this", parameters)
-        name = caller.name if caller else None
+        # Tokens of two projects may have the same name, and tell each other nothing by their limits.
+        name = f"{caller.project}/{caller.name}" if caller else None
         self.limits.spend(name, writes=access.writes)
         scope["lifecycle.stream"] = stream = _is_stream(access, scope)
         # Each login has its own limit of streams: several people may share one token, and each opens several tabs.
         holder = f"login {caller.login}" if stream and caller and caller.login else name
-        with self.limits.slot(holder, stream=stream), _called(scope, caller, operation):
+        with self.limits.slot(holder, stream=stream), self._called(scope, caller, operation):
             if caller is None or access.writes:
                 await self.app(scope, receive, send)
             else:
-                await self._until_revoked(headers, access, scope, receive, send)
+                await self._until_revoked(caller, headers, access, scope, receive, send)
+
+    def _called(
+        self, scope: Scope, caller: Caller | None, operation: str | None
+    ) -> contextlib.AbstractContextManager[None]:
+        # Crawlers and runners have no role. Their token names the only run that they reach.
+        everywhere = caller is not None and (caller.role is None or caller.project == ALL)
+        if caller is None:
+            everywhere = self.entrance.callers is None
+        return _called(scope, caller, operation, None if everywhere else caller.project if caller else NONE)
 
     def _caller(self, headers: Headers, access: Access, address: str | None, *, writes: bool = False) -> Caller | None:
         """Return the caller; ``None`` on an open gateway. Raises ``Problem`` 401, or 429 after too many wrong tokens
@@ -306,9 +329,10 @@ class AuthenticationMiddleware:
             self._refused, self._logged_at = 0, now
 
     async def _until_revoked(
-        self, headers: Headers, access: Access, scope: Scope, receive: Receive, send: Send
+        self, caller: Caller, headers: Headers, access: Access, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Send the answer while the token is valid. If the token is revoked, end the answer, even a silent stream."""
+        """Send the answer while the token is valid. If the token is revoked, or gets another project, end the answer,
+        even a silent stream."""
         begun = ended = sized = False
 
         async def noted(message: Message) -> None:
@@ -325,7 +349,9 @@ class AuthenticationMiddleware:
         try:
             while not (await asyncio.wait([answer], timeout=CHECK_S))[0]:
                 try:
-                    self._caller(headers, access, None)
+                    now = self._caller(headers, access, None)
+                    if now is None or now.project != caller.project:
+                        raise unauthorised("unauthenticated", "Authorization: the token has another project now")
                 except Problem as problem:
                     logger.info("an answer was ended early: %s", problem.detail)
                     answer.cancel()
@@ -369,9 +395,11 @@ def _check(caller: Caller | None, access: Access, operation: str, parameters: Ma
         return
     run_id = caller.run.run_id if caller.run is not None else None
     if caller.role is not None:
-        if caller.role.covers(access.role):
+        if caller.role.covers(access.role) and _reaches(caller, access):
             return
         detail = f"{operation} needs the role {access.role}; the token of {caller.name!r} has {caller.role}"
+        if caller.role.covers(access.role):
+            detail = f"{operation} is about all projects; the token of {caller.name!r} has the project {caller.project}"
     elif caller.task is not None:
         index, attempt = caller.task
         own = {"run_id": str(run_id), "index": str(index), "attempt": str(attempt)}
@@ -405,13 +433,13 @@ def _is_stream(access: Access, scope: Scope) -> bool:
 
 
 @contextlib.contextmanager
-def _called(scope: Scope, caller: Caller | None, operation: str | None) -> Iterator[None]:
-    """Set the caller for ``caller_name``, and for every log line of the request."""
+def _called(scope: Scope, caller: Caller | None, operation: str | None, project: str | None) -> Iterator[None]:
+    """Set the caller for ``caller_name``, and for every log line of the request. Limit it to its project."""
     token = _CALLER.set(caller)
     about = {"caller": caller.name if caller else None, "operation": operation}
     scope[ABOUT] = {name: value for name, value in about.items() if value is not None}
     try:
-        with structlog.contextvars.bound_contextvars(**scope[ABOUT]):
+        with limited(project), structlog.contextvars.bound_contextvars(**scope[ABOUT]):
             yield
     finally:
         _CALLER.reset(token)

@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.projects import ALL, DEFAULT, check_project
 from crawler_lifecycle.domain.run_ref import RunRef
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ PREFIX = "crawl_"
 #: Seconds between two checks for changes of the file.
 FRESH_S = 0.5
 FILE_MAX = 1024 * 1024
-_KEYS = ("name", "role", "sha256", "expires")
+_KEYS = ("name", "role", "sha256", "expires", "project")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
 
@@ -62,6 +64,8 @@ class Caller:
     task: tuple[int, int] | None = None
     login: str | None = None
     """The id of the login, if the caller is a browser."""
+    project: str = DEFAULT
+    """The only project that the caller sees and touches; ``*``: all projects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +81,16 @@ class TokenFileError(Exception):
     """The tokens file cannot be used. The text names the file, the line and the cure."""
 
 
-def new_token(name: str, role: Role | str) -> tuple[str, str]:
+def new_token(name: str, role: Role | str, project: str = DEFAULT) -> tuple[str, str]:
     """Return a new token, and the lines of TOML for the tokens file. The lines do not contain the token itself.
 
-    Raises ``ValueError`` for a name or role that the file must not contain.
+    Raises ``ValueError`` for a name, role or project that the file must not contain.
     """
     _check_name(name)
+    _check_project(project)
     token = PREFIX + secrets.token_urlsafe(32)
-    lines = ("[[token]]", f'name = "{name}"', f'role = "{_role(str(role)).value}"', f'sha256 = "{digest(token)}"')
+    lines = ["[[token]]", f'name = "{name}"', f'role = "{_role(str(role)).value}"', f'sha256 = "{digest(token)}"']
+    lines += [] if project == DEFAULT else [f'project = "{project}"']
     return token, "\n".join(lines) + "\n"
 
 
@@ -210,7 +216,8 @@ class _Reader:
                 raise self._wrong(n, key, f"{key} is missing or no text; give it in quotes")
         try:
             _check_name(table["name"])
-            role = _role(table["role"])
+            role, project = _role(table["role"]), table.get("project", DEFAULT)
+            _check_project(project)
         except ValueError as error:
             raise self._wrong(n, str(error).partition(":")[0], str(error)) from None
         if not re.fullmatch(r"[0-9a-fA-F]{64}", table["sha256"]):
@@ -223,7 +230,7 @@ class _Reader:
             expires = expires.astimezone(UTC) if expires is not None else None
         except OverflowError:
             raise self._wrong(n, "expires", f"expires: {expires} is not in the years 1 to 9999 in UTC") from None
-        return Entry(Caller(table["name"], role), table["sha256"].lower(), expires)
+        return Entry(Caller(table["name"], role, project=project), table["sha256"].lower(), expires)
 
     def _wrong(self, n: int | None, key: str, text: str) -> TokenFileError:
         return TokenFileError(f"{self._path}{self._place(n, key)}: {text}")
@@ -244,6 +251,15 @@ class _Reader:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(f"name: {name!r} is not allowed; use 1 to 64 of letters, digits and . _ @ -")
+
+
+def _check_project(name: object) -> None:
+    if name == ALL:
+        return
+    try:
+        check_project(name)
+    except InvalidRequest as error:
+        raise ValueError(f'{error}; "{ALL}" is all projects') from None
 
 
 def _role(text: str) -> Role:

@@ -45,7 +45,14 @@ class Paging(Choice):
     page_token: str | None = None
 
 
-class RunFilters(Paging):
+class OfProject(Paging):
+    """Parameters of a list of things that have a project. Only a caller of all projects may name another one than its
+    own."""
+
+    project: str | None = None
+
+
+class RunFilters(OfProject):
     """Filters of ``GET /v1/runs``. ``status`` and ``tag`` may be given several times: any of the statuses, all tags."""
 
     status: Annotated[list[RunStatus], Field(default_factory=list)]

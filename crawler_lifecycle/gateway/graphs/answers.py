@@ -13,8 +13,9 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.graph.spec import NAME_MAX, PATH_MAX, GraphOptions, GraphState, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
-from crawler_lifecycle.gateway.api.paging import Paging, cut
+from crawler_lifecycle.gateway.api.paging import OfProject, Paging, cut
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.graphs.commands import OPEN, found
 from crawler_lifecycle.gateway.runs.answers import Stop
@@ -30,7 +31,7 @@ class _Pages(Paging):
     page_size: int = Field(default=50, ge=1, le=500)
 
 
-class GraphFilters(_Pages):
+class GraphFilters(_Pages, OfProject):
     """Filters of ``GET /v1/graphs``; ``state`` and ``id`` may be given several times."""
 
     state: list[GraphState] = Field(default_factory=list)
@@ -53,6 +54,7 @@ class Graph(BaseModel):
     graph_uid: str
     """The graph's identity. After a restore of the database, a number may be used again, but never a uid."""
     name: str | None
+    project: str
     workflow_id: str
     """The id of its workflow. Its runs have it as their ``parent``."""
     state: GraphState
@@ -198,6 +200,10 @@ class GraphViews:
 
     def page(self, filters: GraphFilters) -> GraphPage:
         """Return the graphs that fit the filters, newest first. Blocks."""
+        with narrowed(filters.project):
+            return self._page(filters)
+
+    def _page(self, filters: GraphFilters) -> GraphPage:
         before = decode("graph", filters.page_token)
         if filters.id:
             named = [row for row in map(self.graphs.find_graph, dict.fromkeys(filters.id)) if row is not None]

@@ -61,6 +61,8 @@ class StartGraph(StrictBody):
     request_id: RequestId | None = None
     requested_by: Person | None = None
     parent: Person | None = None
+    project: str | None = None
+    """Only a caller of all projects may name another one than its own."""
     tags: Tags = Field(default_factory=list)
 
     def check(self) -> None:
@@ -186,6 +188,7 @@ class GraphCommands:
             options=body.options,
             requested_by=body.requested_by,
             parent=body.parent,
+            project=body.project,
             tags=body.tags,
         )
         with mismatch("id"):

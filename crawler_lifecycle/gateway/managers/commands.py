@@ -105,6 +105,7 @@ class ManagerCommands:
             options={"argv": body.command_line()},
             requested_by=body.requested_by,
             parent=body.parent,
+            project=body.project,
             tags=body.tags,
             fresh=given is None,
         )

@@ -65,6 +65,8 @@ class StartManager(StrictBody):
     request_id: RequestId | None = None
     requested_by: Person | None = None
     parent: Person | None = None
+    project: str | None = None
+    """Only a caller of all projects may name another one than its own."""
     tags: Tags = Field(default_factory=list)
 
     def check(self) -> None:

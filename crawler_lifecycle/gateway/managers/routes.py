@@ -15,11 +15,12 @@ from starlette.responses import PlainTextResponse
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, JobState, manager_workflow_id
+from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import Paging, cut
+from crawler_lifecycle.gateway.api.paging import OfProject, Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, found, workflow_id_of
 from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetCap, StartManager, StopManager
@@ -36,7 +37,7 @@ from crawler_lifecycle.web.problems import JsonBody
 SERVED = timedelta(minutes=2)
 
 
-class ManagerFilters(Paging):
+class ManagerFilters(OfProject):
     """Filters of ``GET /v1/managers``."""
 
     status: RunStatus | None = None
@@ -82,6 +83,7 @@ class Manager(BaseModel):
     """The manager's identity. After a restore of the database, a number may be used again, but never a uid."""
     name: str
     flow_id: str
+    project: str
     workflow_id: str
     """The id of its workflow. Its runs have it as their ``parent``."""
     plan: str
@@ -286,6 +288,10 @@ class ManagerViews:
     def page(self, filters: ManagerFilters) -> ManagerPage:
         """Return the managers that fit the filters, newest first. Blocks."""
         filters.check()
+        with narrowed(filters.project):
+            return self._page(filters)
+
+    def _page(self, filters: ManagerFilters) -> ManagerPage:
         before = decode("manager", filters.page_token)
         if filters.flow_id is not None:
             row = self.managers.find_manager(str(filters.name), filters.flow_id)
@@ -329,8 +335,7 @@ def add_manager_readers(app: FastAPI, plans: PlanStore, views: ManagerViews) -> 
     @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", **documents(JobPage))
     def list_jobs(manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request) -> Response:
         """The jobs of a manager with their runs, oldest row first. `state=skipped` lists skipped jobs with a reason."""
-        if filters.page_token is None:
-            found(managers, manager_id)
+        found(managers, manager_id)
         return conditional(request, views.jobs(manager_id, filters))
 
     @app.get("/v1/managers/{manager_id}/logs", operation_id="getManagerLog", response_class=PlainTextResponse)

@@ -1,8 +1,8 @@
 """Live screens: each screen is rendered once for all its readers, and only its changed parts are sent.
 
-A screen is a web address together with the role of its readers. The route of that address renders it: every few
-seconds, because a look without changes writes no event, and sooner after an event about its subject. Readers have no
-queues: each keeps the number of the last version that it received, and gets only later changes.
+A screen is a web address together with the role and the project of its readers. The route of that address renders it:
+every few seconds, because a look without changes writes no event, and sooner after an event about its subject. Readers
+have no queues: each keeps the number of the last version that it received, and gets only later changes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Message
 
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.access.operations import Operations, caller_role, may
 from crawler_lifecycle.gateway.page.parts.forms import read
 from crawler_lifecycle.gateway.page.parts.rendering import ALONE, MOVES, NO_KEY, parts_of
@@ -135,7 +136,7 @@ class Live:
 
     def __init__(self, feed: Feed, clock: Callable[[], datetime], tick_s: float = TICK_S) -> None:
         self._feed, self._clock, self._tick_s = feed, clock, tick_s
-        self._screens: dict[tuple[str, str, str | None], Screen] = {}
+        self._screens: dict[tuple[str, str, str | None, str | None], Screen] = {}
         self._limit = asyncio.Semaphore(AT_ONCE)
 
     async def stream(self, wanted: Wanted, render: Render) -> AsyncGenerator[bytes, None]:
@@ -144,7 +145,7 @@ class Live:
         The event ``gone`` says that the subject does not exist any more, for example after its deletion. The reader
         keeps the last version on the screen.
         """
-        key = (wanted.path, wanted.query, caller_role())
+        key = (wanted.path, wanted.query, caller_role(), only())
         screen = self._screens.setdefault(key, Screen(wanted.path, render, self._feed, self._limit))
         self._feed.enter("page")
         screen.readers += 1

@@ -160,6 +160,7 @@ class Run(BaseModel):
     run_uid: str
     """The run's identity. After a restore of the database, a number may be used again, but never a uid."""
     request_id: str
+    project: str
     workflow_id: str
     crawler: str
     pool: str

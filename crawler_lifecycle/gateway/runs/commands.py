@@ -19,6 +19,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.activities.child_runs import begin_request, next_workflow_id, uid_there, workflow_ids
+from crawler_lifecycle.domain import projects
+from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.arguments import check_texts
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, completed, with_limits
 from crawler_lifecycle.domain.errors import (
@@ -48,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
+#: The beginnings of the request ids of runs that managers, graphs and schedules begin.
+_OF_PARENTS = ("manager/", "graph/", "schedule/")
 LATER = "The command is recorded, and takes effect as soon as Temporal can be reached, without another request."
 BY_AUDIT = (
     "The command is recorded. A worker of the role audit carries it out as soon as Temporal can be reached, without "
@@ -163,8 +167,12 @@ class Commands:
     async def start(self, body: StartRun, key: str | None) -> Commanded[RunRow]:
         """Write the row of the run, then start its workflow. A repeat with the same key and body finds this run."""
         request_id = _own_id(same_id(body.request_id, key))
+        if projects.only() is not None and request_id.startswith(_OF_PARENTS):
+            # The run would count as one that a manager, graph or schedule began, perhaps of another project.
+            raise refusal("request_id", request_id, f"it begins with one of {', '.join(_OF_PARENTS)}; give another one")
         # The inner replace checks the request_id: RunRequest has the rule.
-        request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
+        request = dataclasses.replace(body.request(), request_id=request_id, project=projects.chosen(body.project))
+        request = dataclasses.replace(request, request_id=None)
         args = [texts(task.args) for task in body.tasks] if body.tasks is not None else None
         with mismatch("Idempotency-Key"):
             row, fresh = await self._reserve(request, request_id, body, args)
@@ -182,8 +190,8 @@ class Commands:
             try:
                 return await run_in_threadpool(self.acceptance.reserve_run, wanted, request_id, args, caller_name())
             except DuplicateRequest:
-                if known is not None:
-                    raise
+                if known is not None or await run_in_threadpool(self.runs.find_run, request_id) is None:
+                    raise  # without a run, the id belongs to another project
             # Meanwhile another gateway stored the same request, perhaps with another catalogue. Try again: this
             # request is then the repeat.
 

@@ -10,7 +10,7 @@ from statistics import median
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.kept import Kept
+from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, RunRow
 from crawler_lifecycle.store.runs.reads import RunReader
 
@@ -100,11 +100,11 @@ class RecentRuns:
         self, runs: RunReader, crawlers: Crawlers, clock: Callable[[], datetime], fresh_s: float = FRESH_S
     ) -> None:
         self._runs, self._crawlers, self.clock = runs, crawlers, clock
-        self._kept = Kept(self._ask, fresh_s)
+        self._kept = KeptForEach(self._ask, fresh_s)
 
     async def read(self) -> AllCrawlerRuns:
         """Return the last runs. Raises ``SchedulerUnavailable`` or ``StoreUnavailable``."""
-        return await self._kept.read()
+        return await self._kept.own.read()
 
     async def _ask(self) -> AllCrawlerRuns:
         known = sorted(await self._crawlers.all())

@@ -89,10 +89,12 @@ class StartRun(StrictBody):
     resources: Resources = Field(default_factory=Resources)
     limits: Limits = Field(default_factory=Limits)
     poll_minutes: list[float] | None = None
+    project: str | None = None
+    """Only a caller of all projects may name another one than its own."""
 
     def request(self) -> RunRequest:
-        """Return the request without its tasks. Raises ``InvalidRequest``."""
-        names = set(type(self).model_fields) - {"tasks", "request_id", "args"}
+        """Return the request without its tasks and its project. Raises ``InvalidRequest``."""
+        names = set(type(self).model_fields) - {"tasks", "request_id", "args", "project"}
         return RunRequest(args=texts(self.args), **{name: getattr(self, name) for name in names})
 
 

@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import run_subject
+from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own, signed
 from crawler_lifecycle.gateway.api.long_poll import Wait, conditional, documents, next_answer
@@ -200,7 +201,7 @@ def _ticket(tasks: TaskReader, bundles: TaskBundles | None, key: tuple[int, int,
 ENDED_MAX = 5_000
 _NO_TASKS = RunTasks(TaskCounts({}))
 #: Filters that the store does not have under the same name.
-_OWN = {"page_size", "page_token", "tag"}
+_OWN = {"page_size", "page_token", "tag", "project"}
 
 
 def add_readers(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
@@ -226,6 +227,10 @@ class RunViews:
         Raises ``InvalidRequest`` and ``Problem`` 422.
         """
         filters.check()
+        with narrowed(filters.project):
+            return self._listed(filters)
+
+    def _listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
         rows = self._store.runs.list_runs(
             before_run_id=decode("run", filters.page_token),
             limit=filters.page_size + 1,
@@ -328,8 +333,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     def list_tasks(run_id: RunId, filters: Annotated[TaskFilters, Query()], request: Request) -> Response:
         """The tasks of a run. Tasks that a later attempt replaced are listed only with ``superseded=true``."""
         after = decode("task", filters.page_token)
-        if after is None:
-            found(store.runs, run_id)
+        found(store.runs, run_id)
         rows = store.tasks.list_tasks(
             run_id, after_task_id=after or 0, limit=filters.page_size + 1, superseded=filters.superseded
         )
@@ -350,8 +354,7 @@ def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, 
     ) -> Response:
         """The corrections of a run: recorded statuses that were untrue, oldest first."""
         after = decode("correction", filters.page_token)
-        if after is None:
-            found(runs, run_id)
+        found(runs, run_id)
         return conditional(request, _corrections(corrections, run_id, after or 0, filters))
 
     @app.get("/v1/corrections", operation_id="listCorrections", **documents(CorrectionPage))

@@ -22,6 +22,7 @@ from crawler_lifecycle.activities.graphs.graphs import checked_run
 from crawler_lifecycle.domain.bounds import check_time, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX
+from crawler_lifecycle.domain.projects import DEFAULT
 from crawler_lifecycle.domain.run import ChildTask, RunRequest
 from crawler_lifecycle.domain.schedules.definition import (
     EXCLUDED_MAX,
@@ -34,7 +35,7 @@ from crawler_lifecycle.domain.schedules.definition import (
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands, StartGraph
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import NAME_PATTERN, StartManager
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, notify
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, mismatch, notify
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, RequestId, StartRun, StrictBody, texts
 from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow
@@ -65,6 +66,8 @@ class PutSchedule(StrictBody):
     catch_up_s: int = 600
     pause_after_failures: int | None = None
     requested_by: Person | None = None
+    project: str | None = None
+    """Only a caller of all projects may name another one than its own."""
 
     def spec(self) -> ScheduleSpec:
         """Return the definition, with its target as each firing starts it. Raises ``InvalidRequest``."""
@@ -81,7 +84,7 @@ class PutSchedule(StrictBody):
         )
 
 
-_BUILT = ("run", "manager", "graph", "excluded", "requested_by")
+_BUILT = ("run", "manager", "graph", "excluded", "requested_by", "project")
 
 
 class PauseSchedule(PauseBody):
@@ -162,14 +165,16 @@ class ScheduleCommands:
         check_schedule_name(name)
         spec = body.spec()
         note = await self._check_target(name, body, spec)
-        row, fresh = await run_in_threadpool(self.schedules.put_schedule, name, spec.document(), body.requested_by)
+        put = (name, spec.document(), body.requested_by, body.project)
+        with mismatch("name"):
+            row, fresh = await run_in_threadpool(self.schedules.put_schedule, *put)
         return await self._kept(row, fresh, note)
 
     async def _check_target(self, name: str, body: PutSchedule, spec: ScheduleSpec) -> str | None:
         """Check that the target can be started. Return a note for the caller, if any. Raises ``Problem`` 422 or 503."""
         if body.run is not None:
             crawler = await self.crawlers.get(body.run.crawler)
-            request = checked_run(run_request(name, self.clock(), spec), [crawler])
+            request = checked_run(run_request(name, self.clock(), spec, DEFAULT), [crawler])
             self.schedules.known_pools.check(request.pool)
             return self.crawlers.note()
         if body.manager is not None:

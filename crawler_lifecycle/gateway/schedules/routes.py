@@ -11,12 +11,13 @@ from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.schedules.calendar import Oddity
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import NAME_MAX, ScheduleSpec, TargetKind, due_request_id, kind_of
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import Paging, cut
+from crawler_lifecycle.gateway.api.paging import OfProject, Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
@@ -48,6 +49,7 @@ class Schedule(BaseModel):
     """One schedule."""
 
     name: str
+    project: str
     kind: TargetKind
     definition: Mapping[str, Any]
     """The definition, in the form of the body of a put. The built-in manager has its command line as ``argv``."""
@@ -248,10 +250,11 @@ def add_schedule_readers(app: FastAPI, commands: ScheduleCommands, views: Schedu
     """Add the routes that read schedules."""
 
     @app.get("/v1/schedules", operation_id="listSchedules", **documents(SchedulePage))
-    def list_schedules(filters: Annotated[Paging, Query()], request: Request) -> Response:
+    def list_schedules(filters: Annotated[OfProject, Query()], request: Request) -> Response:
         """All schedules, in the order in which they were created."""
         after = decode("schedule", filters.page_token) or 0
-        rows = views.schedules.list_schedules(after, filters.page_size + 1)
+        with narrowed(filters.project):
+            rows = views.schedules.list_schedules(after, filters.page_size + 1)
         page, token = cut("schedule", rows, filters.page_size, lambda row: row.schedule_id)
         return conditional(request, SchedulePage(schedules=[views.of(row) for row in page], next_page_token=token))
 

@@ -22,6 +22,7 @@ from pydantic_core import to_json
 
 from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.observability.metrics import release
@@ -60,6 +61,7 @@ class Frame:
 
     seq: int
     subject: str
+    project: object
     wire: bytes
 
 
@@ -77,7 +79,8 @@ def encode(event: Event) -> Frame:
     }
     # Only ASCII: clients in Python may split lines with ``str.splitlines``, which also splits at U+2028.
     text = to_json(data, inf_nan_mode="null", ensure_ascii=True).decode()
-    return Frame(event.seq, event.subject, format_sse_event(data_str=text, event=event.type, id=str(event.seq)))
+    wire = format_sse_event(data_str=text, event=event.type, id=str(event.seq))
+    return Frame(event.seq, event.subject, event.body.get("project"), wire)
 
 
 @dataclass(eq=False)
@@ -110,8 +113,9 @@ class Feed:
         self._ring: list[Frame] = []
         self._since = 0
         self._ring_bytes = 0
-        #: The pieces since the last new events, by position and subject. Readers at the same position share them.
-        self._given: dict[tuple[int, str | None], tuple[bytes, int]] = {}
+        #: The pieces since the last new events, by position, subject and project. Readers at the same position share
+        #: them.
+        self._given: dict[tuple[int, str | None, str | None], tuple[bytes, int]] = {}
         # Own threads: the feed and the readers that catch up must not wait for each other, or for requests.
         self._thread = CapacityLimiter(1)
         self._catch_up_threads = CapacityLimiter(2)
@@ -253,12 +257,12 @@ class Feed:
             return b"", position
         if position < self._since:
             return await self._catch_up(position, head, subject, whole)
-        known = self._given.get((position, subject))
+        known = self._given.get((position, subject, only()))
         if known is None:
             if len(self._given) >= GIVEN:
                 self._given.clear()
             first = bisect.bisect_right(self._ring, position, key=lambda frame: frame.seq)
-            known = self._given[position, subject] = _cut(self._ring, first, subject, head)
+            known = self._given[position, subject, only()] = _cut(self._ring, first, subject, head)
         return known
 
     async def _catch_up(self, position: int, head: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
@@ -369,14 +373,15 @@ def _filter(subject: str | None) -> tuple[int | None, str | None]:
 
 
 def _cut(frames: list[Frame], first: int, subject: str | None, end: int) -> tuple[bytes, int]:
-    """Join frames of the subject up to the size of a chunk. Return the bytes and the position after them.
+    """Join frames of the subject and of the reader's project up to the size of a chunk. Return the bytes and the
+    position after them.
 
     The position is ``end`` if no frame is left.
     """
     wires: list[bytes] = []
-    size, last = 0, end
+    size, last, project = 0, end, only()
     for frame in frames[first:] if first else frames:
-        if subject is None or frame.subject == subject:
+        if (subject is None or frame.subject == subject) and project in (None, frame.project):
             if wires and size + len(frame.wire) > CHUNK:
                 return b"".join(wires), last
             wires.append(frame.wire)

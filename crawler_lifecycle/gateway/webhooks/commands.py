@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import VALUES_MAX, WebhookSpec, check_webhook_name
-from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, notify
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, existing, mismatch, notify
 from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import WebhookRow
@@ -42,10 +42,13 @@ class PutWebhook(StrictBody):
     statuses: Values = Field(default_factory=list)
     outcomes: Values = Field(default_factory=list)
     requested_by: Person | None = None
+    project: str | None = None
+    """A webhook of a caller of all projects gets the events of all, or of the one that is named here."""
 
     def spec(self) -> WebhookSpec:
         """Return the definition. Raises ``InvalidRequest``."""
-        return WebhookSpec(**{name: getattr(self, name) for name in type(self).model_fields if name != "requested_by"})
+        names = type(self).model_fields.keys() - {"requested_by", "project"}
+        return WebhookSpec(**{name: getattr(self, name) for name in names})
 
 
 class PauseWebhook(PauseBody):
@@ -89,7 +92,9 @@ class WebhookCommands:
         check_webhook_name(name)
         spec = body.spec()
         self.rules.check(spec)
-        row, fresh = await run_in_threadpool(self.webhooks.put_webhook, name, spec.document(), body.requested_by)
+        put = (name, spec.document(), body.requested_by, body.project)
+        with mismatch("name"):
+            row, fresh = await run_in_threadpool(self.webhooks.put_webhook, *put)
         note = "The webhook is paused: resume it." if row.paused_at is not None else None
         return await self._woken(row, fresh, note)
 

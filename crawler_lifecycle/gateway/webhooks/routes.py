@@ -11,10 +11,11 @@ from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.domain.webhooks.definition import NAME_MAX
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import Paging, cut
+from crawler_lifecycle.gateway.api.paging import OfProject, Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
@@ -43,6 +44,8 @@ class Webhook(BaseModel):
     """One webhook."""
 
     name: str
+    project: str
+    """The project whose events it gets; ``*``: all projects."""
     definition: Mapping[str, Any]
     """The definition, in the form of the body of a put."""
     revision: int
@@ -164,10 +167,11 @@ def add_webhook_readers(app: FastAPI, commands: WebhookCommands, views: WebhookV
     """Add the routes that read webhooks."""
 
     @app.get("/v1/webhooks", operation_id="listWebhooks", **documents(WebhookPage))
-    def list_webhooks(filters: Annotated[Paging, Query()], request: Request) -> Response:
+    def list_webhooks(filters: Annotated[OfProject, Query()], request: Request) -> Response:
         """All webhooks, in the order in which they were created."""
         after = decode("webhook", filters.page_token) or 0
-        rows = views.webhooks.list_webhooks(after, filters.page_size + 1)
+        with narrowed(filters.project):
+            rows = views.webhooks.list_webhooks(after, filters.page_size + 1)
         page, token = cut("webhook", rows, filters.page_size, lambda row: row.webhook_id)
         return conditional(request, WebhookPage(webhooks=[views.of(row) for row in page], next_page_token=token))
 

@@ -32,12 +32,13 @@ from crawler_lifecycle.domain.names import (
     graph_key_of,
     graph_workflow_id,
 )
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
 from crawler_lifecycle.store.base.bulk import chunks, rows_in
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
-from crawler_lifecycle.store.base.rows import Row, made
+from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart, stop_of
 from crawler_lifecycle.store.graphs.rows import GRAPH, graph_row
 from crawler_lifecycle.store.graphs.tables import graph, graph_step
@@ -193,18 +194,18 @@ class OverdueStore(StorePart):
     def overdue_looks(self, before: datetime) -> OverdueLooks:
         """Return the number of looks that were due before ``before`` and did not happen, with the oldest of them.
 
-        The result also has the number of managers, graphs, due times and webhooks without a workflow, as audits found
-        them, and the oldest of these findings.
+        For a caller of all projects, the result also has the number of managers, graphs, due times and webhooks without
+        a workflow, as audits found them, and the oldest of these findings.
         """
         r = run_history.c
-        late = and_(r.next_look_at < before, r.status.in_(LIVE_RUNS))
+        late = and_(r.next_look_at < before, r.status.in_(LIVE_RUNS), *seen(run_history))
         oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)
         a, kinds = audit_finding.c, [str(kind) for kind in LOST]
         mine = and_(a.status == "open", a.kind.in_(kinds), a.run_id.is_(None))
         lost = select(a.first_seen, a.detail).where(mine).order_by(a.first_seen, a.id).limit(1)
         with self._db.reading() as conn:
             first = conn.execute(oldest).one_or_none()
-            what = conn.execute(lost).one_or_none()
+            what = None if only() is not None else conn.execute(lost).one_or_none()
             found = OverdueLooks()
             if first is not None:
                 found = OverdueLooks(conn.execute(select(func.count()).where(late)).scalar_one(), *first)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, Table, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Table, func, select
 
+from crawler_lifecycle.domain import projects
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.errors import DuplicateRequest, RowUnreadable, RunNotFound
 from crawler_lifecycle.store.columns import json_text
 
 if TYPE_CHECKING:
@@ -37,6 +38,27 @@ def made(kind: type[T], row: Row, /, **given: Any) -> T:
 def wanted(*pairs: tuple[ColumnElement[Any], Any]) -> list[ColumnElement[bool]]:
     """Return one condition for each column and its value. A pair whose value is ``None`` gives no condition."""
     return [column == value for column, value in pairs if value is not None]
+
+
+def seen(table: FromClause, *, leads: bool = False) -> list[ColumnElement[bool]]:
+    """Return the condition that a row belongs to the project of the caller; none for a caller of all projects.
+
+    ``leads``: an index that begins with the project serves the query. Without it, the other conditions have a better
+    index, and no database may take one of the project, which may have all rows.
+    """
+    project = projects.only()
+    column = table.c.project if leads else func.coalesce(table.c.project, "")
+    return [] if project is None else [column == project]
+
+
+def check_free(there: str, wanted: str | None, what: str) -> None:
+    """Raise ``DuplicateRequest`` if a name belongs to a row of another project, of which the text shows nothing.
+
+    ``there`` is the project of the row. ``wanted`` is the one that the caller wants; ``None``: its own, or any.
+    """
+    if there != projects.chosen(wanted, there):
+        where = "" if projects.only() is not None else f" in project {there!r}"
+        raise DuplicateRequest(f"{what} is already taken{where}; choose another one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +123,26 @@ def locked_row(conn: Connection, table: Table, name: str, *, deleted: bool = Fal
 
     Raises ``InvalidRequest`` when ``name`` has spaces at its end, which MySQL ignores.
     """
-    row = conn.execute(select(table).where(table.c.name == name).with_for_update()).mappings().one_or_none()
+    query = select(table).where(table.c.name == name, *seen(table)).with_for_update()
+    row = conn.execute(query).mappings().one_or_none()
     if row is None or (row["deleted_at"] is not None and not deleted):
         return None
     if row["name"] != name:
         raise refusal("name", name, "remove the spaces at its end")
     return dict(row)
+
+
+def row_to_put(conn: Connection, table: Table, name: str, project: str | None) -> dict[Any, Any] | None:
+    """Return the row with this name, locked, even if it was deleted; ``None``: the name is free.
+
+    ``project`` is the one that the caller wants; ``None``: it wants none. Raises ``DuplicateRequest`` when a row of
+    another project has the name.
+    """
+    with projects.limited(None):
+        row = locked_row(conn, table, name, deleted=True)
+    if row is not None:
+        check_free(row["project"], project, f"name {name!r}")
+    return row
 
 
 def needed_row(conn: Connection, table: Table, name: str) -> dict[Any, Any]:

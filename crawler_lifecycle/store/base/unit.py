@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, TooM
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import tail
@@ -29,7 +30,7 @@ from crawler_lifecycle.store.engine import Database
 
 from .bulk import put_row
 from .outbox import facts, insert_event, outbox_counter, outbox_event
-from .rows import Row
+from .rows import Row, seen
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def read_row(
     ``write`` locks.
     """
     [key] = table.primary_key
-    query = select(*(columns or table.c)).where(key == id)
+    query = select(*(columns or table.c)).where(key == id, *seen(table))
     if lock is not None:
         query = query.with_for_update(read=lock == "share")
     known = 0 < id <= ID_MAX  # SQLite's driver does not accept larger numbers
@@ -169,7 +170,7 @@ class RowUnit(ABC):
 
     def announce(self, type: str, key: str | None = None) -> None:
         """Append an event with the present state. It must be the last statement of the transaction."""
-        body = facts(self.row, *self.told, "started_at", "ended_at")
+        body = facts(self.row, *self.told, "project", "started_at", "ended_at")
         body |= {"waiting": self.row["waiting_for"], **self.figures()}
         uid, more = self.row[f"{self.table.name}_uid"], {"attempt": self.row["attempt"], "event_key": key}
         insert_event(self.conn, self.now, type, self.subject, uid, body, **more)
@@ -221,8 +222,8 @@ class StorePart:
 
     @property
     def known_pools(self) -> Pools:
-        """The pools of the settings."""
-        return self._pools
+        """The pools of the settings that the present caller may use."""
+        return self._pools.of_project(only())
 
     def _check_most(self, conn: Connection, table: Table, is_open: ColumnElement[bool]) -> None:
         """Raise ``TooManyOpen`` unless this table may have one more open row.
@@ -233,8 +234,8 @@ class StorePart:
         kind, most = f"{table.name}s", self._most[f"{table.name}s"]
         there = conn.execute(select(func.count()).select_from(table).where(is_open)).scalar_one()
         if there >= most:
-            limit = f"at most {most} are allowed (LIFECYCLE_LIMITS__{kind.upper()})"
-            raise TooManyOpen(f"{there} {kind} are open, and {limit}; end or delete one, or raise the limit")
+            limit = f"at most {most} {kind} may be open (LIFECYCLE_LIMITS__{kind.upper()})"
+            raise TooManyOpen(f"{limit}, and as many are; end or delete one, or raise the limit")
 
     def _rows(self, query: Select[Any]) -> Sequence[Row]:
         with self._db.reading() as conn:

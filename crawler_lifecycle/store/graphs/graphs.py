@@ -22,9 +22,11 @@ from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.pages import decode_page, decode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED
+from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, NewGraph
 from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.store.base.rows import check_free
 from crawler_lifecycle.store.base.unit import NO_STOP
 from crawler_lifecycle.store.runs.lists import live_runs
 
@@ -64,6 +66,8 @@ class GraphStore(GraphCalls, GraphReads):
 
         def reserve(conn: Connection) -> tuple[GraphRow, bool]:
             found = _found(conn, new.key)
+            if found is not None:
+                check_free(found["project"], new.project, repr(new.key))
             if is_new := found is None:
                 self._check_most(conn, graph, _IS_OPEN)
                 conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
@@ -293,6 +297,7 @@ def _found(conn: Connection, key: str) -> dict[Any, Any] | None:
 def _new_row(new: NewGraph, now: datetime) -> dict[str, Any]:
     return {
         "graph_key": new.key,
+        "project": chosen(new.project),
         "name": new.name,
         "fingerprint": new.fingerprint,
         "pages": new.pages,

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphState, StepKind, StepState
 from crawler_lifecycle.ports.graphs import Given, GraphRow, StepOutline, StepRow
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.rows import Row, wanted
+from crawler_lifecycle.store.base.rows import Row, seen, wanted
 from crawler_lifecycle.store.base.unit import read_row
 from crawler_lifecycle.store.columns import json_text
 
@@ -45,7 +45,7 @@ class GraphReads(GraphPart):
 
     def _one(self, which: Any) -> GraphRow | None:
         with self._db.reading() as conn:
-            row = conn.execute(select(*LISTED).where(which)).mappings().one_or_none()
+            row = conn.execute(select(*LISTED).where(which, *seen(graph))).mappings().one_or_none()
             return None if row is None else _counted(conn, [whole_graph(row)])[0]
 
     def list_graphs(
@@ -57,7 +57,12 @@ class GraphReads(GraphPart):
         name: str | None = None,
     ) -> list[GraphRow]:
         """Return graphs, the newest first. Drafts are included only when ``states`` names them."""
-        query = select(*LISTED).where(*wanted((_g.name, name))).order_by(_g.graph_id.desc()).limit(limit)
+        query = (
+            select(*LISTED)
+            .where(*wanted((_g.name, name)), *seen(graph, leads=name is None))
+            .order_by(_g.graph_id.desc())
+            .limit(limit)
+        )
         if before_id is not None:
             query = query.where(_g.graph_id < before_id)
         # Each state has its own query, so that an index gives the order.
@@ -81,7 +86,7 @@ class GraphReads(GraphPart):
 
     def count_graphs(self) -> int:
         """Return the number of graphs that execute."""
-        query = select(func.count()).where(_g.state == GraphState.EXECUTING.value)
+        query = select(func.count()).where(_g.state == GraphState.EXECUTING.value, *seen(graph, leads=True))
         with self._db.reading() as conn:
             return int(conn.execute(query).scalar_one())
 

@@ -13,6 +13,7 @@ from crawler_lifecycle.store.columns import (
     Words,
     life_columns,
     new_table,
+    project_column,
     same_columns,
     stop_columns,
 )
@@ -22,6 +23,7 @@ graph = new_table(
     Column("graph_id", Key, primary_key=True, autoincrement=True),
     # The uid identifies the graph. A restored database may give its number out again.
     Column("graph_uid", String(32), nullable=False),
+    project_column(),
     Column("graph_key", String(200), nullable=False),
     Column("name", Words(200)),
     # The fingerprint of the whole spec. It identifies a repeated start.
@@ -51,6 +53,8 @@ graph = new_table(
     Column("pruned_at", UtcTime),
     *life_columns(),
     UniqueConstraint("graph_key"),
+    Index(None, "project", "graph_id"),
+    Index(None, "project", "state", "graph_id"),
     Index(None, "state", "graph_id"),
     Index(None, "name", "graph_id"),
 )

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import job_of_request, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, seen
 from crawler_lifecycle.store.base.unit import read_row
 from crawler_lifecycle.store.runs.tables import run_history
 
@@ -36,12 +36,12 @@ class ManagerJobs(ManagerPart):
     def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
         """Return one job in the form of ``rows.metadata_of``; ``None``: there is no such job.
 
-        ``key`` is the number of its run (as text) or its request id. It may also name a run that is not the manager's.
+        ``key`` is the number of its run (as text) or its request id. It may also name another run of the same project.
         """
         r, i = run_history.c, manager_item.c
         by_id = key.isascii() and key.isdecimal() and len(key) <= 19 and 0 < int(key) <= ID_MAX
         with self._db.reading() as conn:
-            query = select(r.run_id).where(r.run_id == int(key) if by_id else r.request_id == key)
+            query = select(r.run_id).where(r.run_id == int(key) if by_id else r.request_id == key, *seen(run_history))
             run_id = conn.execute(query).scalar_one_or_none()
             its_run = runs_of(conn, [{"run_id": run_id}]).get(run_id) if run_id is not None else None
             mine = i.run_id == run_id
@@ -135,7 +135,7 @@ def _page(
 def _jobs(of: ColumnElement[bool]) -> Select[Any]:
     joined = run_history.join(manager_item, manager_item.c.run_id == run_history.c.run_id)
     query = select(manager_item, run_history.c.ended_at.label("run_ended_at")).select_from(joined)
-    return query.where(of)
+    return query.where(of, *seen(run_history))
 
 
 def _position(after: str | None) -> tuple[str, datetime | None, int]:

@@ -11,10 +11,12 @@ from sqlalchemy import Connection, delete, func, insert, select
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
+from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.base.bulk import rows_in
+from crawler_lifecycle.store.base.rows import check_free
 from crawler_lifecycle.store.base.unit import NO_STOP, read_row
 from crawler_lifecycle.store.runs.lists import live_runs
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
@@ -54,10 +56,12 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def _found(self, conn: Connection, new: NewManager) -> tuple[ManagerRow, bool] | None:
         m = manager.c
         # The first read takes no lock. On MySQL a locking read of a missing key blocks inserts of neighbouring keys.
-        query = select(m.manager_id).where(m.name == new.name, m.flow_id == new.flow_id)
-        manager_id = conn.execute(query).scalar_one_or_none()
-        if manager_id is None:
+        query = select(m.manager_id, m.project).where(m.name == new.name, m.flow_id == new.flow_id)
+        found = conn.execute(query).one_or_none()
+        if found is None:
             return None
+        check_free(found.project, new.project, f"{new.flow_id!r} of manager {new.name!r}")
+        manager_id = found.manager_id
         unit = ManagerUnit(conn, read_row(conn, manager, manager_id, lock="write"), self._clock())
         same = unit.row["request_hash"] == manager_hash(new)
         if not same and (new.fresh or not unit.status.terminal):
@@ -244,6 +248,7 @@ def _new_row(new: NewManager, now: datetime) -> dict[str, Any]:
         **dict.fromkeys((*MANAGER_COUNTERS, "generation", "position", "tries", "hook_errors"), 0),
         **dict.fromkeys(("exhausted", "is_over", "sealed", "paused"), False),
         "name": new.name,
+        "project": chosen(new.project),
         "flow_id": new.flow_id,
         "status": RunStatus.INITIALIZING.value,
         "attempt": 1,

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.managers.manager import JobState, Live, Waiting, manager_workflow_id
 from crawler_lifecycle.ports.managers import JobRow, LiveManagers, ManagerFence, ManagerRow
 from crawler_lifecycle.ports.runs import RunRow
-from crawler_lifecycle.store.base.rows import wanted
+from crawler_lifecycle.store.base.rows import seen, wanted
 from crawler_lifecycle.store.base.unit import check_owner, read_row
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
 from crawler_lifecycle.store.runs.tables import LIVE_RUNS
@@ -30,12 +30,13 @@ class ManagerReads(ManagerPart):
     def get_manager(self, manager_id: int) -> ManagerRow | None:
         if not 0 < manager_id <= ID_MAX:
             return None
-        return next(iter(self._managers(select(manager).where(manager.c.manager_id == manager_id))), None)
+        query = select(manager).where(manager.c.manager_id == manager_id, *seen(manager))
+        return next(iter(self._managers(query)), None)
 
     def find_manager(self, name: str | None, flow_id: str) -> ManagerRow | None:
         """Return the manager with this flow id and name; without a name, the first manager of the flow."""
         m = manager.c
-        query = select(manager).where(m.flow_id == flow_id, *wanted((m.name, name)))
+        query = select(manager).where(m.flow_id == flow_id, *wanted((m.name, name)), *seen(manager))
         return next(iter(self._managers(query.order_by(m.manager_id).limit(1))), None)
 
     def list_managers(
@@ -43,7 +44,7 @@ class ManagerReads(ManagerPart):
     ) -> list[ManagerRow]:
         """Return managers, the newest first."""
         m = manager.c
-        query = select(manager).where(*wanted((m.status, status), (m.name, name)))
+        query = select(manager).where(*wanted((m.status, status), (m.name, name)), *seen(manager, leads=name is None))
         if before_id is not None:
             query = query.where(m.manager_id < before_id)
         query = query.order_by(m.manager_id.desc()).limit(limit)
@@ -75,9 +76,9 @@ class ManagerReads(ManagerPart):
     def live_managers(self) -> LiveManagers:
         m = manager.c
         failing, jobs = func.count(m.error), func.sum(m.jobs_starting + m.jobs_started)
-        query = select(m.status, func.count(), failing, jobs).where(m.status.in_(LIVE_RUNS)).group_by(m.status)
+        query = select(m.status, func.count(), failing, jobs).where(m.status.in_(LIVE_RUNS), *seen(manager, leads=True))
         with self._db.reading() as conn:
-            rows = conn.execute(query).all()
+            rows = conn.execute(query.group_by(m.status)).all()
         by_status = {status: managers for status, managers, _, _ in rows}
         return LiveManagers(by_status, sum(row[2] for row in rows), sum(int(row[3]) for row in rows))
 

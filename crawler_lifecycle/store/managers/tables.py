@@ -5,7 +5,17 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
 from crawler_lifecycle.domain.managers.manager import JobState
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, life_columns, new_table, stop_columns
+from crawler_lifecycle.store.columns import (
+    Json,
+    Key,
+    Long,
+    UtcTime,
+    Words,
+    life_columns,
+    new_table,
+    project_column,
+    stop_columns,
+)
 
 #: Columns with counters of a manager, in addition to the counters of its jobs in each state.
 MANAGER_COUNTERS = ("yields", "duplicates", "scheduled", "retried", "good", "bad")
@@ -15,6 +25,7 @@ manager = new_table(
     Column("manager_id", Key, primary_key=True, autoincrement=True),
     # The uid identifies the manager. A restored database may give its number out again.
     Column("manager_uid", String(32), nullable=False),
+    project_column(),
     Column("name", String(63), nullable=False),
     Column("flow_id", String(120), nullable=False),
     Column("plan", String(200), nullable=False),
@@ -64,6 +75,8 @@ manager = new_table(
     Column("jobs_pruned_at", UtcTime),
     *life_columns(),
     UniqueConstraint("flow_id", "name"),
+    Index(None, "project", "manager_id"),
+    Index(None, "project", "status", "manager_id"),
     Index(None, "status", "manager_id"),
     Index(None, "name", "manager_id"),
 )

@@ -46,7 +46,9 @@ class AdoptionStore(RunPart):
             conn.execute(insert(run_history).values(**_row(conn, lost, now)))
             tags = distinct_tags(lost.request.tags)
             if tags:
-                conn.execute(insert(run_tag), [{"tag": tag, "run_id": number} for tag in tags])
+                conn.execute(
+                    insert(run_tag), [{"tag": tag, "run_id": number, "project": lost.request.project} for tag in tags]
+                )
             unit = Unit(conn, read_run(conn, number, lock=True), now, told=self._told)
             self._insert_tasks(unit, lost)
             evidence = {"adopted": True, "tasks": len(lost.tasks), "owner": lost.owner.workflow_id}

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.looks import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import rows_in
-from crawler_lifecycle.store.base.rows import Row, made, wanted
+from crawler_lifecycle.store.base.rows import Row, made, seen, wanted
 from crawler_lifecycle.store.columns import storable
 
 from .rows import compact
@@ -81,9 +81,13 @@ class CorrectionStore(RunPart):
         """
         key = correction.c.id
         given = wanted((correction.c.run_id, run_id), (correction.c.kind, kind))
-        query = select(correction).where(key > after_id, *given)
+        query = select(correction).where(key > after_id, *given, *seen(correction, leads=run_id is None))
         if before_id is not None:
             query = query.where(key < before_id)
+        # MySQL may take an index of the project that has another order than the id, and sort.
+        other = ["summary_of_project"] + (["project_kind_id"] if kind is None else [])
+        hint = f"IGNORE INDEX ({', '.join(f'ix_correction_{name}' for name in other)})"
+        query = query.with_hint(correction, hint, "mysql")
         rows = self._rows(query.order_by(key if before_id is None else key.desc()).limit(limit))
         return [made(CorrectionRow, row) for row in rows]
 
@@ -94,9 +98,11 @@ class CorrectionStore(RunPart):
         c = correction.c
         # With the plain column SQLite would read the whole index of the kind, instead of the part since ``since``.
         kind = func.coalesce(c.kind, literal_column("''"))
-        query = select(kind, func.count(), func.max(c.lag_ms)).where(c.created_at >= since).group_by(kind)
+        query = select(kind, func.count(), func.max(c.lag_ms)).where(
+            c.created_at >= since, *seen(correction, leads=True)
+        )
         with self._db.reading() as conn:
-            rows = conn.execute(query).all()
+            rows = conn.execute(query.group_by(kind)).all()
         return CorrectionSummary(since, sorted((CorrectionTotal(*row) for row in rows), key=lambda total: total.kind))
 
 
@@ -147,6 +153,7 @@ def _values(unit: Unit, one: Correction, tasks: Mapping[int, Row]) -> dict[str, 
     believed_since = one.believed_since or _on_record_since(unit, one, attempt, task)
     return {
         "run_id": unit.run_id,
+        "project": unit.run["project"],
         "task_id": one.task_id,
         "attempt": attempt,
         "kind": str(one.kind),

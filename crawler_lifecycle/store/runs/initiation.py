@@ -20,11 +20,12 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
 from crawler_lifecycle.domain.pools import DEFAULT
+from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
 from crawler_lifecycle.store.base.bulk import put_row
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, check_free
 from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
 
 from .additions import check_capacity, insert_tasks
@@ -117,11 +118,12 @@ class InitiationStore(RunPart):
     ) -> T:
         """Find or insert the run with this request id, and return the result of ``then`` in the same transaction."""
         _check_new(request, request_id)
+        chosen(request.project)
         args = _task_args(request, task_args)
         fingerprint = request_hash(request, args)
 
         def write(conn: Connection) -> T:
-            run = self._find_locked(conn, request_id)
+            run = self._find_locked(conn, request_id, request.project)
             if run is not None:
                 if owner is None or _owner_of(run) != owner:
                     _check_same(run, fingerprint)
@@ -136,12 +138,14 @@ class InitiationStore(RunPart):
         return self._db.inserting(f"run of request_id {request_id!r}", write)
 
     @staticmethod
-    def _find_locked(conn: Connection, request_id: str) -> dict[Any, Any] | None:
+    def _find_locked(conn: Connection, request_id: str, project: str) -> dict[Any, Any] | None:
         # The first read takes no lock. On MySQL a locking read of a missing key blocks inserts of neighbouring keys.
-        run_id = conn.execute(
-            select(run_history.c.run_id).where(run_history.c.request_id == request_id)
-        ).scalar_one_or_none()
-        return None if run_id is None else read_run(conn, run_id, lock=True)
+        r = run_history.c
+        there = conn.execute(select(r.run_id, r.project).where(r.request_id == request_id)).one_or_none()
+        if there is None:
+            return None
+        check_free(there.project, project, f"request_id {request_id!r}")
+        return read_run(conn, there.run_id, lock=True)
 
     def _insert(
         self,
@@ -152,7 +156,7 @@ class InitiationStore(RunPart):
         args: TaskArgs | None,
         caller: str | None,
     ) -> Unit:
-        self._pools.check(request.pool)
+        self._pools.of_project(request.project).check(request.pool)
         now = self._clock()
         row = new_run(request, request_id, now)
         row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}
@@ -160,12 +164,14 @@ class InitiationStore(RunPart):
         own = [{}] if args is None else args
         check_quotas(conn, self._quotas, row, now, len(own))
         conn.execute(insert(run_history).values(**row))
-        inserted = self._find_locked(conn, request_id)
+        inserted = self._find_locked(conn, request_id, request.project)
         assert inserted is not None, "it was inserted in this transaction"
         unit = Unit(conn, inserted, now)
         tags = distinct_tags(request.tags)
         if tags:
-            conn.execute(insert(run_tag), [{"tag": tag, "run_id": unit.run_id} for tag in tags])
+            conn.execute(
+                insert(run_tag), [{"tag": tag, "run_id": unit.run_id, "project": request.project} for tag in tags]
+            )
         insert_tasks(unit, 0, own)
         unit.note_transition(None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]})
         return unit
@@ -280,6 +286,7 @@ def _check_never_lost(unit: Unit, owner: Owner) -> None:
 def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, Any]:
     return {
         "request_id": request_id,
+        "project": request.project,
         "crawler": request.crawler,
         "pool": request.pool or DEFAULT,
         "trigger": request.trigger.value,

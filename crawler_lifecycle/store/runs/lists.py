@@ -24,7 +24,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, exists
 
 from crawler_lifecycle.domain.run import COVERAGE, STOPPED_OUTCOMES, RunStatus
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, seen
 
 from .rows import run_row, tag_key
 from .tables import LIVE_RUNS, run_history, run_tag
@@ -39,7 +39,10 @@ failures, and each failed run costs a page two index lookups.
 
 
 _OTHER_ORDER = ("created_at", "parent_ended_at_run_id", "parent_attempt_run_id")
-_OF_STATUS = ("crawler_status_run_id", "flow_id_status_run_id", "parent_status_run_id")
+_OF_STATUS = (
+    *("crawler_status_run_id", "flow_id_status_run_id", "parent_status_run_id"),
+    *("project_status_run_id", "project_crawler_status_run_id"),
+)
 """Indexes that have another order than the id. ``_OTHER_ORDER`` is never useful, ``_OF_STATUS`` only with a status."""
 
 
@@ -62,7 +65,9 @@ class RunFilters:
 def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[Row]:
     """Return the rows of the newest ``limit`` runs that meet the filters, the newest first."""
     r = run_history.c
-    conditions = [r[name] == value for name, value in filters.equal.items()]
+    # A flow or a parent is of one project, and its index finds fewer runs.
+    of_project = seen(run_history, leads=not {"flow_id", "parent"} & filters.equal.keys() and not filters.tags)
+    conditions = [*of_project, *(r[name] == value for name, value in filters.equal.items())]
     conditions += _times(conn, filters)
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)
@@ -76,7 +81,7 @@ def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequ
     if not crawlers:
         return []
     r = run_history.c
-    newest = select(r.run_id).order_by(r.run_id.desc()).limit(each)
+    newest = select(r.run_id).where(*seen(run_history, leads=True)).order_by(r.run_id.desc()).limit(each)
     parts = [newest.where(r.crawler == crawler).subquery(f"page_{n}") for n, crawler in enumerate(crawlers)]
     page = union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
     columns = [r[name] for name in RecentRun.__dataclass_fields__]
@@ -104,7 +109,7 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
         first, *others = dict.fromkeys(map(tag_key, filters.tags))
         tagged = run_tag.c
         query = select(tagged.run_id).join(run_history, r.run_id == tagged.run_id).order_by(tagged.run_id.desc())
-        query = query.where(tagged.tag == first)
+        query = query.where(tagged.tag == first, *seen(run_tag, leads=True))
         for tag in others:
             other = run_tag.alias()
             query = query.join(other, and_(other.c.run_id == tagged.run_id, other.c.tag == tag))

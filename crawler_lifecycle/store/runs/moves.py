@@ -112,6 +112,7 @@ _TRANSITION = {
 }
 _CORRECTION = {
     "run_id": "w.run_id",
+    "project": ":project",
     "task_id": "w.task_id",
     "attempt": "t.attempt",
     "kind": "w.correction",
@@ -228,6 +229,7 @@ def _insert_all(unit: Unit, work: str, source: str) -> int:
     values = {"run_id": unit.run_id, "now": unit.now, "source": source}
     moved = unit.conn.execute(_insert_changes(unit.conn.dialect.name, work, "status_transition"), values).rowcount
     if moved:
+        values["project"] = unit.run["project"]
         unit.conn.execute(_insert_changes(unit.conn.dialect.name, work, "correction"), values)
     return moved
 

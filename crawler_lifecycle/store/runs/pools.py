@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import CompoundSelect, Connection, and_, bindparam, delete, func, insert, or_, select, union_all, update
 
 from crawler_lifecycle.domain.pools import CALL_S, DEFAULT, RECALL_S, Gate, Pools, Share, Ticket
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.ports.pools import InLine, PoolRow
@@ -147,6 +148,7 @@ class PoolStore(StorePart):
         return [
             self._pool_row(gate, name, used, *waiting.get(name, (0, 0, None)))
             for name in sorted({DEFAULT, *self._pools.named, *gate.held, *waiting})
+            if only() is None or name in {DEFAULT, *self.known_pools.named}
         ]
 
     def _pool_row(self, gate: Gate, name: str, used: float, runs: int, tasks: int, oldest: datetime | None) -> PoolRow:

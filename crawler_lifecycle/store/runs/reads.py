@@ -11,7 +11,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, Resumption, RunRow, TransitionRow
-from crawler_lifecycle.store.base.rows import made
+from crawler_lifecycle.store.base.rows import made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .lists import ATTENTION, RunFilters, newest_of_each, newest_runs
@@ -31,11 +31,11 @@ class RunReader(RunPart):
     def get_run(self, run_id: int) -> RunRow | None:
         if not 0 < run_id <= ID_MAX:  # no row has this number, and SQLite's driver does not accept larger ones
             return None
-        rows = self._rows(select(run_history).where(run_history.c.run_id == run_id))
+        rows = self._rows(select(run_history).where(run_history.c.run_id == run_id, *seen(run_history)))
         return whole_run(rows[0]) if rows else None
 
     def find_run(self, request_id: str) -> RunRow | None:
-        rows = self._rows(select(run_history).where(run_history.c.request_id == request_id))
+        rows = self._rows(select(run_history).where(run_history.c.request_id == request_id, *seen(run_history)))
         return whole_run(rows[0]) if rows else None
 
     def request_of(self, run_id: int) -> RunRequest:
@@ -64,7 +64,7 @@ class RunReader(RunPart):
         created_until: datetime | None = None,
         attention: bool = False,
     ) -> list[RunRow]:
-        """Return runs that meet every given filter and have all of the tags, the newest first.
+        """Return runs of the caller's project that meet every given filter and have all of the tags, the newest first.
 
         ``created_from`` is included in the range, ``created_until`` is not. ``attention``: only runs that need
         attention, since ``created_from`` (default: of the last 30 days). Such a run failed and no person ended it, or
@@ -91,7 +91,9 @@ class RunReader(RunPart):
         """Return the number of runs that have one of these statuses, at most ``most``."""
         r, found = run_history.c, 0
         for one in dict.fromkeys(map(str, status)):
-            found += len(self._rows(select(r.run_id).where(r.status == one).limit(most - found)))
+            found += len(
+                self._rows(select(r.run_id).where(r.status == one, *seen(run_history, leads=True)).limit(most - found))
+            )
         return found
 
     def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:

@@ -54,9 +54,9 @@ def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | N
 
 
 def work_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
-    """Return the fingerprint of the work: the crawler, its arguments and settings, and the arguments of its tasks."""
+    """Return the fingerprint of the work: project, crawler, arguments, settings, and the arguments of its tasks."""
     tasks = None if task_args is None else list(map(dict, task_args))
-    content = [request.crawler, request.args, request.settings, tasks]
+    content = [request.project, request.crawler, request.args, request.settings, tasks]
     return request_fingerprint(json.dumps(content, sort_keys=True, ensure_ascii=True))
 
 

@@ -14,6 +14,7 @@ from crawler_lifecycle.store.columns import (
     Words,
     life_columns,
     new_table,
+    project_column,
     same_columns,
     stop_columns,
 )
@@ -35,6 +36,7 @@ run_history = new_table(
     Column("run_id", Key, primary_key=True, autoincrement=True),
     # The uid identifies the run. A restored database may give its number out again.
     Column("run_uid", String(32), nullable=False),
+    project_column(),
     Column("request_id", String(120), nullable=False),
     Column("request_hash", String(32), nullable=False),
     # work_hash: the fingerprint of the work, without its requester and its time. schedule: the schedule that requested
@@ -109,6 +111,15 @@ run_history = new_table(
     Index(None, "parent", "ended_at", "run_id"),
     # For the search for resumed runs of a manager, which are few.
     Index(None, "parent", "attempt", "run_id"),
+    # A caller of one project has the same filters, and may not read the rows of all other projects for them.
+    Index(None, "project", "run_id"),
+    Index(None, "project", "created_at"),
+    Index(None, "project", "status", "run_id"),
+    Index(None, "project", "stage", "run_id"),
+    Index(None, "project", "trigger", "run_id"),
+    Index(None, "project", "outcome", "run_id"),
+    Index(None, "project", "crawler", "run_id"),
+    Index(None, "project", "crawler", "status", "run_id"),
     Index(None, "work_hash", "status", "run_id"),
     Index(None, "schedule", "status", "run_id"),
     Index(None, "created_at"),
@@ -125,7 +136,9 @@ run_tag = new_table(
     "run_tag",
     Column("tag", Words(200), primary_key=True),
     Column("run_id", Key, ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
+    project_column(),
     Index(None, "run_id"),
+    Index(None, "project", "tag", "run_id"),
 )
 
 history_property = new_table(
@@ -306,6 +319,8 @@ correction = new_table(
     "correction",
     Column("id", Key, primary_key=True, autoincrement=True),
     _run_id(),
+    # The project of its run: the lists and sums of one project read nothing of another one.
+    project_column(),
     Column("task_id", BigInteger),
     Column("attempt", Integer, nullable=False),
     Column("kind", String(30), nullable=False),
@@ -319,8 +334,11 @@ correction = new_table(
     Column("created_at", UtcTime, nullable=False),
     Index(None, "run_id", "id"),
     Index(None, "kind", "id"),
-    # The summary of corrections reads only this index.
+    Index(None, "project", "id"),
+    Index(None, "project", "kind", "id"),
+    # The summary of corrections reads only one of these indexes.
     Index("ix_correction_summary", "created_at", "kind", "lag_ms"),
+    Index("ix_correction_summary_of_project", "project", "created_at", "kind", "lag_ms"),
 )
 
 cancellation_log = new_table(

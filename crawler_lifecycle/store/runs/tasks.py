@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.coverage import Coverage, summed
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.ports.runs import ROWS_MAX, DrawnTask, RunTasks, TaskCounts, TaskRow
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks
-from crawler_lifecycle.store.base.rows import Row, made
+from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .rows import task_row, task_state
@@ -143,6 +143,7 @@ class TaskReader(StorePart):
                 query = (
                     recorded()
                     .where(or_(*(and_(t.run_id == run_id, t.task_index.in_(sorted(runs[run_id]))) for run_id in chunk)))
+                    .where(*seen(run_history))
                     .with_hint(task_history, "FORCE INDEX (uq_task_history_run_id_task_index_attempt)", "mysql")
                 )
                 found += [recorded_task(row) for row in conn.execute(query).mappings()]

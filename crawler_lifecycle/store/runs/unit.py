@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, func, insert, select, update
+from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, exists, func, insert, select, update
 
 from crawler_lifecycle.domain.audits.corrections import untrue_ms
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunDeleted, RunNotFound
@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports.looks import Committed, Corrected, CorrectionRow, TaskChanged
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 from crawler_lifecycle.store.base.outbox import facts, insert_event
-from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable, where
+from crawler_lifecycle.store.base.rows import Fault, Row, made, seen, unreadable, where
 from crawler_lifecycle.store.base.unit import StorePart, Told, read_row, stop_of
 
 from .tables import run_history, status_transition, task_history
@@ -246,7 +246,7 @@ class Unit:
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
         """Append one event. It must be the last statement of the transaction."""
         subject, uid, more = run_subject(self.run_id), self.ref.uid, {"attempt": self.attempt, "event_key": key}
-        body = {"run_id": self.run_id, "run_uid": uid, **body}
+        body = {"run_id": self.run_id, "run_uid": uid, "project": self.run["project"], **body}
         return insert_event(self.conn, self.now, type, subject, uid, body, run_id=self.run_id, **more)
 
 
@@ -274,6 +274,8 @@ class RunPart(StorePart):
 
     def _of_run(self, table: Table, run_id: int) -> list[Mapping[str, object]]:
         query = select(table).where(table.c.run_id == run_id).order_by(table.c.id)
+        if mine := seen(run_history):
+            query = query.where(exists(select(run_history.c.run_id).where(run_history.c.run_id == run_id, *mine)))
         return [{str(name): value for name, value in row.items()} for row in self._rows(query)]
 
     @contextmanager

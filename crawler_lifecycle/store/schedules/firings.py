@@ -158,6 +158,7 @@ def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
     kind = TargetKind(first["target_kind"])
     crawler = (row["definition"].get(kind.value) or {}).get("crawler") if kind is TargetKind.RUN else None
     body |= {"name": row["name"], "count": len(firings), "kind": kind.value, "crawler": crawler}
+    body["project"] = row["project"]
     # A due time is unique for its schedule, in this database and in every other one.
     about = {"subject": schedule_subject(row["name"]), "uid": f"{first['due_at'].astimezone(UTC):%Y%m%dT%H%M%SZ}"}
     return {**about, "at": now, "type": _EVENTS[decision], "attempt": row["revision"], "body": body}

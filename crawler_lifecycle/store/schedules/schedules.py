@@ -11,6 +11,7 @@ from sqlalchemy import Connection, and_, case, func, insert, or_, select, update
 
 from crawler_lifecycle.domain.bounds import ID_MAX, check_request_id
 from crawler_lifecycle.domain.errors import RunNotFound
+from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.schedules.decision import (
     CAUGHT_UP_S,
     Circumstances,
@@ -21,7 +22,7 @@ from crawler_lifecycle.domain.schedules.decision import (
 )
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_text
 from crawler_lifecycle.ports.schedules import DueRow, Noted, PreviousTarget, ScheduleCounts, ScheduleRow, TargetRef
-from crawler_lifecycle.store.base.rows import Row, locked_row, made, needed_row
+from crawler_lifecycle.store.base.rows import Row, locked_row, made, needed_row, row_to_put, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
 from . import firings
@@ -42,26 +43,27 @@ class ScheduleStore(StorePart):
     # --- definitions ---
 
     def put_schedule(
-        self, name: str, definition: Mapping[str, Any], requested_by: str | None
+        self, name: str, definition: Mapping[str, Any], requested_by: str | None, project: str | None = None
     ) -> tuple[ScheduleRow, bool]:
         """Make the schedule, or change its definition. Returns the row, and whether it changed.
 
         A deleted schedule is made again. Each past due time first gets its firing by the former definition. The end of
-        a pause and a deletion do this, too. Raises ``TooManyOpen`` when there are too many schedules.
+        a pause and a deletion do this, too. Without ``project``, an existing schedule keeps its own. Raises
+        ``TooManyOpen`` when there are too many schedules, and ``DuplicateRequest`` for a name of another project.
         """
-        write = partial(self._put, name, definition, requested_by)
+        write = partial(self._put, name, definition, requested_by, project)
         return self._db.inserting(f"schedule {name!r}", write)
 
     def _put(
-        self, name: str, definition: Mapping[str, Any], requested_by: str | None, conn: Connection
+        self, name: str, definition: Mapping[str, Any], by: str | None, project: str | None, conn: Connection
     ) -> tuple[ScheduleRow, bool]:
-        now, found, tell = self._clock(), locked_row(conn, schedule, name, deleted=True), list[Row]()
-        new = {"definition": dict(definition), "requested_by": requested_by, "updated_at": now}
+        now, found, tell = self._clock(), row_to_put(conn, schedule, name, project), list[Row]()
+        new = {"definition": dict(definition), "requested_by": by, "updated_at": now}
         if found is None or found["deleted_at"] is not None:
             self._check_most(conn, schedule, _s.deleted_at.is_(None))
         if found is None:
             empty = {"revision": 1, "failures_after": 0, "checked_until": now, "created_at": now}
-            conn.execute(insert(schedule).values(name=name, **empty, **new))
+            conn.execute(insert(schedule).values(name=name, project=chosen(project), **empty, **new))
         elif found["definition"] == new["definition"] and found["deleted_at"] is None:
             return made(ScheduleRow, found), False
         else:
@@ -120,7 +122,7 @@ class ScheduleStore(StorePart):
 
     def get_schedule(self, name: str) -> ScheduleRow | None:
         """Return the schedule with this name, even if it was deleted."""
-        rows = self._rows(select(schedule).where(_s.name == name))
+        rows = self._rows(select(schedule).where(_s.name == name, *seen(schedule)))
         # MySQL ignores spaces at the end of a name.
         return made(ScheduleRow, rows[0]) if rows and rows[0]["name"] == name else None
 
@@ -128,7 +130,8 @@ class ScheduleStore(StorePart):
         """Return schedules with a number above ``after_id``, in the order in which they were made. ``deleted``: include
         deleted ones.
         """
-        query = select(schedule).where(_s.schedule_id > after_id).order_by(_s.schedule_id).limit(limit)
+        query = select(schedule).where(_s.schedule_id > after_id, *seen(schedule, leads=True))
+        query = query.order_by(_s.schedule_id).limit(limit)
         if not deleted:
             query = query.where(_s.deleted_at.is_(None))
         return [made(ScheduleRow, row) for row in self._rows(query)]
@@ -141,7 +144,8 @@ class ScheduleStore(StorePart):
         untold = and_(there, or_(_s.told.is_(None), _s.told < _s.revision)) | and_(~there, _s.told.is_not(None))
         asked = (there & _s.paused_at.is_(None), there & _s.paused_at.is_not(None), untold & (_s.updated_at < before))
         with self._db.reading() as conn:
-            found = conn.execute(select(*(func.sum(case((one, 1), else_=0)) for one in asked))).one()
+            counts = select(*(func.sum(case((one, 1), else_=0)) for one in asked)).where(*seen(schedule))
+            found = conn.execute(counts).one()
         return ScheduleCounts(*(int(n or 0) for n in found))
 
     # --- due times ---
@@ -219,7 +223,7 @@ class ScheduleStore(StorePart):
         invalid key.
         """
         check_request_id(request_key)
-        rows = self._rows(_NAMED.where(_s.name == name, _d.request_key == request_key))
+        rows = self._rows(_NAMED.where(_s.name == name, _d.request_key == request_key, *seen(schedule)))
         return firings.due_row(rows[0], name) if rows else None
 
     def ask_due(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, UniqueConstraint
 
-from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table, project_column
 
 schedule = new_table(
     "schedule",
     Column("schedule_id", Key, primary_key=True, autoincrement=True),
     Column("name", String(80), nullable=False),
+    project_column(),
     # Each new definition raises it by 1.
     Column("revision", Integer, nullable=False),
     Column("definition", Json, nullable=False),
@@ -29,6 +30,7 @@ schedule = new_table(
     Column("ended_at", UtcTime),
     Column("deleted_at", UtcTime),
     UniqueConstraint("name"),
+    Index(None, "project", "schedule_id"),
 )
 
 schedule_due = new_table(

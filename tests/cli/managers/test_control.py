@@ -24,12 +24,15 @@ def test_a_class_is_started_with_the_words_behind_the_dashes(gateway: respx.Mock
     gateway.get("/v1/plans").respond(json={"plans": [PLAN, PLAN | {"fingerprint": "of an older build"}]})
     route = gateway.post("/v1/managers").respond(202, json=MANAGER | {"note": None})
     words = ("--", "-o", "--tag=x", "--flow-id", "f-1", "books")
-    result = crawlctl("manager", "start", "ShopsManager", "--tag", "-night", "--request-id", "k", *words)
+    result = crawlctl(
+        "manager", "start", "ShopsManager", "--tag", "-night", "--request-id", "k", "--project", "a", *words
+    )
     assert result.code == 0, result.err
     given = {
         "plan": "shops.managers:ShopsManager",
         "argv": list(words[1:]),
         "tags": ["-night"],
+        "project": "a",
         "requested_by": "tester",
     }
     assert body(route) == given

@@ -335,6 +335,7 @@ def test_start_takes_every_field_of_a_request(gateway: respx.MockRouter, crawlct
     route = gateway.post("/v1/runs").respond(202, json=ACCEPTED)
     words = ["start", "operations", "-a", "a=1", "-s", "DOWNLOAD_DELAY=0", "--tasks", "2", "--max-parallel", "1"]
     words += ["--trigger", "scheduled", "--due-at", "2026-03-01T12:00:00Z", "--flow", "--night", "--parent", "w/1"]
+    words += ["--project", "shop-a"]
     words += ["--tag", "t", "--priority", "1", "--poll-minutes", "1", "--by", "ada", "--cpu", "500m", "--memory", "1Gi"]
     words += ["--pool", "shop-a"]
     words += ["--run-timeout", "none", "--stall-timeout", "60", "--start-timeout", "9", "--start-check", "1"]

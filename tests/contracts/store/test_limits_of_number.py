@@ -81,7 +81,7 @@ KINDS: dict[str, tuple[Make, End]] = {
 def test_one_more_is_refused_until_one_has_ended(few: World, kind: str) -> None:
     make, end = KINDS[kind]
     make(few, 0), make(few, 1)
-    text = rf"^2 {kind}s are open, and at most 2 are allowed \(LIFECYCLE_LIMITS__{kind.upper()}S\); end or delete one"
+    text = rf"^at most 2 {kind}s may be open \(LIFECYCLE_LIMITS__{kind.upper()}S\), and as many are; end or delete one"
     with pytest.raises(TooManyOpen, match=text):
         make(few, 2)
     if kind != "graph":  # whose pages are sent once

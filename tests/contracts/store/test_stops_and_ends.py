@@ -353,6 +353,7 @@ def test_events_have_numbers_without_gaps(world: World) -> None:
     assert last.body == {
         "run_id": fence.run_id,
         "run_uid": fence.run_uid,
+        "project": "default",
         "attempt": 1,
         "crawler": "services",
         "trigger": "manual",

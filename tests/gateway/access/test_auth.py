@@ -269,14 +269,21 @@ def test_new_tokens_are_let_in_by_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
     caller, expired = TokenFile(file).find(token, datetime.now(UTC))
-    assert (caller.name, caller.role, expired) == ("portal", Role.OPERATE, False)
+    assert (caller.name, caller.role, caller.project, expired) == ("portal", Role.OPERATE, "default", False)
     assert TokenFile(file).find(other, datetime.now(UTC))[0] is None
+    for project in ("a", "shop-a", "0_.z", "x" * 63, "*"):
+        token, lines = new_token("portal", "read", project)
+        file.write_text(lines)
+        assert TokenFile(file).find(token, datetime.now(UTC))[0].project == project
 
 
 def test_new_tokens_need_a_name_and_a_role_that_the_file_takes() -> None:
     for name, role in [("", "read"), ('a"b', "read"), ("a\nb", "read"), ("ok", "root")]:
         with pytest.raises(ValueError, match=r"^(name|role): "):
             new_token(name, role)
+    for project in ("", "A", "-a", "a-", "a b", "a/b", "x" * 64, "**", "é", "a\n"):
+        with pytest.raises(ValueError, match=r"^project: .*begin and end with a letter or digit; .\*. is all projects"):
+            new_token("ok", "read", project)
 
 
 def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
@@ -288,7 +295,10 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
         ("tokens = []\n", "line 1: unknown key 'tokens'"),
         ("token = 3\n", "line 1: token must be a list"),
         ("[token]\nname = 'x'\n", "line 1: token must be a list"),
-        (GOOD + "\n# x\nscope = 'all'\n", r"line 7: unknown key 'scope'; known are name, role, sha256, expires"),
+        (
+            GOOD + "\n# x\nscope = 'all'\n",
+            r"line 7: unknown key 'scope'; known are name, role, sha256, expires, project",
+        ),
         (GOOD + GOOD.replace("sha256", "hash"), "line 8: unknown key 'hash'"),
         (GOOD.replace('"read"', '"root"'), "line 3: role: 'root' is unknown; use one of read, operate, admin"),
         (GOOD.replace('"read"', "1"), "line 3: role is missing or no text"),
@@ -303,6 +313,8 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
             "line 5: expires: .* is not in the years 1 to 9999 in UTC",
         ),
         (GOOD + "expires = 9999-12-31T23:59:59-14:00\n", "line 5: expires: .* is not in the years 1 to 9999 in UTC"),
+        (GOOD + "project = 'Shop A'\n", "line 5: project: 'Shop A' is not allowed; project names have 1 to 63"),
+        (GOOD + "project = 7\n", "line 5: project: 7 is not allowed"),
         (GOOD + GOOD, "line 8: the same token as number 1"),
         (f'token = [{{name="a", role="read", sha256="{HASH}", x=1}}]', "token 1: unknown key 'x'"),
         ("x" * (1024 * 1024 + 1), "more than 1048576 bytes"),

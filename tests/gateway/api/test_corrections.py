@@ -187,8 +187,8 @@ def test_overdue_looks_are_told_everywhere(
     summary = client.get("/v1/corrections/summary").json()
     assert summary["text"] == f"no corrections this week; {NOT_COUNTED}; {words}"
     scraped = client.get("/metrics").text
-    assert "lifecycle_looks_overdue 1.0" in scraped
-    assert "lifecycle_look_overdue_seconds_max 164.0" in scraped
+    assert 'lifecycle_looks_overdue{project="default"} 1.0' in scraped
+    assert 'lifecycle_look_overdue_seconds_max{project="default"} 164.0' in scraped
     look(world, fence, Phase.EXECUTING)
     assert client.get("/v1/runs").json()["overdue"] == nothing
 

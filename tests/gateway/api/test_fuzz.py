@@ -37,7 +37,7 @@ class Served:
 
     def __init__(self, world: World, folder: Path) -> None:
         world.scheduler.catalogue.crawlers = {crawler.name: crawler for crawler in YamlCatalogue(CRAWLERS).all()}
-        self.token, lines = new_token("fuzzer", "admin")
+        self.token, lines = new_token("fuzzer", "admin", "*")
         (folder / "tokens.toml").write_text(lines)
         callers = TokenFile(folder / "tokens.toml")
         self._app = world.new_app(entrance=Entrance(callers, b"k" * 32, None, named_hosts(())))

@@ -502,11 +502,11 @@ def test_figures_count_what_has_not_ended(world: World, client: TestClient, monk
         return dict(line.rsplit(" ", 1) for line in lines if line.startswith("lifecycle_manager"))
 
     assert figures() == {
-        'lifecycle_managers{status="INITIALIZING"}': "1.0",
-        'lifecycle_managers{status="PROCESSING"}': "2.0",
-        'lifecycle_managers{status="STOPPING"}': "0.0",
-        "lifecycle_managers_failing": "1.0",
-        "lifecycle_manager_jobs_live": "1.0",
+        'lifecycle_managers{project="default",status="INITIALIZING"}': "1.0",
+        'lifecycle_managers{project="default",status="PROCESSING"}': "2.0",
+        'lifecycle_managers{project="default",status="STOPPING"}': "0.0",
+        'lifecycle_managers_failing{project="default"}': "1.0",
+        'lifecycle_manager_jobs_live{project="default"}': "1.0",
     }
     with monkeypatch.context() as patched:
         patched.setattr(world.store.managers, "live_managers", unreachable)

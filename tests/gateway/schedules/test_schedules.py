@@ -145,8 +145,8 @@ def test_two_who_put_the_same_name_at_once_make_one(world: World, client: TestCl
     assert row_of(world).revision <= 16
     assert [one["name"] for one in client.get("/v1/schedules").json()["schedules"]] == ["nightly"]
     figures = client.get("/metrics").text
-    assert 'lifecycle_schedules{state="active"} 1.0' in figures
-    assert "lifecycle_schedules_untold 0.0" in figures
+    assert 'lifecycle_schedules{project="default",state="active"} 1.0' in figures
+    assert 'lifecycle_schedules_untold{project="default"} 0.0' in figures
     assert world.store.schedules.count_schedules(world.clock.now + timedelta(seconds=1)).untold == 1
 
 

@@ -82,7 +82,7 @@ async def test_hello_first_then_what_happens_from_now_on(world: World, telling: 
         "attempt": 1,
         "type": "test.told",
         "created_at": "2026-11-20T12:00:00Z",
-        "body": {"text": "line\nline\r\n: no comment\u2028", "run_id": run_id, "run_uid": uid},
+        "body": {"text": "line\nline\r\n: no comment\u2028", "run_id": run_id, "run_uid": uid, "project": "default"},
     }
 
 

@@ -55,7 +55,7 @@ def test_deliveries_are_listed_the_latest_first(world: World) -> None:
         assert (failed["seq"], failed["error"], failed["tries"]) == (seqs[2], "the receiver answered 500: no", 1)
         found = ok(client.get(PATH))
         assert (found["state"], found["error"], found["through_seq"]) == ("failing", failed["error"], seqs[1])
-        assert 'lifecycle_webhooks{state="failing"} 1.0' in client.get("/metrics").text
+        assert 'lifecycle_webhooks{project="*",state="failing"} 1.0' in client.get("/metrics").text
         assert ok(client.post(f"{PATH}/resume", json={"skip_seq": seqs[2]}))["state"] == "active"
         [left] = ok(client.get(f"{PATH}/deliveries", params={"status": "skipped"}))["deliveries"]
         assert left["seq"] == seqs[2]

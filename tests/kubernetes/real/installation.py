@@ -328,6 +328,7 @@ class Installation:
 def _new_token(role: str) -> tuple[str, str]:
     """A token and its lines for tokens.toml, as the page says to make them."""
     command = [sys.executable, "-m", "crawler_lifecycle.cli", "gateway", "token", "new", "--name", role, "--role", role]
+    command += ["--project", "*"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     token, _, lines = done.stdout.partition("\n")
     return token, lines

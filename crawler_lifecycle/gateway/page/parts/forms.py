@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from starlette.responses import RedirectResponse, Response
 
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.subjects import Action, Subject
@@ -146,19 +147,20 @@ class Once:
     """
 
     def __init__(self) -> None:
-        self._asked: dict[str, asyncio.Task[Any]] = {}
+        self._asked: dict[tuple[str | None, str], asyncio.Task[Any]] = {}
 
     async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
         """Return the outcome of the action. A failure is not kept, so that the form may be sent again."""
-        asked = self._asked.get(key)
+        own = only(), key
+        asked = self._asked.get(own)
         if asked is None:
             while len(self._asked) >= KEPT_MAX:
                 del self._asked[next(iter(self._asked))]
-            asked = self._asked[key] = asyncio.create_task(act())
+            asked = self._asked[own] = asyncio.create_task(act())
         try:
             outcome: Outcome = await asyncio.shield(asked)
         except Exception:
-            self._asked.pop(key, None)
+            self._asked.pop(own, None)
             raise
         return outcome
 

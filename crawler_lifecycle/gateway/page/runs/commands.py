@@ -147,7 +147,7 @@ async def _do(commands: Commands, asked: RunForm, run_id: int, attempt: int) -> 
 #: Seconds that a list waits for the status bar. A later status bar comes with the stream.
 HEALTH_WAIT_S = 0.3
 #: Filters without a field on the page. They stay when a person changes other filters.
-_UNSHOWN = ("stage", "parent")
+_UNSHOWN = ("stage", "parent", "project")
 #: Filters that are used seldom. The page hides them unless one of them is set.
 _RARE = {*_UNSHOWN, "trigger", "outcome", "pool", "flow_id", "tag", "created_from", "created_until"}
 _CHOICES = {"status": list(RunStatus), "trigger": list(Trigger)}

@@ -31,7 +31,10 @@ from crawler_lifecycle.web.problems import Problem, refused
 #: The most tasks of an earlier run that the form contains. Runs with more tasks must be started through the API.
 TASKS_SHOWN_MAX = 2000
 LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
-_PLAIN = ("crawler", "max_parallel_tasks", "flow_id", "pool", "priority", "tags", "settings", "tasks", "cpu", "memory")
+_PLAIN = (
+    *("crawler", "max_parallel_tasks", "flow_id", "pool", "priority", "tags", "settings", "tasks", "cpu", "memory"),
+    "project",
+)
 _KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
 
 
@@ -94,7 +97,7 @@ def _body(pairs: fields.Pairs) -> StartRun:
     given = fields.typed(pairs, [*_KNOWN, *(name for name, _ in pairs if name.startswith("arg."))])
     if not given.get("key"):
         raise refused("key", "missing; load the form again")
-    body: dict[str, Any] = {name: given[name] for name in ("crawler", "flow_id", "pool") if name in given}
+    body: dict[str, Any] = {name: given[name] for name in ("crawler", "flow_id", "pool", "project") if name in given}
     body |= {name: given[name] for name in ("max_parallel_tasks", "priority") if name in given}
     body["args"] = {name.removeprefix("arg."): value for name, value in given.items() if name.startswith("arg.")}
     body["limits"] = {name: given[f"limit.{name}"] for name in LIMITS if f"limit.{name}" in given}
@@ -135,7 +138,7 @@ def _wrong(problem: Problem) -> fields.Wrong:
 def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:
     """Return the values of the form that would start this run again, and a note about values that are missing."""
     stored = row.request
-    plain = {name: stored.get(name) for name in ("flow_id", "pool", "priority", "max_parallel_tasks")}
+    plain = {name: stored.get(name) for name in ("flow_id", "pool", "priority", "max_parallel_tasks", "project")}
     plain |= {f"arg.{name}": value for name, value in mapping_of(stored.get("args")).items()}
     plain |= {f"limit.{name}": value for name, value in mapping_of(stored.get("limits")).items()}
     plain |= mapping_of(stored.get("resources"))

@@ -1,0 +1,187 @@
+"""Projects: what the store lets a caller of one of them read and write. The gateway's routes have their own tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, RunNotFound
+from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.domain.projects import limited
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.ports.graphs import NewGraph
+from crawler_lifecycle.ports.managers import NewManager
+from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.store import Store
+from tests.contracts.store.managing import Managed, page
+from tests.contracts.store.world import START, World, request
+
+SCHEDULE = {"run": {"crawler": "services"}, "every_s": 60}
+HOOK = WebhookSpec("https://hooks.example.com/x", ["env:CRAWL_HOOK"])
+A = {"project": "a"}
+STOP = StopIntent(START)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """One of each, of project a, with one of these numbers or the name x."""
+
+    store: Store
+    run: int
+    manager: int
+    graph: int
+
+
+def filled(world: World) -> Filled:
+    store = world.store
+    run, _ = store.initiation.reserve_run(request(**A), "x")
+    manager, _ = store.managers.reserve_manager(NewManager("x", "x", "x:X", **A))  # type: ignore[arg-type]
+    graph, _ = store.graphs.reserve_graph(NewGraph("x", "0" * 64, 1, **A))  # type: ignore[arg-type]
+    store.schedules.put_schedule("x", SCHEDULE, None, "a")
+    store.schedules.ask_due("x", [START], "ann", "why", request_key="k")
+    store.webhooks.put_webhook("x", HOOK.document(), None, "a")
+    spec = GraphSpec([StepSpec("one", StepKind.CRAWL, {"crawler": "services"})])
+    [page] = encode_pages(spec)
+    row, _ = store.graphs.reserve_graph(NewGraph("executing", fingerprint(spec), 1, **A))  # type: ignore[arg-type]
+    store.graphs.add_graph_page(row.graph_id, 0, page)
+    store.graphs.make_graph(row.graph_id)
+    return Filled(store, run.run_id, manager.manager_id, graph.graph_id)
+
+
+READS: dict[str, Callable[[Filled], Any]] = {
+    "get_run": lambda a: a.store.runs.get_run(a.run),
+    "find_run": lambda a: a.store.runs.find_run("x"),
+    "list_runs": lambda a: a.store.runs.list_runs(),
+    "count_runs": lambda a: a.store.runs.count_runs([RunStatus.INITIALIZING], 9),
+    "recent_runs": lambda a: a.store.runs.recent_runs(["services"], 9),
+    "recorded_tasks": lambda a: a.store.tasks.recorded_tasks([(a.run, 0, 1)]),
+    "get_manager": lambda a: a.store.managers.get_manager(a.manager),
+    "find_manager": lambda a: a.store.managers.find_manager(None, "x"),
+    "list_managers": lambda a: a.store.managers.list_managers(),
+    "live_managers": lambda a: a.store.managers.live_managers().by_status,
+    "get_graph": lambda a: a.store.graphs.get_graph(a.graph),
+    "find_graph": lambda a: a.store.graphs.find_graph("x"),
+    "list_graphs": lambda a: a.store.graphs.list_graphs(states=["draft"]),  # type: ignore[list-item]
+    "count_graphs": lambda a: a.store.graphs.count_graphs(),
+    "get_schedule": lambda a: a.store.schedules.get_schedule("x"),
+    "asked_due": lambda a: a.store.schedules.asked_due("x", "k"),
+    "list_schedules": lambda a: a.store.schedules.list_schedules(),
+    "count_schedules": lambda a: a.store.schedules.count_schedules(START).active,
+    "get_webhook": lambda a: a.store.webhooks.get_webhook("x"),
+    "list_webhooks": lambda a: a.store.webhooks.list_webhooks(),
+}
+WRITES: dict[str, Callable[[Filled], Any]] = {
+    "record_stop": lambda a: a.store.stops.record_stop(a.run, STOP, "s"),
+    "ask_deletion": lambda a: a.store.deletion.ask_deletion(a.run, "b"),
+    "add_tasks": lambda a: a.store.additions.add_tasks(a.run, "k", [{}]),
+    "steer_manager": lambda a: a.store.managers.steer_manager(a.manager, paused=True),
+    "record_manager_stop": lambda a: a.store.managers.record_manager_stop(a.manager, STOP),
+    "add_graph_page": lambda a: a.store.graphs.add_graph_page(a.graph, 0, b'{"steps":[]}'),
+    "record_graph_stop": lambda a: a.store.graphs.record_graph_stop(a.graph, STOP),
+    "pause_schedule": lambda a: a.store.schedules.pause_schedule("x", "why"),
+    "ask_due": lambda a: a.store.schedules.ask_due("x", [START], "b", "why"),
+    "pause_webhook": lambda a: a.store.webhooks.pause_webhook("x", "why"),
+    "test_webhook": lambda a: a.store.webhooks.test_webhook("x", "b"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_nothing_of_another_project_is_read(world: World, name: str) -> None:
+    there = filled(world)
+    with limited("b"):
+        assert not READS[name](there)
+    for project in ("a", None):
+        with limited(project):
+            assert READS[name](there)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_nothing_of_another_project_is_written(world: World, name: str) -> None:
+    there = filled(world)
+    store = there.store
+    before = store.events.last_event_seq()
+    with limited("b"), pytest.raises(RunNotFound):
+        WRITES[name](there)
+    with limited("b"):
+        assert not store.schedules.delete_schedule("x")
+        assert not store.webhooks.delete_webhook("x")
+    assert store.events.last_event_seq() == before
+
+
+def test_a_name_of_another_project_is_taken(world: World) -> None:
+    store = filled(world).store
+    clashes: tuple[Callable[[], object], ...] = (
+        lambda: store.initiation.reserve_run(request(project="b"), "x"),
+        lambda: store.initiation.create_run(request(project="b"), "x", Owner("w", "c")),
+        lambda: store.managers.reserve_manager(NewManager("x", "x", "x:X")),
+        lambda: store.graphs.reserve_graph(NewGraph("x", "0" * 64, 1)),
+        lambda: store.schedules.put_schedule("x", SCHEDULE, None),
+        lambda: store.webhooks.put_webhook("x", HOOK.document(), None),
+    )
+    for clash in clashes:
+        with limited("b"), pytest.raises(DuplicateRequest, match=r"is already taken; choose another one$"):
+            clash()
+    # A caller of all projects finds what is there, wherever it is.
+    assert store.managers.reserve_manager(NewManager("x", "x", "x:X"))[0].project == "a"
+    assert store.schedules.put_schedule("x", {**SCHEDULE, "every_s": 90}, None)[0].project == "a"
+    with pytest.raises(DuplicateRequest, match="already taken in project 'a'"):
+        store.schedules.put_schedule("x", SCHEDULE, None, "b")
+    with limited("b"), pytest.raises(InvalidRequest, match="project: 'a' is not allowed; this token is of project 'b'"):
+        store.initiation.reserve_run(request(**A), "new")
+
+
+def test_everybody_who_has_something_is_a_project(world: World) -> None:
+    assert world.store.health.projects() == set()
+    store = filled(world).store
+    for n, project in enumerate(("b", "default", "b")):
+        store.initiation.reserve_run(request(project=project), f"r{n}")
+    store.webhooks.put_webhook("all", HOOK.document(), None)
+    assert store.health.projects() == {"a", "b", "default", "*"}
+
+
+def test_a_webhook_gets_the_events_of_its_project(world: World) -> None:
+    store = world.store
+    whose = {"a": "a", "b": "b", "all": None}
+    rows = {
+        name: store.webhooks.put_webhook(name, HOOK.document(), None, project)[0] for name, project in whose.items()
+    }
+    for row in rows.values():
+        store.webhooks.follow_webhook(row.name, "f")
+    store.initiation.reserve_run(request(**A), "x")
+    store.webhooks.pause_webhook("b", "why")
+    store.webhooks.pause_webhook("b", None)
+
+    def gets(name: str) -> list[Any]:
+        found = store.webhooks.waiting_events(rows[name].webhook_id, "f", HOOK, 0, 100).events
+        return [(event.type, event.body["project"]) for event in found]
+
+    assert gets("a") == [("run.changed", "a")]
+    assert gets("b") == [("webhook.paused", "b")]
+    assert gets("all") == [("run.changed", "a"), ("webhook.paused", "b")]
+
+
+def test_users_code_sees_the_jobs_of_its_project(world: World) -> None:
+    """Two managers of one name: what is seen of all flows is of the own project."""
+    managers = world.store.managers
+    keys = {}
+    for project in ("a", "b"):
+        owner = Owner(f"manager/shops/{project}", f"chain-{project}")
+        managed = Managed.begun(world, NewManager("shops", project, "plans:Shops", project=project), owner)
+        managers.add_page(managed.fence, page([1]))
+        managed.pick(1)
+        [live] = managers.starting_jobs(managed.fence)
+        asked = request(project=project, parent=owner.workflow_id)
+        run, _ = world.store.initiation.reserve_run(asked, live.key)
+        managers.job_started(managed.fence, live.item_id, run.run_id)
+        keys[project] = (managed.id, str(run.run_id))
+    mine, (_, theirs) = keys["a"][0], keys["b"]
+    for project, seen in (("a", [keys["a"][1]]), (None, [keys["a"][1], theirs])):
+        with limited(project):
+            jobs, _ = managers.owned_jobs(mine, ["pending"], all_flows=True)
+            assert [job["key"] for job in jobs] == seen
+            assert (managers.job_metadata(mine, theirs) is None) is (project == "a")

@@ -1,0 +1,442 @@
+"""Projects: what a token of one project sees of another one, through every route. It is nothing at all."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.projects import limited, only
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
+from crawler_lifecycle.gateway.cursors import encode
+from crawler_lifecycle.gateway.kept import KeptForEach
+from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.gateway.page.parts.forms import Once, Outcome
+from crawler_lifecycle.gateway.streams.feed import Feed
+from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.runs import Ticket
+from tests.gateway.gateway_world import World
+from tests.gateway.keys import Keys
+from tests.gateway.served import events, metric, served, take, until
+from tests.support.fakes.logs import FakeLogs
+
+#: The numbers of everything of project a begin here, so that one of them is found in any answer.
+FIRST = 4_711_000
+TABLES = ("run_history", "manager", "graph", "schedule", "webhook", "task_history", "correction", "manager_item")
+RUN, MANAGER, NAME, GRAPH = FIRST + 1, FIRST + 1, "zebra", "zebra-graph"
+WEBHOOK = {"url": "https://hooks.example.com/zebra", "secrets": ["env:CRAWL_HOOK"]}
+STEP = {"path": "zebra-step", "kind": "crawl", "job": {"crawler": "plain"}}
+SCHEDULE = {"run": {"crawler": "plain", "args": {"page": NAME}}, "every_s": 3600}
+#: What stands for a parameter of a path: everything of project a. A route with another parameter needs a decision here.
+OF_A: Mapping[str, object] = {
+    **{"run_id": RUN, "manager_id": MANAGER, "id": GRAPH, "name": NAME, "job": "zebra-request"},
+    **{"index": 0, "attempt": 1, "page": 0, "project": "default", "spider": "plain"},
+}
+#: The parameters that name something; the others only say more about it.
+NAMING = {"run_id", "manager_id", "id", "name", "job"}
+QUERIES: Mapping[str, Mapping[str, object]] = {
+    **{key: {"name": "task-0/items.jsonl"} for key in ("getFile", "showFile")},
+    **{key: {"path": "zebra-step"} for key in ("getStep", "getStepResult")},
+    **{key: {"flow_id": "zebra-flow", "tag": "zebra"} for key in ("listRuns", "showRuns")},
+    "listGraphs": {"id": GRAPH},
+    "listManagers": {"name": NAME, "flow_id": "zebra-flow"},
+    "showStart": {"like": RUN},
+    "showPutSchedule": {"name": NAME},
+    "showPutWebhook": {"name": NAME},
+    "scrapydStatus": {"job": "zebra-request"},
+}
+BODIES: Mapping[str, Any] = {
+    "addTasks": {"tasks": [{}]},
+    "addJobs": {"jobs": [{}]},
+    "capManager": {"cap": 2},
+    "addGraphPage": {"steps": [STEP]},
+    "appendSteps": {"steps": [STEP]},
+    "backfillSchedule": {"after": "2026-11-20T11:00:00Z"},
+    "uploadFiles": {"part": 0, "bytes": 1, "md5": "1B2M2Y8AsgTpgAmY7PhCfg=="},
+}
+FORMS: Mapping[str, Mapping[str, object]] = {
+    "pressRuns": {"do": "stop", "run": f"{RUN}.1"},
+    "pressExport": {"what": "again"},
+    "pressManager": {"do": "pause", "attempt": "1"},
+    "pressGraph": {"do": "cancel", "attempt": "1", "step": "zebra-step"},
+    "pressSchedule": {"do": "trigger"},
+    "pressWebhook": {"do": "test"},
+    "scrapydCancel": {"project": "default", "job": "zebra-request"},
+}
+#: They make what they name if it is free (see ``test_a_name_of_another_project_is_taken``).
+PUTS = {"putSchedule", "putWebhook"}
+#: They do not end: see the tests of streams below.
+STREAMS = {"streamEvents", "streamPage"}
+#: Headers that differ from answer to answer.
+VARY = {"x-request-id", "content-length", "set-cookie"}
+#: Answers of project a itself: there is nothing to read, though the thing is there.
+EMPTY = {"getFile", "showFile", "downloadArchive", "getStepResult", "getFeed"}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path, "a", "b")
+
+
+class Bundles:
+    """A storage that takes everything."""
+
+    def ticket(self, *_: object) -> Ticket:
+        return Ticket("https://storage.example.com/zebra", {}, datetime(2026, 11, 20, 13, tzinfo=UTC))
+
+
+@dataclass
+class Doors:
+    """A gateway, asked with the tokens of two projects and of all of them."""
+
+    world: World
+    keys: Keys
+    logs: FakeLogs
+
+    def ask(self, client: TestClient, who: str, method: str, path: str, **more: Any) -> Any:
+        return client.request(method, path, headers=self.keys.headers(who), **more)
+
+    def app(self) -> FastAPI:
+        more: dict[str, Any] = {"entrance": self.keys.entrance(quota=None), "scrapyd": "default", "logs": self.logs}
+        return self.world.new_app(**more, bundles=Bundles())
+
+    def open(self) -> Any:
+        return self.world.client(self.app())
+
+    def walk(self, who: str, *, only_get: bool = False) -> Iterator[tuple[str, str, Any]]:
+        """Ask every route for what project a has, or will have. A new gateway has nothing in its memory."""
+        with self.open() as client:
+            for pattern, methods, name in Operations(client.app)._known:  # type: ignore[arg-type]
+                if name in STREAMS or (only_get and "GET" not in methods):
+                    continue
+                values = {one: str(OF_A[one]) for one in pattern.groupindex}
+                [method] = methods - {"HEAD"}
+                path = _filled(pattern, values)
+                more: dict[str, Any] = {
+                    "params": QUERIES.get(name),
+                    "json": BODIES.get(name),
+                    "follow_redirects": False,
+                }
+                if name in FORMS:
+                    more["data"] = {**FORMS[name], **({"key": uuid.uuid4().hex} if "do" in FORMS[name] else {})}
+                yield name, f"{method} {path}", self.ask(client, who, method, path, **more)
+
+    def fill(self, who: str) -> None:
+        """Make one of each, with the word zebra wherever a person may write one."""
+        said = {"requested_by": NAME, "tags": [NAME], "parent": "zebra-parent"}
+        with self.open() as client:
+
+            def send(method: str, path: str, body: Any) -> None:
+                answer = self.ask(client, who, method, path, json=body)
+                assert answer.status_code < 300, (path, answer.text)
+
+            run = {"crawler": "plain", "args": {"page": NAME}, "flow_id": "zebra-flow", "request_id": "zebra-request"}
+            send("POST", "/v1/runs", run | said)
+            send("POST", "/v1/runs", run | said | {"request_id": "zebra-ended"})
+            send("POST", "/v1/managers", {"crawler": "plain", "name": NAME, "flow_id": "zebra-flow", **said})
+            send("POST", f"/v1/managers/{MANAGER}/jobs", {"jobs": [{"spider_args": {"page": NAME}}]})
+            send("POST", "/v1/graphs", {"id": GRAPH, "name": NAME, "steps": [STEP], **said})
+            send("PUT", f"/v1/schedules/{NAME}", SCHEDULE)
+            send("POST", f"/v1/schedules/{NAME}/trigger", None)
+            send("PUT", f"/v1/webhooks/{NAME}", WEBHOOK)
+            send("POST", f"/v1/webhooks/{NAME}/test", None)
+        self.logs.write(b"zebra\n", RUN)
+        self.world.claim(RUN)
+        self.world.deploy(RUN)
+        wrong = [Correction(CorrectionKind.KILLED, "PROCESSING", "FAILED")]
+        self.world.store.corrections.record_corrections(RUN, wrong)
+        self.world.claim(RUN + 1)
+        self.world.end(RUN + 1, RunStatus.COMPLETED)
+        lost = AuditFinding("workflow/zebra", FindingKind.NO_WORKFLOW, "zebra", workflow_id="zebra")
+        self.world.store.findings.note_findings([lost])
+        with self.world.store.database.writing() as conn:  # the look at it is overdue
+            late = sa.text("UPDATE run_history SET next_look_at = '2026-11-20 10:00:00.000000' WHERE run_id = :id")
+            conn.execute(late, {"id": RUN})
+
+
+def _filled(pattern: re.Pattern[str], values: Mapping[str, str]) -> str:
+    """The path that a route of Starlette matches, with these values."""
+    path = pattern.pattern.removeprefix("^").removesuffix("$")
+    for name, value in values.items():
+        path = re.sub(rf"\(\?P<{name}>[^)]*\)", value, path)
+    return path.replace("\\", "")
+
+
+@pytest.fixture
+def doors(world: World, keys: Keys) -> Doors:
+    with world.store.database.writing() as conn:
+        for table in TABLES:
+            conn.execute(
+                sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)"), {"name": table, "seq": FIRST}
+            )
+    return Doors(world, keys, FakeLogs())
+
+
+def told(answer: Any) -> tuple[object, ...]:
+    """Everything that an answer says, without names that are made anew for each."""
+    heads = sorted((name, value) for name, value in answer.headers.items() if name not in VARY)
+    return answer.status_code, heads, re.sub(r"\b[0-9a-f]{32}\b", "KEY", answer.text)
+
+
+def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Doors) -> None:
+    """Each route, as the table has it, is asked for everything of project a: before it is there, and afterwards."""
+    before = {name: (asked, told(answer)) for name, asked, answer in doors.walk("b-admin")}
+    assert set(before) | STREAMS == set(ACCESS)
+    doors.fill("a-admin")
+    for name, asked, answer in doors.walk("b-admin"):
+        assert (asked, told(answer)) == before[name], name
+        named = any(str(OF_A[one]) in asked for one in NAMING)
+        if named and name not in PUTS | {"getAsset"}:
+            assert answer.status_code == 404, (name, answer.status_code, answer.text)
+    mine = {name: answer for name, _, answer in doors.walk("a-admin", only_get=True)}
+    missing = {name for name, answer in mine.items() if answer.status_code != 200}
+    everything = {name for name, access in ACCESS.items() if access.everything}
+    assert missing <= EMPTY | everything | {"showLogin", "getAsset", "readyz"}, missing
+    assert f"run {RUN}" in mine["getHealth"].text, "its look is overdue"
+    uids = [doors.world.run(RUN).run_uid, doors.world.manager(MANAGER).manager_uid]
+    assert all(any(uid in answer.text for answer in mine.values()) for uid in uids), "they would be found"
+
+
+def test_what_a_project_makes_and_begins_is_of_it(doors: Doors) -> None:
+    doors.fill("a-admin")
+    store = doors.world.store
+    assert {row.project for row in store.runs.list_runs()} == {"a"}
+    found = [store.managers.get_manager(MANAGER), store.graphs.find_graph(GRAPH), doors.world.schedule(NAME)]
+    assert [row.project for row in (*found, doors.world.webhook(NAME))] == ["a"] * 4
+    events = store.events.events_after(0)
+    assert events
+    assert {event.body["project"] for event in events} == {"a"}
+    with doors.open() as client:
+        again = doors.ask(client, "a-admin", "POST", f"/v1/runs/{RUN + 1}/resume", json={"rerun": True})
+        assert (again.status_code, again.json()["project"], again.json()["attempt"]) == (202, "a", 2)
+
+
+def test_a_caller_of_all_projects_names_one_and_others_may_not(doors: Doors) -> None:
+    bodies: dict[str, Any] = {
+        "POST /v1/runs": {"crawler": "plain"},
+        "POST /v1/managers": {"crawler": "plain"},
+        "POST /v1/graphs": {"id": "walk", "steps": [STEP]},
+        "PUT /v1/schedules/mine": SCHEDULE,
+        "PUT /v1/webhooks/mine": WEBHOOK,
+    }
+    with doors.open() as client:
+        for asked, body in bodies.items():
+            method, path = asked.split()
+            for who, project, status, says in (
+                ("b-admin", "a", 422, "project: 'a' is not allowed; this token is of project 'b', so leave it out"),
+                ("admin", "A B", 422, "project: 'A B' is not allowed; project names have 1 to 63 characters of a-z"),
+                ("admin", "*", 422, "project: '*' is not allowed"),
+                ("admin", "b", None, None),
+            ):
+                answer = doors.ask(client, who, method, path, json=body | {"project": project})
+                if status is not None:
+                    assert (answer.status_code, answer.json()["detail"][: len(says or "")]) == (status, says), asked
+                else:
+                    assert answer.json()["project"] == "b", asked
+        for path in ("runs", "managers", "graphs", "schedules", "webhooks"):
+            lists = [
+                doors.ask(client, who, "GET", f"/v1/{path}", params=more).json()[path]
+                for who, more in (("b-admin", {}), ("admin", {"project": "b"}), ("admin", {}), ("a-admin", {}))
+            ]
+            assert [len(one) for one in lists] == [1, 1, 1, 0], path
+            refused = doors.ask(client, "b-admin", "GET", f"/v1/{path}", params={"project": "a"})
+            assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "project")
+        inner = {"run": {"crawler": "plain", "project": "a"}, "every_s": 3600}
+        refused = doors.ask(client, "b-admin", "PUT", "/v1/schedules/inner", json=inner)
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "run.project")
+        refused = doors.ask(client, "b-admin", "POST", "/v1/graphs", json={"steps": [{**STEP, "job": inner["run"]}]})
+        assert (refused.status_code, "leave it out" in refused.json()["detail"]) == (422, True)
+
+
+def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(doors: Doors) -> None:
+    """Names are of the installation, because ids of workflows are made of them. A clash tells that, and no more."""
+    doors.fill("a-admin")
+    run = {"crawler": "plain", "request_id": "zebra-request"}
+    with doors.open() as client:
+        clashes = [
+            ("POST", "/v1/runs", run, "Idempotency-Key: request_id 'zebra-request'"),
+            ("POST", "/schedule.json", None, "jobid: 'zebra-request' is already used by another request"),
+            ("POST", "/v1/managers", {"crawler": "plain", "name": NAME, "flow_id": "zebra-flow"},
+             "flow_id: 'zebra-flow' of manager 'zebra'"),
+            ("POST", "/v1/graphs", {"id": GRAPH, "steps": [STEP]}, "id: 'zebra-graph'"),
+            ("PUT", f"/v1/schedules/{NAME}", SCHEDULE, "name: name 'zebra'"),
+            ("PUT", f"/v1/webhooks/{NAME}", WEBHOOK, "name: name 'zebra'"),
+        ]  # fmt: skip
+        for method, path, body, says in clashes:
+            form = {"project": "default", "spider": "plain", "jobid": "zebra-request"} if body is None else None
+            answer = doors.ask(client, "b-admin", method, path, json=body, data=form)
+            document = answer.json()
+            if body is None:
+                assert (document["status"], document["message"]) == ("error", f"{says}; give another one")
+                continue
+            assert (answer.status_code, document["code"]) == (422, "idempotency_mismatch")
+            assert document["detail"] == f"{says} is already taken; choose another one"
+            assert document.keys() == {"type", "title", "status", "detail", "code"}
+        # A deleted name stays with its project: its past firings and deliveries are still recorded under it.
+        assert doors.ask(client, "a-admin", "DELETE", f"/v1/schedules/{NAME}").status_code == 200
+        taken = doors.ask(client, "b-admin", "PUT", f"/v1/schedules/{NAME}", json=SCHEDULE)
+        assert taken.status_code == 422
+        for parent in ("manager/1/1/0", "graph/x/1", "schedule/zebra/2026-11-20T12:00:00Z"):
+            refused = doors.ask(client, "b-admin", "POST", "/v1/runs", json={"crawler": "plain", "request_id": parent})
+            assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "request_id")
+
+
+def test_comparisons_and_attention_know_only_the_own_project(doors: Doors) -> None:
+    doors.fill("a-admin")
+    with doors.open() as client:
+        body = {"crawler": "plain", "args": {"page": NAME}}
+        run_id = doors.ask(client, "b-admin", "POST", "/v1/runs", json=body).json()["run_id"]
+        doors.world.claim(run_id)
+        doors.world.end(run_id)
+        compared = doors.ask(client, "b-admin", "GET", f"/v1/runs/{run_id}/comparison").json()
+        assert (compared["run_id"], compared["started_at"], compared["before_duration_s"]) == (None, None, None)
+        later = doors.ask(client, "a-admin", "POST", "/v1/runs", json=body).json()["run_id"]
+        doors.world.claim(later)
+        doors.world.end(later, RunStatus.COMPLETED)
+        attention = doors.ask(client, "b-admin", "GET", "/v1/runs", params={"attention": "true"}).json()["runs"]
+        assert [row["run_id"] for row in attention] == [run_id], "the good run of another project helps it nothing"
+
+
+@pytest.mark.parametrize("path", ["runs/{run}/tasks", "runs/{run}/corrections", "managers/{manager}/jobs"])
+def test_a_token_of_a_page_opens_no_list_of_another_project(doors: Doors, path: str) -> None:
+    doors.fill("a-admin")
+    kind = {"tasks": "task", "corrections": "correction", "jobs": "job"}[path.rpartition("/")[2]]
+    with doors.open() as client:
+        asked = f"/v1/{path.format(run=RUN, manager=MANAGER)}"
+        more = {"page_token": encode(kind, 1)}
+        assert doors.ask(client, "a-admin", "GET", asked, params=more).status_code == 200
+        assert doors.ask(client, "b-admin", "GET", asked, params=more).status_code == 404
+
+
+def test_metrics_of_a_project_are_its_own_series_and_nothing_of_the_installation(doors: Doors) -> None:
+    doors.fill("a-admin")
+    with doors.open() as client:
+        own = doors.ask(client, "b-admin", "GET", "/metrics").text
+        theirs = doors.ask(client, "a-admin", "GET", "/metrics").text
+        every = doors.ask(client, "admin", "GET", "/metrics").text
+    assert own == "", "nothing of it is there to count"
+    series = [line for line in theirs.splitlines() if not line.startswith("#")]
+    assert 'lifecycle_managers{project="a",status="INITIALIZING"} 1.0' in series
+    assert all('project="a"' in line for line in series)
+    assert {*series, 'lifecycle_managers{project="default",status="INITIALIZING"} 0.0'} <= set(every.splitlines())
+    assert "process_cpu_seconds_total" in every
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def listens(doors: Doors, url: str, who: str, path: str = "/v1/events", **more: Any) -> AsyncIterator[Any]:
+    headers = {**doors.keys.headers(who), **more.pop("headers", {})}
+    async with (
+        httpx.AsyncClient(timeout=60) as client,
+        client.stream("GET", f"{url}{path}", headers=headers, **more) as answer,
+    ):
+        yield answer
+
+
+async def test_a_stream_has_the_events_of_its_project_wherever_it_begins(doors: Doors) -> None:
+    doors.fill("a-admin")
+    app = doors.app()
+    async with served(app) as server, httpx.AsyncClient(base_url=server.url) as client:
+
+        async def start(who: str) -> int:
+            answer = await client.post("/v1/runs", json={"crawler": "plain"}, headers=doors.keys.headers(who))
+            return int(answer.json()["run_id"])
+
+        newest = doors.world.store.events.last_event_seq()
+        places: list[dict[str, Any]] = [
+            {"params": {"after": 0}},
+            {"headers": {"Last-Event-ID": str(newest - 1)}},
+            {"headers": {"Last-Event-ID": "1"}},
+            {"params": {"after": newest}},
+        ]
+        async with AsyncExitStack() as stack:
+            streams = []
+            for more in places:
+                answer = await stack.enter_async_context(listens(doors, server.url, "b-read", **more))
+                streams.append(events(answer))
+            every = events(
+                await stack.enter_async_context(listens(doors, server.url, "read", params={"after": newest}))
+            )
+            for stream in [*streams, every]:
+                assert (await take(stream, 1))[0].event == "hello"
+            theirs, mine = await start("a-admin"), await start("b-admin")
+            for stream in streams:
+                [first] = await take(stream, 1)
+                assert (first.data["run_id"], first.data["body"]["project"]) == (mine, "b")
+            assert [one.data["run_id"] for one in await take(every, 2)] == [theirs, mine]
+        async with listens(doors, server.url, "b-read", params={"run_id": RUN}) as answer:
+            assert answer.status_code == 404
+        async with listens(doors, server.url, "b-read", "/page/events", params={"path": f"/runs/{RUN}"}) as answer:
+            stream = events(answer, read=str)
+            assert [one.event for one in await take(stream, 2)] == ["hello", "gone"]
+
+
+async def test_readers_at_one_place_share_no_events_of_another_project(doors: Doors) -> None:
+    doors.fill("a-admin")
+    store = doors.world.store
+    known = store.events.events_after(0)
+    feed = Feed(store.events, store.runs, Metrics(), doors.world.clock)
+    feed._head = 0
+    feed._keep(known)
+    for project, count in ((None, len(known)), ("b", 0), ("a", len(known)), ("b", 0)):
+        with limited(project):
+            chunk, place = await feed._next(0, None, True)
+        assert (chunk.count(b"\nid: "), place) == (count, known[-1].seq), project
+
+
+async def test_what_is_kept_is_kept_for_each_project() -> None:
+    async def ask() -> str | None:
+        return only()
+
+    async def act() -> Outcome:
+        return Outcome(f"run of {only()}", "/", True, "stopped")
+
+    kept, once = KeptForEach(ask, 3600.0), Once()
+    for project in ("a", "b", None, "a"):
+        with limited(project):
+            assert await kept.own.read() == project
+            assert (await once("key of a form", act)).name == f"run of {project}"
+
+
+async def test_readers_of_two_projects_share_no_screen(doors: Doors) -> None:
+    doors.fill("a-admin")
+    async with served(doors.app()) as server, AsyncExitStack() as stack:
+        for who, shown in (("a-read", True), ("b-read", False), ("read", True)):
+            answer = await stack.enter_async_context(
+                listens(doors, server.url, who, "/page/events", params={"path": "/"})
+            )
+            hello, screen = await take(events(answer, read=str), 2)
+            assert (hello.event, f"/runs/{RUN}" in screen.data) == ("hello", shown)
+
+
+async def test_an_answer_ends_when_its_token_gets_another_project(doors: Doors) -> None:
+    doors.fill("a-admin")
+    app, headers, path = doors.app(), doors.keys.headers("a-read"), f"/v1/runs/{RUN}"
+    async with served(app) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        waits = asyncio.create_task(client.get(path, params={"wait": 50}, headers=headers))
+        await until(lambda: metric(app, "readers", "waits") == 1)
+        async with listens(doors, server.url, "a-read") as answer:
+            stream = events(answer)
+            await take(stream, 1)
+            doors.keys.move("a-read", "b")
+            assert (await waits).status_code == 401, "it had not begun"
+            async with asyncio.timeout(60):
+                assert [one async for one in stream] == [], "it ended without another event"
+        assert (await client.get(path, headers=headers)).status_code == 404, "it is of the other project from now on"
