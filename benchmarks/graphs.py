@@ -45,7 +45,8 @@ FAN, FAN_IN = int(os.environ.get("BENCHMARK_FAN", "1000")), int(os.environ.get("
 SLOW, QUICK, APART_S = 1500, 20, 1.0
 PARTS = ("chains", "fans", "crawls", "fair", "gateway", "chancy", "killed", "rest")
 #: Without it a server gives functions to workers in the order in which graphs gave them away.
-FAIR = ("--dynamic-config-value", "matching.enableFairness=true")
+#: A queue has four parts by default, and is fair within each.
+FAIR = ("matching.enableFairness=true", *(f"matching.numTaskqueue{way}Partitions=1" for way in ("Read", "Write")))
 #: Graphs at work when a worker is killed; seconds by which they must go on, and until nobody waits any longer.
 KILLED, GOES_ON_S, GIVEN_UP_S = 8, 15.0, 120.0
 MODULE = "steps_of_benchmark"
@@ -76,7 +77,9 @@ async def main() -> None:
         (folder / f"{MODULE}.py").write_text(SOURCE)
         sys.path.insert(0, name)
         users = importlib.import_module(MODULE)
-        address = await asyncio.to_thread(_server, stack, folder, *FAIR)
+        address = await asyncio.to_thread(
+            _server, stack, folder, *(word for one in FAIR for word in ("--dynamic-config-value", one))
+        )
         client = await Client.connect(address, plugins=[plugin()])
         workflows = partial(_worker, stack, "managers", address, folder)
         settings = {"LIFECYCLE_PLANS__MODULES": f'["{MODULE}"]', "LIFECYCLE_PLANS__FOLDER": name}

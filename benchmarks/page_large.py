@@ -51,7 +51,7 @@ async def run(world: PageWorld) -> None:
     def move(n: int) -> None:
         changed = sa.update(task_history).where(t.run_id == large.run_id, t.task_index == TASKS // 2 + n)
         with world.store.database.writing() as connection:
-            connection.execute(changed.values(status="SUCCEEDED"))
+            connection.execute(changed.values(status="SUCCEEDED", ended_at=datetime.now(UTC)))
             _tell(connection, event)
 
     path = f"/runs/{large.run_id}"
@@ -62,7 +62,7 @@ def _move_tasks(world: PageWorld, run_id: int, first: int, last: int, status: st
     t = task_history.c
     some = sa.update(task_history).where(t.run_id == run_id, t.task_index.between(first, last))
     with world.store.database.writing() as connection:
-        connection.execute(some.values(status=status))
+        connection.execute(some.values(status=status, ended_at=datetime.now(UTC)))
 
 
 async def _graph(world: PageWorld, key: str, graph: Workflow) -> None:

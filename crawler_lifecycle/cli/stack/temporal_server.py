@@ -32,8 +32,6 @@ TROUBLED_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttrib
 
 #: With it, a queue serves one graph after the other in turns. Without it, first come, first served.
 FAIR = "matching.enableFairness"
-#: By default a queue has four parts, and turns are taken within each. A function may then wait for its part.
-PARTS = "matching.numTaskqueueWritePartitions"
 
 #: The longest time between two tries of a failed workflow step. The server's default is 10 minutes. A blocked run could
 #: wait for this long after its repair.
@@ -72,7 +70,7 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
     for name in LIFTED:
         words += ["--dynamic-config-value", f"{name}=5000"]
     words += ["--dynamic-config-value", "=".join(NOBODY)]
-    words += ["--dynamic-config-value", f"{FAIR}=true", "--dynamic-config-value", f"{PARTS}=1"]
+    words += ["--dynamic-config-value", f"{FAIR}=true"]
     words += ["--dynamic-config-value", f"{TROUBLED_AFTER}=3", "--dynamic-config-value", f'{RETRIED_WITHIN}="20s"']
     return words
 
