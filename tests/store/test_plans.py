@@ -177,7 +177,7 @@ def _fill(url: str, size: Size) -> Filled:
     room = dict.fromkeys(MOST, ID_MAX)
     pools = Pools({f"pool-{n}": Pool(max=50) for n in range(POOLS)}, slots=100_000)
     most = {"starts_per_hour": 500, "live_tasks": 100_000, "waiting_tasks": 100_000}
-    quotas = dict.fromkeys(("token:ci", "pool:default", "pool:pool-3"), most)
+    quotas = dict.fromkeys(("token:ci", "pool:default", "pool:pool-3", "project:default"), most)
     store = open_store(url, clock=clock, told=lambda news: None, most=room, pools=pools, quotas=quotas)
     with store.database.writer.begin() as connection:
         first = fill_runs(connection, size.runs)
@@ -304,6 +304,7 @@ def pooling(world: World) -> None:
     for fence in fences:
         world.deploy(fence)
         world.store.deployment.waits_for_place(fence.run_id)
+    world.store.deployment.queue_of("pool-3")
     world.deploy(fences[0], limit=5, state="deferred")
     world.store.pools.list_pools()
     world.store.pools.in_line(fences[1].run_id)
