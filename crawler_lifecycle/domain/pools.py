@@ -10,12 +10,15 @@ used, divided by its weight. A pool that waits for nothing earns no credit.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import heapq
+import json
 import math
 import re
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
 from .bounds import refusal
@@ -60,7 +63,7 @@ class Pool:
     """The only project whose runs may be in it; ``None``: every project's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pools:
     """The pools of an installation, and the places of its cluster. Raises ``InvalidRequest``."""
 
@@ -82,6 +85,12 @@ class Pools:
     def counted(self) -> bool:
         """True if places are given by us: the installation has pools."""
         return bool(self.named)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A short text that differs for other pools."""
+        named = {name: asdict(pool) for name, pool in self.named.items()}
+        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
 
     def serving(self, name: str) -> str:
         """Return the pool that serves runs of this pool: ``default`` if the settings do not have it any more."""
@@ -173,6 +182,8 @@ class Gate:
     sampled_at: datetime | None = None
     refused: tuple[int, datetime] | None = None
     """The number of places with which the cluster last refused a task, and the time."""
+    fingerprint: str | None = None
+    """Those pools by which places were given last."""
 
     def share(self, pool: str) -> Share:
         return self.shares.setdefault(pool, Share())

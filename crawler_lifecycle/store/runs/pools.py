@@ -158,6 +158,10 @@ class PoolStore(StorePart):
             problem = (
                 f"LIFECYCLE_POOLS has no pool {name!r}: {DEFAULT} serves its runs; add it again, or give them another"
             )
+        elif gate.fingerprint not in (None, self._pools.fingerprint):
+            problem = (
+                "a worker gave places by other LIFECYCLE_POOLS than this process has; give all the same, and restart"
+            )
         return PoolRow(
             name=name,
             **asdict(pool),
@@ -238,7 +242,7 @@ def _state(gate: Gate) -> dict[str, Any]:
     refused = None if gate.refused is None else [gate.refused[0], gate.refused[1].isoformat()]
     sampled_at = None if gate.sampled_at is None else gate.sampled_at.isoformat()
     shares = {name: [round(v, 3) for v in asdict(share).values()] for name, share in gate.shares.items()}
-    return {"sampled_at": sampled_at, "refused": refused, "shares": shares}
+    return {"sampled_at": sampled_at, "refused": refused, "shares": shares, "pools": gate.pools.fingerprint}
 
 
 def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
@@ -250,6 +254,7 @@ def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
             {str(name): Share(*map(float, values)) for name, values in state.get("shares", {}).items()},
             sampled_at=None if at is None else datetime.fromisoformat(at),
             refused=None if refused is None else (int(refused[0]), datetime.fromisoformat(refused[1])),
+            fingerprint=state.get("pools"),
         )
     except (TypeError, ValueError, AttributeError, IndexError, KeyError):
         return Gate(pools)

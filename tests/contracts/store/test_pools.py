@@ -133,8 +133,11 @@ def test_a_removed_pool_is_served_by_default_and_reported(pooled: World, store_u
         )
         assert (shown["one"].waiting_tasks, shown["default"].in_use) == (1, 1)
         store.pools.adopt()
+        assert shown["a"].problem is not None
+        assert "other LIFECYCLE_POOLS" in shown["a"].problem
         assert called(world) == ["r2"]
         assert ask(world, waiting) == 1
+        assert {row.name: row for row in store.pools.list_pools()}["a"].problem is None
     with closing(_opened(store_url, clock, NO_POOLS)) as store:
         assert ask(World(store, clock), waiting) == 1, "without pools nothing is counted"
 
