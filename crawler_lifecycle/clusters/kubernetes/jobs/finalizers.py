@@ -9,8 +9,8 @@ The task ends with its crawler, even if other parts of the task still exist. The
 - A container next to the crawler does not know that the crawler has ended. The same patch gives the pod a deadline that
   has passed, so its node ends the pod. The record and the log stay, and the Job ends with the pod.
 - A Job may have been suspended while its pod ran. A queue may resume it, or has resumed it already; then the Job would
-  start a second pod. So we set its number of pods to 0, give it a deadline, and resume it. It stays in its queue: Kueue
-  then sees it end, and keeps no room for it. Without the queue's label Kueue would do that until the Job is deleted.
+  start a second pod. So we give it a deadline, and a suspended one no pods. It stays in its queue, which resumes it:
+  Kueue then sees it end, and keeps no room for it. Without the queue's label Kueue would, until the Job is deleted.
 - A suspension may have deleted a pod before the pod had a node. Nothing ran, and the Job waits until the pod is gone.
 
 ``list_held`` is for an administrator, when our services cannot remove the finalizer: they no longer run, the namespace
@@ -146,7 +146,12 @@ class Finalizers:
         if job is None or job_is_over(job):
             return
         if job.spec.suspend or any(taken_back(job, pod) for pod in pods):
-            spec = {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": 1}
+            spec: dict[str, object] = {"activeDeadlineSeconds": 1}
+            if job.spec.suspend:
+                # Only its queue may resume it. Else Kueue suspends it again, and the Job controller may miss its start.
+                spec |= (
+                    {"parallelism": 0} if labels.QUEUE in job.metadata.labels else {"parallelism": 0, "suspend": False}
+                )
             _patched(self._api, path, {"metadata": {"uid": uid}, "spec": spec})
 
 

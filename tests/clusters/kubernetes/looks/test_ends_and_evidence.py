@@ -337,15 +337,21 @@ def test_what_executes_is_never_let_go(world: World) -> None:
     assert labels.FINALIZER in _finalizers(world)
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_ends(world: World, resumed: bool) -> None:
+@pytest.mark.parametrize(
+    ("queue", "resumed", "left"),
+    [(None, False, (False, 0, 1)), ("night", False, (True, 0, 1)), ("night", True, (False, 1, 1))],
+    ids=["suspended", "held by a queue", "resumed by its queue"],
+)
+def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_ends(
+    world: World, queue: str | None, resumed: bool, left: tuple[bool, int, int]
+) -> None:
     """A queue that takes its room back suspends the Job, and resumes it when there is room again."""
     world.deploy()
     world.server.controllers.counts_ends = False
 
     def suspend(job: Any) -> None:
         job["spec"].update(suspend=True)
-        job["metadata"]["labels"][labels.QUEUE] = "night"
+        job["metadata"]["labels"] |= {labels.QUEUE: queue} if queue else {}
 
     world.server.change_job(world.name(), suspend)
     world.server.controllers.end_pod(world.server.pod(world.name()), 143)
@@ -354,9 +360,8 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_end
         world.server.change_job(world.name(), lambda job: job["spec"].update(suspend=False))
     world.finalizers.release(run_ref(RUN), [world.ref()])
     job = world.server.job(world.name())
-    spec = {name: job["spec"].get(name) for name in ("suspend", "parallelism", "activeDeadlineSeconds")}
-    assert spec == {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": 1}
-    assert job["metadata"]["labels"][labels.QUEUE] == "night", "its queue sees it end"
+    assert tuple(job["spec"][name] for name in ("suspend", "parallelism", "activeDeadlineSeconds")) == left
+    assert job["metadata"]["labels"].get(labels.QUEUE) == queue, "its queue sees it end"
     assert (_deletes(world, "jobs"), world.kept()) == ([], []), "who looks may delete nothing"
 
 
