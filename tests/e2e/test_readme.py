@@ -44,8 +44,8 @@ def crawlctl(world: World, words: list[str], folder: Path) -> subprocess.Complet
 def test_crawlctl_as_the_readme_shows_it(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     lines = commands("crawlctl")
     assert [words[1] for words in lines] == [
-        *("crawler", "start", "start", "list", "describe", "logs", "stop", "resume", "export", "corrections"),
-        *("audit", "doctor"),
+        *("crawler", "start", "start", "list", "describe", "logs", "stop", "resume", "pools", "export"),
+        *("corrections", "audit", "doctor"),
     ]
     first = run_id = ""
     still = ExitStack()
