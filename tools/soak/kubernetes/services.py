@@ -79,7 +79,7 @@ async def worker(place: Place, client: Client, api: Api, store: Store, over: asy
     outside, catalogue = Outside(), FakeCatalogue(CRAWLERS.values())
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     files = task_files(None, None, None)
-    parts = Parts(store, cluster, files, catalogue, scheduler, outside, outside, outside, directory, RULES)
+    parts = Parts(store, cluster, files, catalogue, scheduler, [outside], outside, outside, directory, RULES)
     async with AsyncExitStack() as stack:
         for role, queue in ROLES.items():
             made = Worker(
