@@ -191,6 +191,11 @@ class Gate:
     def holds(self, pool: str) -> Held:
         return self.held.setdefault(pool, Held())
 
+    def busy(self, priority: int = 5) -> int:
+        """Return the places of the cluster that tasks of this urgency find taken. What Kueue holds back takes none."""
+        pools = self.pools
+        return sum(one.executing if pools.of(n).queue else one.until(priority) for n, one in self.held.items())
+
     def hold_s(self, *pools: str) -> dict[str, float]:
         """Return the expected seconds for which a task of each of these pools holds its place."""
         mean = (sum(one.used for one in self.shares.values()) + _HOLD_S) / (sum(map(self._ended, self.shares)) + 1)
@@ -206,11 +211,13 @@ class Gate:
         passed = (now - self.sampled_at).total_seconds() if self.sampled_at else 0.0
         step = min(max(passed, 0.0), STEP_MAX_S)
         self.sampled_at = now
+        if self.refused is not None:  # after a clock was set back, the next try must not wait for the old time
+            self.refused = (self.refused[0], min(self.refused[1], now))
         fades = math.exp(-max(passed, 0.0) / WINDOW_S)
         for name in {*self.shares, *self.held}:
             share, weight, held = self.share(name), self.pools.of(name).weight, self.holds(name)
-            # A task that waits on the cluster itself uses nothing there.
-            count = held.executing if self.pools.surplus else held.all
+            # A task that waits on the cluster itself, or that Kueue holds back, uses nothing there.
+            count = held.executing if self.pools.surplus or self.pools.of(name).queue else held.all
             share.used = share.used * fades + count * step
             share.given *= fades
             share.clock += count * step / weight
@@ -249,7 +256,7 @@ class Gate:
             self.take(best.pool, best.priority)
             room.take(best)
             line = lines[best.pool]
-            if given[best.run_id] == best.wanted:
+            if given[best.run_id] >= best.wanted:
                 line.popleft()
             if line:
                 heapq.heappush(heads, self._turn(line[0], hold_s[best.pool]))
@@ -274,7 +281,7 @@ class _Room:
         self._gate, self._places = gate, gate.places(now)
         # Tasks that wait on the cluster itself are in nobody's way who is more urgent.
         urgencies = range(1, 6) if gate.pools.surplus else [5]
-        self._busy = {one: sum(held.until(one) for held in gate.held.values()) for one in urgencies}
+        self._busy = {one: gate.busy(one) for one in urgencies}
         self._kept = {name: max(0, pool.reserved - gate.holds(name).all) for name, pool in gate.pools.named.items()}
         self._kept_in_all = sum(self._kept.values())
 

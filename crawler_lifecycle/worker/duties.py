@@ -71,10 +71,9 @@ class Duties:
             self._begin("releases", releaser.state, releaser.run())
 
     def _call(self, parts: Parts) -> None:
-        """Start the calls of runs that wait for places, if the installation has pools."""
-        if self._settings.pools:
-            calls = PoolCalls(parts.store.pools, self._workflows.place_free)
-            self._begin("pools", calls.state, calls.run())
+        """Start the calls of runs that wait for places, also of pools that were taken out of the settings."""
+        calls = PoolCalls(parts.store.pools, self._workflows.place_free)
+        self._begin("pools", calls.state, calls.run())
 
     async def _audit(self, client: Client, parts: Parts) -> None:
         """Start the scheduled audits, the search for overdue looks and lost workflows, and the check of schedules."""

@@ -15,6 +15,8 @@ from crawler_lifecycle.store.runs.pools import PoolStore
 
 #: Seconds between two turns. Without waiting runs a turn is one small query.
 EVERY_S = 0.5
+#: Turns between two adoptions: during a change of pools, workers with the old ones may still write tickets.
+ADOPT_TURNS = 120
 #: Seconds to the next turn after an error: the first pause, and the longest.
 RETRY_S = (1.0, 30.0)
 
@@ -30,7 +32,7 @@ class PoolCalls:
     def __init__(self, pools: PoolStore, call: Callable[[str], Awaitable[bool]], every_s: float = EVERY_S) -> None:
         self._pools = pools
         self._call = call
-        self._adopted = False
+        self._turns = 0
         self._loop = Loop("calling runs that wait for places of their pools", every_s, retry_s=RETRY_S)
         self.counts: Counter[str] = Counter()
 
@@ -43,14 +45,21 @@ class PoolCalls:
         await self._loop.run(self._turn)
 
     async def _turn(self) -> None:
-        if not self._adopted:
+        if self._turns % ADOPT_TURNS == 0:
             await asyncio.to_thread(self._pools.adopt)
-            self._adopted = True
-        errors = list[Exception]()
-        for workflow_id in await asyncio.to_thread(self._pools.call):
+        self._turns += 1
+        errors, gone = dict[int, Exception](), list[int]()
+        calls = await asyncio.to_thread(self._pools.call)
+        for run_id, workflow_id in calls.items():
             try:
-                self.counts[CALLED if await self._call(workflow_id) else GONE] += 1
+                is_open = await self._call(workflow_id)
+                self.counts[CALLED if is_open else GONE] += 1
+                gone += [] if is_open else [run_id]
             except Exception as error:  # the others must not wait until they are called again
-                errors.append(error)
+                errors[run_id] = error
+        if gone:
+            await asyncio.to_thread(self._pools.uncall, gone, gone=True)
         if errors:
-            raise errors[0]
+            if len(errors) == len(calls):  # Temporal is away: nobody loses the turn by that
+                await asyncio.to_thread(self._pools.uncall, errors, gone=False)
+            raise next(iter(errors.values()))

@@ -114,7 +114,7 @@ MAY = {
         for method in ("offer_tasks", "record_deployed", "call")
     },
     ("in_line", "scan", "head"): "at most a thousand runs that come first are counted, for people",
-    ("adopt", "scan", "pool_ticket"): "once in the life of a worker",
+    ("adopt", "scan", "pool_ticket"): "once a minute",
     ("call", "scan", "pool_ticket"): "one row shows that somebody waits",
     ("list_pools", "scan", "pool_ticket"): "all waiting runs are counted, for people",
     **{

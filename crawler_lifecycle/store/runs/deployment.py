@@ -67,6 +67,8 @@ class DeploymentStore(RunPart):
             if self._pools.counted:
                 rows = self._given(unit, rows, max_parallel)
                 values |= {"pool": self._pools.serving(unit.run["pool"]), "priority": priority_of(unit)}
+            else:
+                leave_line(unit)
             _set_queued(unit, [row["task_id"] for row in rows], **values)
             return [_queued(unit, row) for row in rows], None
 

@@ -7,7 +7,7 @@ never give one place twice. Places are counted from the rows of tasks that looks
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
@@ -62,7 +62,7 @@ def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
     """Record that the cluster takes no more tasks than it has now. The run gets back into the line."""
     name = pools.serving(unit.run["pool"])
     with _gate(unit.conn, pools, unit.now) as gate:
-        gate.refused = (sum(held.all for held in gate.held.values()), unit.now)
+        gate.refused = (gate.busy(), unit.now)
         gate.share(name).given = max(0.0, gate.share(name).given - refused)
     _stay(unit, _ticket(unit, name, refused), refused)
 
@@ -97,31 +97,48 @@ class PoolStore(StorePart):
             for name in gone.all():
                 conn.execute(update(pool_ticket).where(p.pool == name).values(pool=DEFAULT))
 
-    def call(self) -> list[str]:
-        """Return the workflows of the runs that get the free places. They must ask for them now.
+    def call(self) -> dict[int, str]:
+        """Return the runs that get the free places, with their workflows. They must ask for them now.
 
-        A run that does not come in time is passed over until it is called again. Runs that ended leave the line.
+        A run that does not come in time is passed over. It is called again for a place that nobody else wants. Runs
+        that ended leave the line.
         """
         with self._db.reading() as conn:
             if conn.execute(select(pool_ticket.c.run_id).limit(1)).first() is None:
-                return []
-        called = list[str]()
+                return {}
+        called = dict[int, str]()
         with self._db.writing() as conn:
             now = self._clock()
             with _gate(conn, self._pools, now) as gate:
                 heads = self._alive(conn, _heads(conn, gate, now))
-                gate.sample(now, {one.pool for one, _ in heads})
+                passed = self._alive(conn, _heads(conn, gate, now, passed=True))
+                gate.sample(now, {one.pool for one, _ in (*heads, *passed)})
                 granted = gate.grant([one for one, _ in heads], now)
-            for one, workflow_id in heads:
-                if one.run_id in granted and one.to_call(now) and workflow_id is not None:
+                granted |= gate.grant([one for one, _ in passed], now)
+            for one, workflow_id in (*heads, *passed):
+                if one.run_id in granted and one.to_call(now):
                     mine = pool_ticket.c.run_id == one.run_id
                     conn.execute(update(pool_ticket).where(mine).values(called_at=now))
-                    called.append(workflow_id)
+                    called[one.run_id] = workflow_id
         return called
 
+    def uncall(self, run_ids: Collection[int], *, gone: bool) -> None:
+        """Undo calls that reached nobody. ``gone``: their workflows are closed, so the runs leave the line, too. Who
+        takes over such a run asks for its places again.
+        """
+        p = pool_ticket.c
+        with self._db.writing() as conn:
+            for chunk in chunks(run_ids):
+                mine = and_(p.run_id.in_(chunk), p.called_at.is_not(None))  # others have asked meanwhile
+                conn.execute(
+                    delete(pool_ticket).where(mine) if gone else update(pool_ticket).where(mine).values(called_at=None)
+                )
+
     @staticmethod
-    def _alive(conn: Connection, tickets: Sequence[Ticket]) -> list[tuple[Ticket, str | None]]:
-        """Return the tickets of live runs with their workflows, and delete the others."""
+    def _alive(conn: Connection, tickets: Sequence[Ticket]) -> list[tuple[Ticket, str]]:
+        """Return the tickets of live runs with their workflows, and delete the others. Whoever takes over a run without
+        a workflow asks again.
+        """
         r, found = run_history.c, dict[int, Any]()
         for chunk in chunks([one.run_id for one in tickets]):
             columns = select(r.run_id, r.status, r.stop_requested_at, r.owner_workflow_id)
@@ -129,7 +146,9 @@ class PoolStore(StorePart):
         live = {
             run_id
             for run_id, row in found.items()
-            if not RunStatus(row.status).terminal and row.stop_requested_at is None
+            if not RunStatus(row.status).terminal
+            and row.stop_requested_at is None
+            and row.owner_workflow_id is not None
         }
         dead = [one.run_id for one in tickets if one.run_id not in live]
         for chunk in chunks(dead):
@@ -214,11 +233,11 @@ def _gate(conn: Connection, pools: Pools, now: datetime) -> Iterator[Gate]:
     """Lock the gate until the end of the transaction, and write its state."""
     gate = _read_gate(conn, pools, now, lock=True)
     yield gate
-    conn.execute(update(pool_gate).values(state=_state(gate)))
+    conn.execute(update(pool_gate).where(pool_gate.c.id == 1).values(state=_state(gate)))
 
 
 def _read_gate(conn: Connection, pools: Pools, now: datetime, *, lock: bool = False) -> Gate:
-    query = select(pool_gate.c.state)
+    query = select(pool_gate.c.state).where(pool_gate.c.id == 1)
     state = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
     if state is None and lock:  # a manual edit removed the row
         conn.execute(insert(pool_gate).values(id=1, state={}))
@@ -260,25 +279,24 @@ def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
         return Gate(pools)
 
 
-def _heads(conn: Connection, gate: Gate, now: datetime) -> list[Ticket]:
-    """Return the first tickets of each pool, most urgent and oldest first, without runs that did not come."""
+def _heads(conn: Connection, gate: Gate, now: datetime, *, passed: bool = False) -> list[Ticket]:
+    """Return the first tickets of each pool, most urgent and oldest first, without runs that did not come. ``passed``:
+    only those that may be called again.
+    """
     call, again = timedelta(seconds=CALL_S), timedelta(seconds=RECALL_S)
     times = {"since": now - call, "until": now + call, "long_ago": now - again, "ahead": now + again}
-    rows = conn.execute(_heads_query(tuple(sorted({DEFAULT, *gate.pools.named}))), times)
+    rows = conn.execute(_heads_query(tuple(sorted({DEFAULT, *gate.pools.named})), passed), times)
     return [Ticket(*row) for row in rows]
 
 
 @functools.cache
-def _heads_query(pools: tuple[str, ...]) -> CompoundSelect[Any]:
+def _heads_query(pools: tuple[str, ...], passed: bool) -> CompoundSelect[Any]:
     p = pool_ticket.c
     since, until, long_ago, ahead = (bindparam(name, type_=UtcTime) for name in ("since", "until", "long_ago", "ahead"))
-    came = or_(
-        p.called_at.is_(None),
-        and_(p.called_at > since, p.called_at < until),
-        p.called_at <= long_ago,
-        p.called_at >= ahead,
-    )
-    first = select(*_TICKET).where(came).order_by(p.priority, p.since, p.run_id).limit(HEADS)
+    which = or_(p.called_at.is_(None), and_(p.called_at > since, p.called_at < until))
+    if passed:
+        which = or_(p.called_at <= long_ago, p.called_at >= ahead)
+    first = select(*_TICKET).where(which).order_by(p.priority, p.since, p.run_id).limit(HEADS)
     return union_all(*(select(first.where(p.pool == name).subquery("head")) for name in pools))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.pools import CALL_S, NO_POOLS, RECALL_S, Pool, Pools
+from crawler_lifecycle.domain.pools import CALL_S, NO_POOLS, PROBE_S, RECALL_S, Pool, Pools
 from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
 from crawler_lifecycle.store import Store, open_store
 from tests.contracts.store.world import Clock, World
@@ -41,7 +41,7 @@ def ask(world: World, fence: Fence) -> int:
 
 
 def called(world: World) -> list[str]:
-    return [workflow_id.removeprefix("crawl/") for workflow_id in world.store.pools.call()]
+    return [workflow_id.removeprefix("crawl/") for workflow_id in world.store.pools.call().values()]
 
 
 def test_a_cap_is_exact_whoever_asks_at_once(pooled: World) -> None:
@@ -89,6 +89,37 @@ def test_a_run_that_does_not_come_is_passed_over_and_called_again(pooled: World)
     assert called(pooled) == ["old"], "it is called again"
     assert ask(pooled, old) == 1
     assert ask(pooled, new) == 0
+
+
+def test_runs_that_never_come_keep_no_place_from_the_others(pooled: World) -> None:
+    first = run(pooled, "first", pool="one")
+    pooled.begin(first)
+    dead = {f"d{n}": run(pooled, f"d{n}", pool="one") for n in range(12)}
+    live = run(pooled, "live", pool="one")
+    assert [ask(pooled, one) for one in (*dead.values(), live)] == [0] * 13
+    pooled.finish(first)
+    order: list[str] = []
+    while "live" not in order:
+        order += called(pooled)
+        pooled.clock.forward(CALL_S)
+    assert order == [*dead, "live"], "nobody is called twice before all were called"
+    assert ask(pooled, live) == 1
+
+
+def test_a_call_that_reached_nobody_costs_no_turn(pooled: World) -> None:
+    first = run(pooled, "first", pool="one")
+    pooled.begin(first)
+    old, new = run(pooled, "old", pool="one"), run(pooled, "new", pool="one")
+    assert [ask(pooled, old), ask(pooled, new)] == [0, 0]
+    pooled.finish(first)
+    for _ in range(2):
+        assert pooled.store.pools.call() == {old.run_id: "crawl/old"}
+        pooled.store.pools.uncall([old.run_id], gone=False)
+    pooled.store.pools.uncall([old.run_id], gone=True)
+    assert called(pooled) == ["old"], "who has asked meanwhile stays in the line"
+    pooled.store.pools.uncall([old.run_id], gone=True)
+    assert called(pooled) == ["new"], "its workflow is closed"
+    assert ask(pooled, old) == 1, "who takes it over comes before the younger run"
 
 
 def test_who_asks_again_without_an_answer_holds_its_places(pooled: World) -> None:
@@ -224,3 +255,59 @@ def test_a_clock_that_is_set_back_holds_nobody(pooled: World) -> None:
     pooled.clock.forward(-86_400)
     assert called(pooled) == ["r"], "the call seems to be in the future, so it is made again"
     assert ask(pooled, waiting) == 1
+
+
+def test_what_kueue_holds_back_takes_no_place_of_the_cluster(store_url: str, clock: Clock) -> None:
+    pools = Pools({"a": Pool(), "k": Pool(queue="crawls")}, slots=4)
+    with closing(_opened(store_url, clock, pools)) as store:
+        world = World(store, clock)
+        held, mine = run(world, "held", tasks=9, pool="k"), run(world, "mine", tasks=5, pool="a")
+        assert (ask(world, held), ask(world, mine)) == (9, 4)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE pool_ticket SET wanted = 0 WHERE run_id = 2",
+        "UPDATE pool_ticket SET wanted = -5, priority = 99 WHERE run_id = 2",
+        "UPDATE pool_ticket SET called_at = '2100-01-01 00:00:00' WHERE run_id = 2",
+        "UPDATE run_history SET owner_workflow_id = NULL WHERE run_id = 2",
+        "INSERT INTO pool_gate (id, state) VALUES (2, '{}')",
+    ],
+)
+def test_edited_rows_keep_no_place_from_the_others(pooled: World, edit: str) -> None:
+    first = run(pooled, "first", tasks=5, pool="five")
+    pooled.begin(first)
+    edited, other = run(pooled, "edited", pool="five"), run(pooled, "other", pool="five")
+    assert [ask(pooled, edited), ask(pooled, other)] == [0, 0]
+    pooled.write(edit)
+    pooled.finish(first)
+    assert "other" in called(pooled)
+    assert ask(pooled, other) == 1
+
+
+def test_a_clock_that_is_set_back_does_not_end_the_tries(store_url: str, clock: Clock) -> None:
+    with closing(_opened(store_url, clock, Pools({"a": Pool()}))) as store:
+        world = World(store, clock)
+        fence, until = run(world, "r", tasks=2, pool="a"), clock.now + timedelta(seconds=25)
+        offered, _ = store.deployment.offer_tasks(fence, 100, None, until)
+        answers = [Deployed(t.index, "deferred") for t in offered]
+        store.deployment.record_deployed(fence, "k", answers, clock.now, until, offered)
+        clock.forward(-86_400)
+        assert called(world) == []
+        clock.forward(PROBE_S)
+        assert called(world) == ["r"]
+
+
+def test_whoever_waits_when_all_pools_are_taken_away_is_called(pooled: World, store_url: str, clock: Clock) -> None:
+    first = run(pooled, "first", pool="one")
+    pooled.begin(first)
+    waiting, stopped = run(pooled, "waiting", pool="one"), run(pooled, "stopped", pool="one")
+    assert [ask(pooled, waiting), ask(pooled, stopped)] == [0, 0]
+    with closing(_opened(store_url, clock, NO_POOLS)) as store:
+        world = World(store, clock)
+        store.stops.record_stop(stopped.run_id, pooled.stop(), "s1")
+        store.pools.adopt()
+        assert called(world) == ["waiting"]
+        assert ask(world, waiting) == 1
+        assert {row.name: row.waiting_runs for row in store.pools.list_pools()}["default"] == 0
