@@ -167,8 +167,7 @@ def _start(s: Standing) -> str | None:
         return None  # an earlier try recorded the reason, and nothing waits any more
     what = s.waiting_for.removeprefix("waiting: ")
     if what.startswith(PLACE_WAIT):
-        pool, _, use = what.partition(": ")
-        what = s.line or f"{pool} ({use})"
+        what = s.line or what
     thing = what.startswith(("the ", "a ", "an "))  # a noun, not a sentence
     if s.status != "INITIALIZING":
         return f"{_tasks(queued)} QUEUED{since}: {'waiting for ' if thing else ''}{what}" if queued else what

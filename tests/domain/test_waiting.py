@@ -59,13 +59,13 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         "waiting for the main task's start for 3 s",
     ),
     "a place in its pool": (
-        replace(NEW, waiting_for="a place in pool shop-a: 18 of 20 in use", waiting_since=before(245)),
-        "waiting for a place in pool shop-a (18 of 20 in use) for 4 min",
+        replace(NEW, waiting_for="a place in pool shop-a", waiting_since=before(245)),
+        "waiting for a place in pool shop-a for 4 min",
     ),
     "its position in the line": (
         replace(
             NEW,
-            waiting_for="a place in pool shop-a: 20 of 20 in use",
+            waiting_for="a place in pool shop-a",
             waiting_since=before(245),
             line=place_in_line("shop-a", 18, 20, urgent=12, older=40, about_s=370),
         ),
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         replace(
             LIVE,
             tasks={"RUNNING": 1, "QUEUED": 3},
-            waiting_for="a place in pool a: 1 of 1 in use",
+            waiting_for="a place in pool a",
             waiting_since=before(70),
             line=place_in_line("a", 1, 1, older=1),
         ),

@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.pools import CALL_S, DEFAULT, RECALL_S, Gate, Pool
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
+from crawler_lifecycle.domain.waiting import PLACE_WAIT
 from crawler_lifecycle.ports.pools import InLine, PoolRow
 from crawler_lifecycle.store.base.bulk import chunks, put_row
 from crawler_lifecycle.store.base.rows import made
@@ -50,7 +51,7 @@ def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
         got = min(gate.grant([*others, mine], unit.now).get(unit.run_id, 0), most)
         gate.share(name).given += got
         if got < wanted:
-            unit.update_run(waiting_for=_line_text(gate, name))
+            unit.update_run(waiting_for=f"{PLACE_WAIT}{name}")
     if wanted > got:
         _stay(unit, mine, wanted - got, anew=got > 0)
     else:
@@ -128,7 +129,7 @@ class PoolStore(StorePart):
         """
         p = pool_ticket.c
         with self._db.writing() as conn:
-            for chunk in chunks(run_ids):
+            for chunk in chunks(list(run_ids)):
                 mine = and_(p.run_id.in_(chunk), p.called_at.is_not(None))  # others have asked meanwhile
                 conn.execute(
                     delete(pool_ticket).where(mine) if gone else update(pool_ticket).where(mine).values(called_at=None)
@@ -167,7 +168,8 @@ class PoolStore(StorePart):
         return [
             self._pool_row(gate, name, used, *waiting.get(name, (0, 0, None)))
             for name in sorted({DEFAULT, *self._pools.named, *gate.held, *waiting})
-            if only() is None or name in {DEFAULT, *self.known_pools.named}
+            # A pool that projects share would show one of them what the others do.
+            if only() in (None, self._pools.of(name).project)
         ]
 
     def _pool_row(self, gate: Gate, name: str, used: float, runs: int, tasks: int, oldest: datetime | None) -> PoolRow:
@@ -196,6 +198,7 @@ class PoolStore(StorePart):
     def in_line(self, run_id: int) -> InLine | None:
         """Return the place of a run in the line of its pool; ``None``: it does not wait for one.
 
+        Also ``None`` for a caller of one project, if the pool is not of this project: the line shows other projects.
         Raises nothing for an unknown run. Of the tickets before it, at most ``AHEAD_MAX`` of each kind are counted.
         """
         p, now = pool_ticket.c, self._clock()
@@ -204,6 +207,8 @@ class PoolStore(StorePart):
             if row is None:
                 return None
             mine = made(Ticket, row)
+            if only() not in (None, self._pools.of(mine.pool).project):
+                return None
             gate = _read_gate(conn, self._pools, now)
             urgent = and_(p.pool == mine.pool, p.priority < mine.priority)
             same = and_(p.pool == mine.pool, p.priority == mine.priority)
@@ -298,8 +303,3 @@ def _heads_query(pools: tuple[str, ...], passed: bool) -> CompoundSelect[Any]:
         which = or_(p.called_at <= long_ago, p.called_at >= ahead)
     first = select(*_TICKET).where(which).order_by(p.priority, p.since, p.run_id).limit(HEADS)
     return union_all(*(select(first.where(p.pool == name).subquery("head")) for name in pools))
-
-
-def _line_text(gate: Gate, name: str) -> str:
-    held, most = gate.holds(name).all, gate.pools.of(name).max
-    return f"a place in pool {name}: {held}{'' if most is None else f' of {most}'} in use"

@@ -12,6 +12,7 @@ import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import CALL_S, NO_POOLS, PROBE_S, RECALL_S, Pool, Pools
+from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
 from crawler_lifecycle.store import Store, open_store
 from tests.contracts.store.world import Clock, World
@@ -63,7 +64,7 @@ def test_the_next_place_goes_to_the_most_urgent_then_the_oldest(pooled: World) -
         for name, priority in (("old", 3), ("new", 3), ("late", 5), ("urgent", 1))
     }
     assert [ask(pooled, fence) for fence in runs.values()] == [0, 0, 0, 0]
-    assert pooled.row(runs["old"]).waiting_for == "a place in pool one: 1 of 1 in use"
+    assert pooled.row(runs["old"]).waiting_for == "a place in pool one"
     assert called(pooled) == []
     pooled.finish(first)
     order = []
@@ -311,3 +312,20 @@ def test_whoever_waits_when_all_pools_are_taken_away_is_called(pooled: World, st
         assert called(world) == ["waiting"]
         assert ask(world, waiting) == 1
         assert {row.name: row.waiting_runs for row in store.pools.list_pools()}["default"] == 0
+
+
+def test_a_caller_of_one_project_is_told_of_its_own_pools_alone(store_url: str, clock: Clock) -> None:
+    pools = Pools({"shared": Pool(max=1), "own": Pool(max=1, project="p"), "other": Pool(project="q")}, slots=8)
+    with closing(_opened(store_url, clock, pools)) as store:
+        world = World(store, clock)
+        runs = {
+            name: [run(world, f"{name}-{n}", pool=name, project="p") for n in range(2)] for name in ("shared", "own")
+        }
+        assert [ask(world, one) for both in runs.values() for one in both] == [1, 0, 1, 0]
+        with pytest.raises(InvalidRequest, match="the pools of this installation are default, own, shared"):
+            run(world, "x", pool="other", project="p")
+        assert [row.name for row in store.pools.list_pools()] == ["default", "other", "own", "shared"]
+        with limited("p"):
+            assert [row.name for row in store.pools.list_pools()] == ["own"]
+            assert store.pools.in_line(runs["shared"][1].run_id) is None
+            assert store.pools.in_line(runs["own"][1].run_id) is not None
