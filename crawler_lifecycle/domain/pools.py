@@ -207,7 +207,7 @@ class Gate:
         return max(self.share(pool).given - self.holds(pool).all, 0.0)
 
     def sample(self, now: datetime, waiting: Collection[str]) -> None:
-        """Charge each pool for the places that it holds since the last sample. ``waiting``: the pools with tickets."""
+        """Charge each pool for the places that it holds since the last sample. ``waiting``: see ``rivals``."""
         passed = (now - self.sampled_at).total_seconds() if self.sampled_at else 0.0
         step = min(max(passed, 0.0), STEP_MAX_S)
         self.sampled_at = now
@@ -228,6 +228,17 @@ class Gate:
             if name not in waiting:
                 share.clock = max(share.clock, 0.0)
         self.shares = {name: share for name, share in self.shares.items() if share.used > 0.5 or name in waiting}
+
+    def rivals(self, tickets: Sequence[Ticket]) -> set[str]:
+        """Return the pools among which the shares decide now.
+
+        A pool at its ``max``, or with less urgent runs only, is not behind: it would never catch up, and each pool that
+        begins to wait would start beside it, and take all places until it has caught up with the others.
+        """
+        most = {one.pool: self.pools.of(one.pool).max or math.inf for one in tickets}
+        may = [one for one in tickets if self.holds(one.pool).all < most[one.pool]]
+        best = min((one.priority for one in may), default=0)
+        return {one.pool for one in may if one.priority == best}
 
     def places(self, now: datetime) -> int | None:
         """Return the places of the cluster; ``None``: unknown, so none is refused."""

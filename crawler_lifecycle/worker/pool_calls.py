@@ -61,5 +61,5 @@ class PoolCalls:
             await asyncio.to_thread(self._pools.uncall, gone, gone=True)
         if errors:
             if len(errors) == len(calls):  # Temporal is away: nobody loses the turn by that
-                await asyncio.to_thread(self._pools.uncall, errors, gone=False)
+                await asyncio.to_thread(self._pools.uncall, list(errors), gone=False)
             raise next(iter(errors.values()))

@@ -130,6 +130,14 @@ def test_an_urgent_task_does_not_wait_for_the_surplus() -> None:
     assert gate.grant([Ticket(2, "a", 1, NOW, 3)], NOW) == {2: 2}
 
 
+@pytest.mark.parametrize("held_up", [Ticket(1, "a", 3, NOW, 9), Ticket(1, "c", 5, NOW, 9)])
+def test_who_is_held_up_by_more_than_its_share_is_not_behind(held_up: Ticket) -> None:
+    gate = Gate(Pools({"a": Pool(max=1), "b": Pool(), "c": Pool()}, slots=10), held={"a": Held(1), "b": Held(9)})
+    for step in range(360):
+        gate.sample(NOW + timedelta(seconds=10 * step), gate.rivals([held_up, Ticket(2, "b", 3, NOW, 99)]))
+    assert gate.share("b").clock == 0, "whoever comes next shares with b from now on, and not for the hour before"
+
+
 def test_a_refusal_counts_less_and_less() -> None:
     gate = Gate(Pools({"a": Pool()}, slots=9), refused=(4, NOW))
     waits = (-99, 0, PROBE_S, 2 * PROBE_S, 3 * PROBE_S)

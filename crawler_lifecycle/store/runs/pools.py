@@ -7,7 +7,7 @@ never give one place twice. Places are counted from the rows of tasks that looks
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
@@ -47,7 +47,7 @@ def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
     mine = _ticket(unit, name, wanted)
     with _gate(unit.conn, pools, unit.now) as gate:
         others = [one for one in _heads(unit.conn, gate, unit.now) if one.run_id != unit.run_id]
-        gate.sample(unit.now, {name, *(one.pool for one in others)})
+        gate.sample(unit.now, gate.rivals([*others, mine]))
         got = min(gate.grant([*others, mine], unit.now).get(unit.run_id, 0), most)
         gate.share(name).given += got
         if got < wanted:
@@ -113,7 +113,7 @@ class PoolStore(StorePart):
             with _gate(conn, self._pools, now) as gate:
                 heads = self._alive(conn, _heads(conn, gate, now))
                 passed = self._alive(conn, _heads(conn, gate, now, passed=True))
-                gate.sample(now, {one.pool for one, _ in (*heads, *passed)})
+                gate.sample(now, gate.rivals([one for one, _ in (*heads, *passed)]))
                 granted = gate.grant([one for one, _ in heads], now)
                 granted |= gate.grant([one for one, _ in passed], now)
             for one, workflow_id in (*heads, *passed):
@@ -123,7 +123,7 @@ class PoolStore(StorePart):
                     called[one.run_id] = workflow_id
         return called
 
-    def uncall(self, run_ids: Collection[int], *, gone: bool) -> None:
+    def uncall(self, run_ids: Sequence[int], *, gone: bool) -> None:
         """Undo calls that reached nobody. ``gone``: their workflows are closed, so the runs leave the line, too. Who
         takes over such a run asks for its places again.
         """

@@ -42,6 +42,7 @@ def _empty(kind: str) -> str:
                 continue
             cursor.execute(f"DELETE FROM {table.name}")
         cursor.execute("INSERT INTO outbox_counter (id, seq) VALUES (1, 0)")
+        cursor.execute("INSERT INTO pool_gate (id, state) VALUES (1, '{}')")
     return url
 
 
