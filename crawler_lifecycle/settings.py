@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -504,7 +505,8 @@ class Settings(BaseSettings):
                 lines.append(f"{name}: {_masked(name, item.get('input'))} is not allowed; {item['msg']}")
             raise InvalidRequest("; ".join(lines)) from None
         except ValueError as error:
-            raise InvalidRequest(f"{path or 'environment'}: the settings cannot be read: {error}") from None
+            cure = f"; give JSON: {error.__cause__}" if isinstance(error.__cause__, json.JSONDecodeError) else ""
+            raise InvalidRequest(f"{path or 'environment'}: the settings cannot be read: {error}{cure}") from None
 
 
 def _masked(name: str, value: object) -> str:

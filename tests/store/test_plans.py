@@ -311,6 +311,8 @@ def pooling(world: World) -> None:
     world.store.pools.in_line(fences[1].run_id)
     world.store.pools.call()
     world.store.pools.adopt()
+    world.store.pools.uncall([1, 2], gone=False)
+    world.store.pools.uncall([1], gone=True)
     world.store.stops.record_stop(fences[1].run_id, world.stop(), "s1")
 
 

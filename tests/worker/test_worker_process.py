@@ -130,6 +130,7 @@ def test_only_roles_that_ask_the_cluster_need_a_way_to_it(
     ({"LIFECYCLE_DATABASE__URL": "oracle://u:secret@h/x"}, ["LIFECYCLE_DATABASE__URL", "oracle"]),
     ({"LIFECYCLE_CLUSTER__KIND": "swarm"}, ["LIFECYCLE_CLUSTER__KIND", "'swarm'"]),
     ({"LIFECYCLE_WORKER__THREADS": "none"}, ["LIFECYCLE_WORKER__THREADS", "'none'"]),
+    ({"LIFECYCLE_POOLS": "{a: 1}"}, ["pools", "give JSON", "line 1 column 2"]),
     ({"LIFECYCLE_CONFIG": "nowhere.toml"}, ["LIFECYCLE_CONFIG", "nowhere.toml"]),
 ])  # fmt: skip
 def test_a_wrong_setting_is_named_with_its_value(

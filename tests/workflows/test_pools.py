@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from queue import Queue
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import pytest_asyncio
@@ -12,6 +14,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.pool_calls import PoolCalls
@@ -68,6 +71,30 @@ async def test_a_run_that_waits_can_be_stopped_and_resumed(pooled: Lab) -> None:
     await first.signal("stop", {"force": True})
     assert (await first.result()).outcome == "cancelled"
     assert (await again.result()).status == "COMPLETED"
+
+
+async def test_a_run_whose_workflow_is_gone_keeps_no_place(pooled: Lab) -> None:
+    pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 0.1)
+    first = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": SOON})
+    await pooled.until(lambda: pooled.store.tasks.count_tasks(1).active if pooled.store.runs.get_run(1) else 0)
+    gone = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": NEVER})
+    await pooled.until(lambda: waits(pooled, 2))
+    last = await pooled.start({"crawler": "books", "pool": "one", "poll_minutes": NEVER})
+    await pooled.until(lambda: waits(pooled, 3))
+    await gone.terminate()
+    await first.signal("stop", {"force": True})
+    await pooled.until(lambda: not waits(pooled, 2))
+    await pooled.until(lambda: not waits(pooled, 3))
+    await last.signal("stop", {"force": True})
+
+
+async def test_calls_that_temporal_does_not_take_are_undone() -> None:
+    pools, undone = Mock(), Queue[tuple[list[int], bool]]()
+    pools.call.return_value = {7: "crawl/7"}
+    pools.uncall.side_effect = lambda run_ids, gone: undone.put((run_ids, gone))
+    calling = asyncio.create_task(PoolCalls(pools, AsyncMock(side_effect=TemporalUnavailable("away")), 0.01).run())
+    assert await asyncio.to_thread(undone.get, True, 60) == ([7], False)
+    calling.cancel()
 
 
 async def test_an_unknown_pool_is_refused_by_name(pooled: Lab) -> None:
