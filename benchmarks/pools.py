@@ -147,6 +147,8 @@ def _overload(weights: Mapping[str, float]) -> None:
     with _stack(weights) as world:
         for pool in weights:
             world.start(pool, TASKS, (1, 30))
+        while {pool for pool, *_ in world.journal()} < set(weights):
+            time.sleep(0.5)
         begun = time.time()
         time.sleep(OVERLOAD_S + 31)
         # What executes now is not in the journal, so the last half minute is left out.
@@ -157,7 +159,8 @@ def _overload(weights: Mapping[str, float]) -> None:
     worst = max(abs(used[pool] / total / (one / weight) - 1) for pool, one in weights.items())
     print(
         f"{len(weights)} pools of weights {sorted(set(weights.values()))}, {OVERLOAD_S:.0f} s of overload on {SLOTS} "
-        f"slots: farthest from its share {worst:.1%} (reach: <= 5 %); slots in use {total / SLOTS / (end - begun):.0%}",
+        f"slots: farthest from its share {worst:.1%} (reach <= 5 %); slots in use {total / SLOTS / (end - begun):.0%}; "
+        f"slot-seconds {', '.join(f'{used[pool]:.0f}' for pool in weights)}",
         flush=True,
     )
 

@@ -125,15 +125,17 @@ class DueActivities:
         Second execution: finds its target by the id of the request.
         """
         previous, firing = self.schedules.previous_target(due_id), self.schedules.get_due(due_id)
-        if not firing.decision.begins and self._begun_before(firing) is None:
-            return None
+        row = self._schedule(firing.name)
+        with limited(row.project):  # a target of another project may have the same id
+            if not firing.decision.begins and self._begun_before(firing) is None:
+                return None
         if firing.decision is Decision.QUEUED and firing.target is None and self.schedules.give_way(due_id):
             meters.count(meters.SCHEDULE_DUE, decision=Decision.SKIPPED_OVERLAP.value)
             return None
         if previous is not None and previous.live:
             what = "" if previous.target is None else f" ({previous.target.kind} {previous.target.id})"
             raise _waits(f"the target of due time {previous.due_id}{what} has no verdict yet")
-        return self._begun(self._schedule(firing.name), firing)
+        return self._begun(row, firing)
 
     # --- targets ---------------------------------------------------------------------------------------------------
 

@@ -77,7 +77,8 @@ class Limit:
 
 def limits_of(quotas: Quotas, run: Mapping[str, object]) -> list[Limit]:
     """Return the limits that hold for a run with these columns."""
-    holders = [(kind, str(run[column])) for kind, column in KINDS.items() if run.get(column) is not None]
+    # The name of a token is the part after its project (``Caller.key``).
+    holders = [(kind, str(run[of]).rpartition("/")[2]) for kind, of in KINDS.items() if run.get(of) is not None]
     return [
         Limit(kind, name, what, most)
         for kind, name in holders

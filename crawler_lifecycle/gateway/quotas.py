@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.quotas import Limit
 from crawler_lifecycle.store.runs.quotas import QuotaStore
 
-from .access.operations import caller_name
+from .access.operations import caller_key
 
 _Pool = Annotated[str, Query(pattern=f"^{POOL_NAME.pattern}$", description="the pool of the start")]
 
@@ -29,4 +29,5 @@ def add_quotas(app: FastAPI, quotas: QuotaStore) -> None:
     @app.get("/v1/quotas", operation_id="listQuotas")
     def list_quotas(pool: _Pool = DEFAULT) -> QuotaList:
         """The quotas that hold for a start by this caller in this pool, and their use now."""
-        return QuotaList(quotas=quotas.quotas_of({"caller": caller_name(), "pool": pool, "project": chosen(None)}))
+        quotas.known_pools.check(pool)
+        return QuotaList(quotas=quotas.quotas_of({"caller": caller_key(), "pool": pool, "project": chosen(None)}))

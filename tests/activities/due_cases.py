@@ -9,6 +9,7 @@ from sqlalchemy import update
 from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_of_workflow, due_request_id
+from crawler_lifecycle.ports.managers import NewManager
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.ports.schedules import DueOrder, DueRow
 from crawler_lifecycle.store.schedules.tables import schedule_due
@@ -218,6 +219,14 @@ def _superseded(w: World) -> int:
     return 2
 
 
+def _given_way(w: World) -> int:
+    """It gave way before. A manager of another project has the flow id that its target would have."""
+    due_id = _superseded(w)
+    w.call("begin_due", due_id)
+    w.store.managers.reserve_manager(NewManager("stream", "nightly.2026-03-01T12:01:00Z", "x:Y", project="shop-b"))
+    return due_id
+
+
 def _gave_way(w: World, answer: Any) -> None:
     assert (answer, _line(w, 2).decision, len(w.store.runs.list_runs())) == (None, Decision.SKIPPED_OVERLAP, 1)
     assert "it was due again, at 2026-03-01T12:02:00Z" in str(_line(w, 2).reason)
@@ -283,6 +292,7 @@ DUE = [
     Case("decide_due", "asked for, then deleted", _asked_and_deleted, _begun_all_the_same),
     Case("decide_due", "started, then deleted", _started_and_deleted, _settled_as_nothing),
     Case("begin_due", "superseded", _superseded, _gave_way),
+    Case("begin_due", "given way", _given_way, _gave_way),
     Case("audit_schedules", "not fired", _unfired, _noted, renews=SEEN_AGAIN | GONE, same=_nothing),
     Case("audit_parents", "due time: not begun", _not_begun, _begun_again, renews=SEEN_AGAIN | GONE, same=_nothing),
     Case("decide_due", "first", _decide, _started),

@@ -191,6 +191,12 @@ def caller_name() -> str | None:
     return None if caller is None else caller.name
 
 
+def caller_key() -> str | None:
+    """Return the name of the present caller with its project, as quotas count it; ``None`` as for ``caller_name``."""
+    caller = _CALLER.get()
+    return None if caller is None else caller.key
+
+
 def caller_role() -> Role | None:
     """Return the role of the present caller; ``None`` on an open gateway, where every caller may do everything."""
     caller = _CALLER.get()
@@ -260,8 +266,7 @@ class AuthenticationMiddleware:
             return
         caller = self._caller(headers, access, address, writes=scope["method"] not in ("GET", "HEAD"))
         _check(caller, access, operation or "this", parameters)
-        # Tokens of two projects may have the same name, and tell each other nothing by their limits.
-        name = f"{caller.project}/{caller.name}" if caller else None
+        name = caller.key if caller else None
         self.limits.spend(name, writes=access.writes)
         scope["lifecycle.stream"] = stream = _is_stream(access, scope)
         # Each login has its own limit of streams: several people may share one token, and each opens several tabs.

@@ -67,6 +67,11 @@ class Caller:
     project: str = DEFAULT
     """The only project that the caller sees and touches; ``*``: all projects."""
 
+    @property
+    def key(self) -> str:
+        """The name with the project: tokens of two projects may have the same name."""
+        return f"{self.project}/{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.managers.commands import NAME_MODULE, check_read
 from crawler_lifecycle.gateway.managers.requests import Tags
-from crawler_lifecycle.gateway.runs.commands import Commanded, existing, mismatch, notify
+from crawler_lifecycle.gateway.runs.commands import Commanded, check_foreign, existing, mismatch, notify
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
 from crawler_lifecycle.ports.graphs import GraphRow, NewGraph
@@ -161,6 +161,7 @@ class GraphCommands:
     async def start(self, body: StartGraph, request_id: str | None) -> Commanded[GraphRow]:
         """Start a whole graph, or create a draft that waits for its pages. A repeat with the id finds the graph."""
         body.check()
+        check_foreign("parent", body.parent)
         key = body.id or request_id or uuid.uuid4().hex
         check_key(key)
         if body.pages is not None:

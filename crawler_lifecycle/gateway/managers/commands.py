@@ -27,7 +27,15 @@ from crawler_lifecycle.domain.managers.jobs import base_of, options_of
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
 from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
-from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, existing, mismatch, needing_temporal, notify
+from crawler_lifecycle.gateway.runs.commands import (
+    LATER,
+    Commanded,
+    check_foreign,
+    existing,
+    mismatch,
+    needing_temporal,
+    notify,
+)
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_READING, ManagerRow, NewManager, PlanRow
@@ -85,6 +93,7 @@ class ManagerCommands:
         after its end. Without a flow id, one is made from ``key``; then a repeat after the end does not resume it.
         """
         body.check()
+        check_foreign("parent", body.parent)
         request_id = key if key is not None else uuid.uuid4().hex
         plan, note = await self._plan(body)
         name = body.name or body.crawler or (plan.name if plan else None)

@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.names import attempt_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
-from crawler_lifecycle.gateway.access.operations import caller_name, check_own
+from crawler_lifecycle.gateway.access.operations import caller_key, caller_name, check_own
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.retention.deletion import DeletionStore
 from crawler_lifecycle.store.runs.additions import AdditionStore
@@ -50,8 +50,8 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
-#: The beginnings of the request ids of runs that managers, graphs and schedules begin.
-_OF_PARENTS = ("manager/", "graph/", "schedule/")
+#: The beginnings of the request ids of runs that managers, graphs and schedules begin, and of ids of workflows.
+_OURS = ("manager/", "graph/", "schedule/", "crawl/")
 LATER = "The command is recorded, and takes effect as soon as Temporal can be reached, without another request."
 BY_AUDIT = (
     "The command is recorded. A worker of the role audit carries it out as soon as Temporal can be reached, without "
@@ -73,6 +73,16 @@ class Commanded(Generic[Row]):
             response.headers["Location"] = location
         if not self.fresh:
             response.headers["Idempotency-Replayed"] = "true"
+
+
+def check_foreign(field: str, id: str | None) -> None:
+    """Raise ``InvalidRequest`` if a caller of one project gives an id that is like ours.
+
+    The run would count as one that a manager, graph or schedule began, or a workflow would be told of its end. It may
+    be of another project.
+    """
+    if id is not None and projects.only() is not None and id.startswith(_OURS):
+        raise refusal(field, id, f"it begins with one of {', '.join(_OURS)}; give another one")
 
 
 def existing(noun: str, key: int | str, row: Row | None) -> Row:
@@ -167,9 +177,8 @@ class Commands:
     async def start(self, body: StartRun, key: str | None) -> Commanded[RunRow]:
         """Write the row of the run, then start its workflow. A repeat with the same key and body finds this run."""
         request_id = _own_id(same_id(body.request_id, key))
-        if projects.only() is not None and request_id.startswith(_OF_PARENTS):
-            # The run would count as one that a manager, graph or schedule began, perhaps of another project.
-            raise refusal("request_id", request_id, f"it begins with one of {', '.join(_OF_PARENTS)}; give another one")
+        check_foreign("request_id", request_id)
+        check_foreign("parent", body.parent)
         # The inner replace checks the request_id: RunRequest has the rule.
         request = dataclasses.replace(body.request(), request_id=request_id, project=projects.chosen(body.project))
         request = dataclasses.replace(request, request_id=None)
@@ -188,7 +197,7 @@ class Commands:
             known = await run_in_threadpool(self.runs.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
             try:
-                return await run_in_threadpool(self.acceptance.reserve_run, wanted, request_id, args, caller_name())
+                return await run_in_threadpool(self.acceptance.reserve_run, wanted, request_id, args, caller_key())
             except DuplicateRequest:
                 if known is not None or await run_in_threadpool(self.runs.find_run, request_id) is None:
                     raise  # without a run, the id belongs to another project

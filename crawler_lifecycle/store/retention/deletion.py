@@ -164,7 +164,8 @@ def _check_taken_in(unit: Unit) -> None:
         why = f"manager {manager_id} has not handled the end of run {run_id} yet"
         raise NotInThisState(f"{why}; try again in a minute, or stop the manager (crawlctl manager stop {manager_id})")
     key = graph_key_of(unit.run["parent"] or "")
-    open_one = select(g.graph_id).where(g.graph_key == key, g.state == GraphState.EXECUTING.value)
+    own = (g.graph_key == key, g.project == unit.run["project"])
+    open_one = select(g.graph_id).where(*own, g.state == GraphState.EXECUTING.value)
     if key and unit.conn.execute(open_one).scalar_one_or_none() is not None:
         why = f"graph {key} still executes and may need the data of run {run_id}"
         raise NotInThisState(f"{why}; wait for its end, or stop the graph (crawlctl graph stop {key})")

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, insert, select
 
-from crawler_lifecycle.domain.bounds import check_request_id
+from crawler_lifecycle.domain import projects
+from crawler_lifecycle.domain.bounds import check_request_id, refusal
 from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
     DuplicateRequest,
@@ -20,7 +21,6 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
 from crawler_lifecycle.domain.pools import DEFAULT
-from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
@@ -82,7 +82,7 @@ class InitiationStore(RunPart):
         """Insert the run without an owner, and all its tasks (QUEUED). Returns the row, and whether it is new.
 
         ``task_args`` are the arguments of each task. The default is ``request.tasks``, or one task without arguments.
-        ``caller`` is the name of the token that starts the run.
+        ``caller`` is the token that starts the run: its project and name, as ``Caller.key`` has them.
         A second call with the same ``request_id`` returns the stored row. Raises ``DuplicateRequest`` when the stored
         request differs, and ``QuotaReached``.
         """
@@ -118,7 +118,7 @@ class InitiationStore(RunPart):
     ) -> T:
         """Find or insert the run with this request id, and return the result of ``then`` in the same transaction."""
         _check_new(request, request_id)
-        chosen(request.project)
+        projects.chosen(request.project)
         args = _task_args(request, task_args)
         fingerprint = request_hash(request, args)
 
@@ -219,6 +219,9 @@ class InitiationStore(RunPart):
                 f"crawler: {request.crawler!r} is not allowed; run {unit.run_id} has crawler {run['crawler']!r}, "
                 "so remove the field or give this crawler"
             )
+        if request.project not in (projects.DEFAULT, run["project"]):
+            cure = f"run {unit.run_id} is of project {run['project']!r}, so remove the field or give this project"
+            raise refusal("project", request.project, cure)
         former = _owner_of(run)
         if former == owner:
             return None

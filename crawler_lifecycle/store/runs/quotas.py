@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
+from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.quotas import KINDS, WINDOW, Limit, Quotas, limits_of
 from crawler_lifecycle.domain.task import ALIVE, TaskStatus
 from crawler_lifecycle.store.base.outbox import outbox_counter
@@ -33,23 +34,28 @@ def check_quotas(
     if counted:
         conn.execute(select(outbox_counter.c.seq).with_for_update())
     for limit in counted:
-        _counted(conn, limit, now).check(tasks, now)
+        _counted(conn, limit, run, now).check(tasks, now)
 
 
 class QuotaStore(StorePart):
     """The use of quotas, for people."""
 
     def quotas_of(self, run: Mapping[str, object]) -> list[Limit]:
-        """Return the limits that hold for a run with these columns, with their use now."""
-        now = self._clock()
+        """Return the limits that hold for a run with these columns, with their use now.
+
+        A caller of one project is not told the use of a pool that it shares with others.
+        """
+        now, shared = self._clock(), only() not in (None, self._pools.of(str(run["pool"])).project)
         with self._db.reading() as conn:
-            return [_counted(conn, one, now) for one in limits_of(self._quotas, run)]
+            limits = limits_of(self._quotas, run)
+            return [one if shared and one.kind == "pool" else _counted(conn, one, run, now) for one in limits]
 
 
-def _counted(conn: Connection, limit: Limit, now: datetime) -> Limit:
+def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: datetime) -> Limit:
     """Return the limit with its use."""
     r, t = run_history.c, task_history.c
-    mine = r[KINDS[limit.kind]] == limit.name
+    column = KINDS[limit.kind]
+    mine = r[column] == run[column]
     if limit.what == "tasks_per_run":
         return limit
     if limit.what == "starts_per_hour":

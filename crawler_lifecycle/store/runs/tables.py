@@ -63,8 +63,8 @@ run_history = new_table(
     Column("requeued_attempt", Integer, nullable=False),
     Column("request", Json, nullable=False),
     Column("requested_by", Words(255)),
-    # The name of the token that started the run; null for a run that no token started.
-    Column("caller", String(64)),
+    # The project and name of the token that started the run; null for a run that no token started.
+    Column("caller", String(128)),
     Column("multi", Boolean, nullable=False),
     Column("flow_id", String(255)),
     Column("parent", String(255)),

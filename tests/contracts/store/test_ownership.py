@@ -117,6 +117,8 @@ def test_claims_that_are_refused(world: World) -> None:
         claim(request(), OWNER, never_asked)
     with pytest.raises(InvalidRequest, match=r"crawler: 'other'.*'services'"):
         claim(RunRequest(run_id=fence.run_id, crawler="other"), OTHER, never_asked)
+    with pytest.raises(InvalidRequest, match=r"project: 'shop-b'.*'default'"):
+        claim(RunRequest(run_id=fence.run_id, project="shop-b"), OTHER, never_asked)
     with pytest.raises(RunIsLive, match=OWNER.workflow_id):
         claim(RunRequest(run_id=fence.run_id), OTHER, still_open)
     assert world.row(fence).attempt == 1

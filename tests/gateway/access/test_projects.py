@@ -291,9 +291,23 @@ def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(doors: Door
         assert doors.ask(client, "a-admin", "DELETE", f"/v1/schedules/{NAME}").status_code == 200
         taken = doors.ask(client, "b-admin", "PUT", f"/v1/schedules/{NAME}", json=SCHEDULE)
         assert taken.status_code == 422
-        for parent in ("manager/1/1/0", "graph/x/1", "schedule/zebra/2026-11-20T12:00:00Z"):
-            refused = doors.ask(client, "b-admin", "POST", "/v1/runs", json={"crawler": "plain", "request_id": parent})
-            assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "request_id")
+        ours = ("manager/1/1/0", "graph/x/1", "schedule/zebra/2026-11-20T12:00:00Z", "crawl/plain/zebra-request")
+        bodies: dict[str, Any] = {"runs": {"crawler": "plain"}, "managers": {"crawler": "plain"}}
+        bodies["graphs"] = {"id": "walk", "steps": [STEP]}
+        told = [(path, "parent", id) for path in bodies for id in ours]  # its workflow would be told of the end
+        for path, field, id in [*told, *(("runs", "request_id", id) for id in ours)]:
+            refused = doors.ask(client, "b-admin", "POST", f"/v1/{path}", json=bodies[path] | {field: id})
+            assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, field), path
+
+
+def test_a_run_whose_parent_is_of_another_project_tells_nothing_of_it(doors: Doors) -> None:
+    doors.fill("a-admin")
+    with doors.open() as client:
+        body = {"crawler": "plain", "project": "b", "parent": f"graph/{GRAPH}"}
+        run_id = doors.ask(client, "admin", "POST", "/v1/runs", json=body).json()["run_id"]
+        doors.world.claim(run_id)
+        doors.world.end(run_id)
+        assert doors.ask(client, "b-admin", "DELETE", f"/v1/runs/{run_id}").status_code == 202
 
 
 def test_comparisons_and_attention_know_only_the_own_project(doors: Doors) -> None:

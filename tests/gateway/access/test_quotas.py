@@ -12,7 +12,9 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.quotas import Quotas
+from crawler_lifecycle.gateway.access.tokens import FRESH_S
 from crawler_lifecycle.store import open_store
 from crawler_lifecycle.task_tokens import sign
 from tests.gateway.gateway_world import Clock, World
@@ -20,12 +22,15 @@ from tests.gateway.keys import KEY, Keys
 from tests.support.databases import make_tables
 
 MINE = "token:the-operate"
+POOLS = Pools({"slow": Pool(), "of-a": Pool(project="a")})
 
 
 @contextmanager
 def entered(folder: Path, quotas: Quotas) -> Iterator[tuple[World, Keys, TestClient]]:
-    clock, keys = Clock(), Keys(folder)
-    store = open_store(make_tables(f"sqlite:///{folder}/runs.db"), pool_size=30, clock=clock, quotas=quotas)
+    clock, keys = Clock(), Keys(folder, "a", "b")
+    store = open_store(
+        make_tables(f"sqlite:///{folder}/runs.db"), pool_size=30, clock=clock, quotas=quotas, pools=POOLS
+    )
     world = World(store, clock)
     with world.client(world.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
         yield world, keys, client
@@ -108,6 +113,22 @@ def test_a_caller_sees_its_own_quotas(door: Any) -> None:
         ("pool", "slow", "starts_per_hour", 9, 0, None),
     ]
     assert call("/v1/quotas?pool=Slow!").status_code == 422
+
+
+def test_tokens_of_one_name_in_two_projects_have_a_use_each(tmp_path: Path) -> None:
+    quotas: Quotas = {"token:the-a-operate": {"starts_per_hour": 1}, "pool:*": {"live_tasks": 9}}
+    with entered(tmp_path, quotas) as (_, keys, client):
+        keys.file.write_text(keys.file.read_text().replace('"the-b-operate"', '"the-a-operate"'))
+        keys.now += FRESH_S
+        for who in ("a-operate", "b-operate"):
+            headers = keys.headers(who)
+            before, shared = client.get("/v1/quotas", headers=headers).json()["quotas"]
+            of_a = client.get("/v1/quotas", params={"pool": "of-a"}, headers=headers)
+            started = [client.post("/v1/runs", json={"crawler": "plain"}, headers=headers) for _ in range(2)]
+            assert (before["used"], before["name"]) == (0, "the-a-operate")
+            assert shared["used"] is None, "a pool of both projects"
+            assert of_a.status_code == (200 if who == "a-operate" else 422)
+            assert [answer.status_code for answer in started] == [202, 429]
 
 
 def test_a_crawler_adds_tasks_within_the_quota_of_who_started_its_run(tmp_path: Path) -> None:
