@@ -38,6 +38,9 @@ WHOLE = """\
     project: /srv/shops
     requests: {cpu: 250m, memory: 1Gi}
     scratch: 512Mi
+    shm: 1Gi
+    service_account: shops
+    runtime_class: gvisor
     user: 4711
     labels: {team: prices}
     annotations: {notes.example/owner: "Café"}
@@ -69,6 +72,9 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
         project="/srv/shops",
         requests=Resources("250m", "1Gi"),
         scratch="512Mi",
+        shm="1Gi",
+        service_account="shops",
+        runtime_class="gvisor",
         user=4711,
         labels={"team": "prices"},
         annotations={"notes.example/owner": "Café"},
@@ -100,6 +106,11 @@ def test_the_folder_in_the_image_is_as_it_is_written(tmp_path: Path, section: st
         (f"    queue: {'q' * 64}", 4, "is too long for a label"),
         ("    pull_secrets:\n      - mirror\n      - My Secret", 4, "kubernetes.pull_secrets: 'My Secret' is no name"),
         ("    pull_policy: Sometimes", 4, "kubernetes.pull_policy: 'Sometimes' is not allowed; give one of Always"),
+        ("    shm: lots", 4, "kubernetes.shm: 'lots' is not allowed; give a quantity such as 512Mi"),
+        ("    shm: 2Gi\n  resources: {memory: 1Gi}", 4, "kubernetes.shm: '2Gi' is above resources.memory ('1Gi')"),
+        ("    {shm: 2Gi, requests: {memory: 1Gi}}", 4, "kubernetes.shm: '2Gi' is above resources.memory ('1Gi')"),
+        ("    service_account: My Account", 4, "kubernetes.service_account: 'My Account' is no name"),
+        ("    runtime_class: gVisor", 4, "kubernetes.runtime_class: 'gVisor' is no name of a Kubernetes object"),
         ("    scratch: lots", 4, "kubernetes.scratch: 'lots' is not allowed; give a quantity such as 512Mi"),
         ("    scratch: 12", 4, 'kubernetes.scratch: 12 is no text; put it in quotes: "12"'),
         ("    requests:\n      cpu: lots", 5, "kubernetes.requests.cpu: 'lots' is not allowed"),
@@ -173,6 +184,7 @@ A = "{name: a, mount_path: /a, "
         ("    volumes: [{name: a, mount_path: /opt, claim: a}]", 4, "mount_path: '/opt' would hide /opt/crawl-runner"),
         (f"    volumes: [{A} projected: {{}}}}]", 4, "projected: unknown key"),
         ("    pull_secrets: [crawler-lifecycle-cloud]", 4, "kubernetes.pull_secrets: 'crawler-lifecycle-cloud'"),
+        ("    service_account: crawler-lifecycle", 4, "kubernetes.service_account: 'crawler-lifecycle' belongs to"),
         ("    priority_class: crawler-lifecycle", 4, "kubernetes.priority_class: 'crawler-lifecycle' is reserved"),
         ("    priority_class: system-node-critical", 4, "'system-node-critical' is reserved, because crawls must not"),
         ("    labels: {app.kubernetes.io/name: crawler-lifecycle}", 4, "'app.kubernetes.io/name' has 'crawler"),

@@ -209,6 +209,9 @@ class PodOptions:
     priority_class: str | None = None
     """The priority class of all its runs. Without one, the classes for scheduled and one-time runs in the settings
     count."""
+    service_account: str | None = None
+    """The service account of its pods; ``None``: that of the settings. Its token is not mounted."""
+    runtime_class: str | None = None
     pull_secrets: list[str] = field(default_factory=list)
     pull_policy: str | None = None
     queue: str | None = None
@@ -223,6 +226,8 @@ class PodOptions:
     """Resources that the cluster reserves for the pod. Without them they follow from the limits."""
     scratch: str = "2Gi"
     """The size limit of each of the pod's own folders: /tmp, and without a shared volume that of files and state."""
+    shm: str | None = None
+    """The size of ``/dev/shm``, which is a part of the memory limit; ``None``: the node's default, usually 64Mi."""
     user: int = 1000
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -243,9 +248,10 @@ class PodOptions:
         displaces = (self.priority_class or "").startswith(("system-", _PRODUCT))
         why = "is reserved, because crawls must not displace such pods; name another class"
         _refuse(displaces, "kubernetes.priority_class", self.priority_class, why)
-        for key, given in (("priority_class", self.priority_class), ("queue", self.queue)):
-            if given is not None:
-                _check_name(f"kubernetes.{key}", given)
+        for key in ("priority_class", "queue", "service_account", "runtime_class"):
+            if getattr(self, key) is not None:
+                _check_name(f"kubernetes.{key}", getattr(self, key))
+        _check_foreign("kubernetes.service_account", self.service_account or "")
         long = self.queue is not None and not is_label_value(self.queue)
         _refuse(long, "kubernetes.queue", self.queue, "is too long for a label; at most 63 characters")
         for name in self.pull_secrets:
@@ -253,6 +259,8 @@ class PodOptions:
             _check_foreign("kubernetes.pull_secrets", name)
         _check_one_of("kubernetes.pull_policy", self.pull_policy, _PULL_POLICIES)
         _check_size("kubernetes.scratch", self.scratch)
+        if self.shm is not None:
+            _check_size("kubernetes.shm", self.shm)
         above = "is not allowed; 0 is root; give a user id from 1 to 2147483647"
         _refuse(not 1 <= self.user < 2**31, "kubernetes.user", self.user, above)
         for key in ("name", "mount_path"):
@@ -260,6 +268,12 @@ class PodOptions:
             twice = next((value for n, value in enumerate(seen) if value in seen[:n]), None)
             if twice is not None:
                 raise InvalidRequest(f"kubernetes.volumes: the {key} {twice!r:.80} appears twice; change one")
+
+    def check_shm(self, memory: str | None) -> None:
+        """Raise ``InvalidRequest`` if ``/dev/shm`` is larger than the memory limit, which counts it."""
+        above = memory is not None and (parse_memory(self.shm) or 0) > (parse_memory(memory) or 0)
+        why = f"is above resources.memory ({memory!r:.80}), of which it is a part; lower it, or raise the memory"
+        _refuse(above, "kubernetes.shm", self.shm, why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,7 @@ def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: 
     Memory is reserved in full, because a node cannot take it back, and evicts pods when it has no free memory.
     """
     asked, wished = limits_of(deployment, crawler), crawler.kubernetes.requests
+    crawler.kubernetes.check_shm(asked.memory)  # a request may lower the limit
     cpu, memory = _milli(asked.cpu), memory_limit(deployment, crawler)
     disk = (parse_memory(scratch_of(crawler)) or 0) * (1 if shared else 2) + LOGS
     limits, requests = dict[str, str](), {"cpu": CPU_REQUEST, "memory": MEMORY_REQUEST, "ephemeral-storage": "0"}
@@ -158,6 +159,11 @@ def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: 
 def scratch_of(crawler: CrawlerDefinition) -> str:
     """Return the size limit of each of the pod's own folders."""
     return _memory_text(crawler.kubernetes.scratch)
+
+
+def shm_of(crawler: CrawlerDefinition) -> str | None:
+    """Return the size of ``/dev/shm``; ``None``: the node's default."""
+    return crawler.kubernetes.shm and _memory_text(crawler.kubernetes.shm)
 
 
 def _milli(text: str | None) -> int | None:

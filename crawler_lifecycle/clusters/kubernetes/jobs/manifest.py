@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes import labels, rbac
 from crawler_lifecycle.clusters.kubernetes.files import layout
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import Owned
@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
-from .container import Given, escaped, resources_of, scratch_of, variables
+from .container import Given, escaped, resources_of, scratch_of, shm_of, variables
 
 #: The most bytes of a manifest. A page of 500 Jobs, with the fields that the server adds, must fit into the longest
 #: answer that we read (``transport.ANSWER_MAX``: 131 KiB for each Job). The same holds for pods, which repeat the
@@ -54,6 +54,7 @@ def job_for(
     # With an empty prefix, this check accepts every ``env:NAME``. ``variables`` refuses all of them on Kubernetes.
     owned = Owned(settings.volume_claim, frozenset(settings.pull_secrets), env_prefix="")
     owned.check(crawler.kubernetes, crawler.secrets)
+    _check_account(crawler.kubernetes.service_account)
     identity = identity_of(deployment, crawler, task)
     options, name = crawler.kubernetes, cluster_name(deployment.run_id, task.index, deployment.attempt)
     runner = {} if options.runner else {labels.RUNNER: "false"}
@@ -85,6 +86,14 @@ def job_for(
     }
     _check_text(job)
     return job
+
+
+def _check_account(name: str | None) -> None:
+    """Raise ``InvalidRequest`` for an account of our services: a cloud may give its pods more than a token."""
+    if name in (*rbac.COMPONENTS, *rbac.RIGHTLESS):
+        raise InvalidRequest(
+            f"kubernetes.service_account: {name!r} is an account of this service; give one that was made for crawls"
+        )
 
 
 def queue_of(deployment: Deployment, crawler: CrawlerDefinition) -> str | None:
@@ -188,7 +197,7 @@ def _pod(
     }
     pod: dict[str, object] = {
         "restartPolicy": "Never",
-        "serviceAccountName": settings.service_account,
+        "serviceAccountName": options.service_account or settings.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": max(1, math.ceil(deployment.limits.stop_grace_s) + end_grace_s),
@@ -238,6 +247,7 @@ def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: Clu
     pull_secrets = dict.fromkeys([*settings.pull_secrets, *options.pull_secrets])
     wanted: dict[str, object] = {
         "priorityClassName": options.priority_class or general,
+        "runtimeClassName": options.runtime_class,
         "nodeSelector": options.node_selector,
         "tolerations": [toleration.manifest() for toleration in options.tolerations],
         "imagePullSecrets": [{"name": name} for name in pull_secrets],
@@ -291,22 +301,29 @@ def _volumes(
         state = str(layout.state_path(deployment.run, task.index))
     else:
         data, files, state = {"emptyDir": {"sizeLimit": scratch}}, "files", "state"
-    more = crawler.kubernetes.volumes
+    more, shm = crawler.kubernetes.volumes, shm_of(crawler)
+    in_memory: dict[str, object] = {"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": shm}}
     volumes: list[dict[str, object]] = [
         {"name": layout.DATA_VOLUME, **data},
         {"name": _TMP_VOLUME, "emptyDir": {"sizeLimit": scratch}},
+        *([in_memory] if shm else []),
         *({"name": volume.name, **volume.source()} for volume in more),
     ]
     mounts: list[dict[str, object]] = [
         {"name": layout.DATA_VOLUME, "mountPath": layout.FILES_MOUNT, "subPath": files},
         {"name": layout.DATA_VOLUME, "mountPath": layout.STATE_MOUNT, "subPath": state},
         {"name": _TMP_VOLUME, "mountPath": layout.TMP_MOUNT},
+        *_shm_mount(crawler),
         *(volume.mount() for volume in more),
     ]
     return volumes, mounts
 
 
-_TMP_VOLUME = "crawl-tmp"
+def _shm_mount(crawler: CrawlerDefinition) -> list[dict[str, object]]:
+    return [{"name": _SHM_VOLUME, "mountPath": "/dev/shm"}] if crawler.kubernetes.shm else []  # noqa: S108 - a mount
+
+
+_TMP_VOLUME, _SHM_VOLUME = "crawl-tmp", "crawl-shm"
 
 
 def _check_text(job: Mapping[str, Any]) -> None:

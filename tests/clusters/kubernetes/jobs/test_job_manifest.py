@@ -325,6 +325,12 @@ def test_memory_that_is_reserved_without_a_limit_is_the_limit() -> None:
         tiny.job()
 
 
+def test_a_request_that_lowers_memory_below_its_shm_is_refused() -> None:
+    made = crawler(resources=Resources(memory="2Gi"), kubernetes=PodOptions(shm="1Gi"))
+    with pytest.raises(InvalidRequest, match=r"kubernetes\.shm: '1Gi' is above resources\.memory \('512Mi'\)"):
+        Case(made, deployment(resources=Resources(memory="512Mi"))).job()
+
+
 def test_the_calls_limits_count_before_the_catalogues() -> None:
     asked = deployment(resources=Resources(memory="1Gi"))
     found = Case(crawler(resources=Resources("1", "512Mi")), asked).job()
@@ -422,6 +428,7 @@ def test_what_the_installation_owns_is_refused_whoever_read_the_catalogue() -> N
     for options, secrets, words in (
         (PodOptions(volumes=[PodVolume("a", "/a", claim="data", sub_path=".")]), {}, r"volumes\[0\]\.claim: 'data'"),
         (PodOptions(volumes=[PodVolume("a", "/a", secret="registry")]), {}, r"volumes\[0\]\.secret: 'registry'"),
+        (PodOptions(service_account="gateway"), {}, r"kubernetes\.service_account: 'gateway' is an account of this"),
         (PodOptions(), {"KEY": "secret:registry/.dockerconfigjson"}, r"secrets\.KEY: 'registry'"),
     ):
         with pytest.raises(InvalidRequest, match=words):
