@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.compose import build_catalogue
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Toleration
+from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Sidecar, Toleration
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.variables import CONTRACT
@@ -42,6 +42,14 @@ WHOLE = """\
     service_account: shops
     runtime_class: gvisor
     user: 4711
+    run_as: user
+    sidecars:
+      - {name: proxy, image: crawl.test/proxy, command: [proxy], args: [-v], env: {A: b}, resources: {memory: 64Mi}}
+    affinity: {nodeAffinity: {}}
+    topology_spread: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]
+    extended_resources: {nvidia.com/gpu: 1}
+    dns_policy: None
+    dns_config: {nameservers: [192.0.2.53]}
     labels: {team: prices}
     annotations: {notes.example/owner: "Café"}
 """
@@ -76,6 +84,12 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
         service_account="shops",
         runtime_class="gvisor",
         user=4711,
+        sidecars=[Sidecar("proxy", "crawl.test/proxy", ["proxy"], ["-v"], {"A": "b"}, Resources(memory="64Mi"))],
+        affinity={"nodeAffinity": {}},
+        topology_spread=[{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        extended_resources={"nvidia.com/gpu": 1},
+        dns_policy="None",
+        dns_config={"nameservers": ["192.0.2.53"]},
         labels={"team": "prices"},
         annotations={"notes.example/owner": "Café"},
     )
@@ -111,6 +125,26 @@ def test_the_folder_in_the_image_is_as_it_is_written(tmp_path: Path, section: st
         ("    {shm: 2Gi, requests: {memory: 1Gi}}", 4, "kubernetes.shm: '2Gi' is above resources.memory ('1Gi')"),
         ("    service_account: My Account", 4, "kubernetes.service_account: 'My Account' is no name"),
         ("    runtime_class: gVisor", 4, "kubernetes.runtime_class: 'gVisor' is no name of a Kubernetes object"),
+        ("    run_as: root", 4, "kubernetes.run_as: 'root' is not allowed; give one of user, namespace"),
+        ("    {run_as: namespace, user: 7}", 4, "kubernetes.user: 7 has no effect with 'run_as: namespace'"),
+        ("    affinity: {nodes: {}}", 4, "kubernetes.affinity: 'nodes' is not allowed; give one of nodeAffinity"),
+        (f"    affinity: {{nodeAffinity: {{a: {'x' * 16384}}}}}", 4, "bytes are too many; give at most 16384"),
+        ("    affinity: []", 4, "kubernetes.affinity: [] is not allowed"),
+        ("    topology_spread: [{maxSkew: 1}, {skew: 1}]", 4, "kubernetes.topology_spread[1]: 'skew' is not allowed"),
+        ("    dns_policy: Cluster", 4, "kubernetes.dns_policy: 'Cluster' is not allowed; give one of ClusterFirst"),
+        ("    dns_config: {servers: []}", 4, "dns_config: 'servers' is not allowed; give one of nameservers"),
+        ("    extended_resources: {gpu: 1}", 4, "extended_resources: 'gpu' is no extended resource; give DOMAIN/NAME"),
+        ("    extended_resources: {a.kubernetes.io/b: 1}", 4, "'a.kubernetes.io/b' is no extended resource"),
+        ("    extended_resources: {requests.a.b/c: 1}", 4, "'requests.a.b/c' is no extended resource"),
+        ("    extended_resources: {a.b/c: 0}", 4, "extended_resources: 0 is not allowed for a.b/c; give a whole"),
+        ("    extended_resources: {a.b/c: 0.5}", 4, "kubernetes.extended_resources.a.b/c: 0.5 is not allowed"),
+        ("    sidecars: [{name: crawler, image: a}]", 4, "kubernetes.sidecars[0].name: 'crawler' is not allowed"),
+        ("    sidecars: [{name: a}]", 4, "kubernetes.sidecars[0].image: missing; add it"),
+        ("    sidecars: [{name: a, image: a, ports: []}]", 4, "ports: unknown key; known are name, image, command"),
+        ("    sidecars: [{name: a, image: a}, {name: a, image: b}]", 4, "kubernetes.sidecars: the name 'a' appears"),
+        ("    sidecars: [{name: a, image: a, env: {1A: b}}]", 4, "sidecars[0].env: '1A' is no name of a variable"),
+        ('    sidecars: [{name: a, image: a, args: ["\\0"]}]', 4, "sidecars[0].args: '\\x00' holds a NUL"),
+        ("    sidecars: [{name: a, image: a, resources: {cpu: x}}]", 4, "sidecars[0].resources.cpu: 'x' is not"),
         ("    scratch: lots", 4, "kubernetes.scratch: 'lots' is not allowed; give a quantity such as 512Mi"),
         ("    scratch: 12", 4, 'kubernetes.scratch: 12 is no text; put it in quotes: "12"'),
         ("    requests:\n      cpu: lots", 5, "kubernetes.requests.cpu: 'lots' is not allowed"),

@@ -18,7 +18,7 @@ from crawler_lifecycle.clusters.kubernetes.files import layout
 from crawler_lifecycle.clusters.kubernetes.jobs.manifest import MANIFEST_MAX, job_for, spec_hash
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume
+from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, Sidecar
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import TASK_BYTES_MAX, Limits, Resources, parse_cpu, parse_memory
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
@@ -82,7 +82,7 @@ def check(job: dict[str, Any]) -> None:
     assert pod["automountServiceAccountToken"] is False
     assert pod["enableServiceLinks"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"].get("runAsUser") != 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
         **{"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "runAsNonRoot": True},
@@ -329,6 +329,18 @@ def test_a_request_that_lowers_memory_below_its_shm_is_refused() -> None:
     made = crawler(resources=Resources(memory="2Gi"), kubernetes=PodOptions(shm="1Gi"))
     with pytest.raises(InvalidRequest, match=r"kubernetes\.shm: '1Gi' is above resources\.memory \('512Mi'\)"):
         Case(made, deployment(resources=Resources(memory="512Mi"))).job()
+
+
+@pytest.mark.parametrize(
+    ("sidecar", "words"),
+    [
+        (Sidecar("a", "a b"), r"kubernetes\.sidecars\[0\]\.image: 'a b' is not a valid image"),
+        (Sidecar("a", "a", resources=Resources(memory="1")), r"sidecars\[0\]\.resources\.memory: '1' .* at least 4Mi"),
+    ],
+)
+def test_a_sidecar_that_cannot_start_is_refused(sidecar: Sidecar, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        Case(crawler(kubernetes=PodOptions(sidecars=[sidecar])), deployment()).job()
 
 
 def test_the_calls_limits_count_before_the_catalogues() -> None:
