@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Toleration
+from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Sidecar, Toleration
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.run import Resources
@@ -41,6 +41,7 @@ _DEFINITION = TypeAdapter(CrawlerDefinition)
 _FIELDS = [f.name for f in fields(CrawlerDefinition)]
 _PARTS = {"args": Argument, "resources": Resources, "kubernetes": PodOptions, "kubernetes.requests": Resources}
 _PARTS |= {"kubernetes.tolerations": Toleration, "kubernetes.volumes": PodVolume}
+_PARTS |= {"kubernetes.sidecars": Sidecar, "kubernetes.sidecars.resources": Resources}
 _KNOWN = {"": _FIELDS, **{path: [f.name for f in fields(part)] for path, part in _PARTS.items()}}
 
 #: Types of arguments whose values need no quotes in the file.

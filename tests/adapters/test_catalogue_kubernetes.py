@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.compose import build_catalogue
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Toleration
+from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Sidecar, Toleration
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.variables import CONTRACT
@@ -38,7 +38,18 @@ WHOLE = """\
     project: /srv/shops
     requests: {cpu: 250m, memory: 1Gi}
     scratch: 512Mi
+    shm: 1Gi
+    service_account: shops
+    runtime_class: gvisor
     user: 4711
+    run_as: user
+    sidecars:
+      - {name: proxy, image: crawl.test/proxy, command: [proxy], args: [-v], env: {A: b}, resources: {memory: 64Mi}}
+    affinity: {nodeAffinity: {}}
+    topology_spread: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]
+    extended_resources: {nvidia.com/gpu: 1}
+    dns_policy: None
+    dns_config: {nameservers: [192.0.2.53]}
     labels: {team: prices}
     annotations: {notes.example/owner: "Café"}
 """
@@ -69,7 +80,16 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
         project="/srv/shops",
         requests=Resources("250m", "1Gi"),
         scratch="512Mi",
+        shm="1Gi",
+        service_account="shops",
+        runtime_class="gvisor",
         user=4711,
+        sidecars=[Sidecar("proxy", "crawl.test/proxy", ["proxy"], ["-v"], {"A": "b"}, Resources(memory="64Mi"))],
+        affinity={"nodeAffinity": {}},
+        topology_spread=[{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        extended_resources={"nvidia.com/gpu": 1},
+        dns_policy="None",
+        dns_config={"nameservers": ["192.0.2.53"]},
         labels={"team": "prices"},
         annotations={"notes.example/owner": "Café"},
     )
@@ -100,6 +120,31 @@ def test_the_folder_in_the_image_is_as_it_is_written(tmp_path: Path, section: st
         (f"    queue: {'q' * 64}", 4, "is too long for a label"),
         ("    pull_secrets:\n      - mirror\n      - My Secret", 4, "kubernetes.pull_secrets: 'My Secret' is no name"),
         ("    pull_policy: Sometimes", 4, "kubernetes.pull_policy: 'Sometimes' is not allowed; give one of Always"),
+        ("    shm: lots", 4, "kubernetes.shm: 'lots' is not allowed; give a quantity such as 512Mi"),
+        ("    shm: 2Gi\n  resources: {memory: 1Gi}", 4, "kubernetes.shm: '2Gi' is above resources.memory ('1Gi')"),
+        ("    {shm: 2Gi, requests: {memory: 1Gi}}", 4, "kubernetes.shm: '2Gi' is above resources.memory ('1Gi')"),
+        ("    service_account: My Account", 4, "kubernetes.service_account: 'My Account' is no name"),
+        ("    runtime_class: gVisor", 4, "kubernetes.runtime_class: 'gVisor' is no name of a Kubernetes object"),
+        ("    run_as: root", 4, "kubernetes.run_as: 'root' is not allowed; give one of user, namespace"),
+        ("    {run_as: namespace, user: 7}", 4, "kubernetes.user: 7 has no effect with 'run_as: namespace'"),
+        ("    affinity: {nodes: {}}", 4, "kubernetes.affinity: 'nodes' is not allowed; give one of nodeAffinity"),
+        (f"    affinity: {{nodeAffinity: {{a: {'x' * 16384}}}}}", 4, "bytes are too many; give at most 16384"),
+        ("    affinity: []", 4, "kubernetes.affinity: [] is not allowed"),
+        ("    topology_spread: [{maxSkew: 1}, {skew: 1}]", 4, "kubernetes.topology_spread[1]: 'skew' is not allowed"),
+        ("    dns_policy: Cluster", 4, "kubernetes.dns_policy: 'Cluster' is not allowed; give one of ClusterFirst"),
+        ("    dns_config: {servers: []}", 4, "dns_config: 'servers' is not allowed; give one of nameservers"),
+        ("    extended_resources: {gpu: 1}", 4, "extended_resources: 'gpu' is no extended resource; give DOMAIN/NAME"),
+        ("    extended_resources: {a.kubernetes.io/b: 1}", 4, "'a.kubernetes.io/b' is no extended resource"),
+        ("    extended_resources: {requests.a.b/c: 1}", 4, "'requests.a.b/c' is no extended resource"),
+        ("    extended_resources: {a.b/c: 0}", 4, "extended_resources: 0 is not allowed for a.b/c; give a whole"),
+        ("    extended_resources: {a.b/c: 0.5}", 4, "kubernetes.extended_resources.a.b/c: 0.5 is not allowed"),
+        ("    sidecars: [{name: crawler, image: a}]", 4, "kubernetes.sidecars[0].name: 'crawler' is not allowed"),
+        ("    sidecars: [{name: a}]", 4, "kubernetes.sidecars[0].image: missing; add it"),
+        ("    sidecars: [{name: a, image: a, ports: []}]", 4, "ports: unknown key; known are name, image, command"),
+        ("    sidecars: [{name: a, image: a}, {name: a, image: b}]", 4, "kubernetes.sidecars: the name 'a' appears"),
+        ("    sidecars: [{name: a, image: a, env: {1A: b}}]", 4, "sidecars[0].env: '1A' is no name of a variable"),
+        ('    sidecars: [{name: a, image: a, args: ["\\0"]}]', 4, "sidecars[0].args: '\\x00' holds a NUL"),
+        ("    sidecars: [{name: a, image: a, resources: {cpu: x}}]", 4, "sidecars[0].resources.cpu: 'x' is not"),
         ("    scratch: lots", 4, "kubernetes.scratch: 'lots' is not allowed; give a quantity such as 512Mi"),
         ("    scratch: 12", 4, 'kubernetes.scratch: 12 is no text; put it in quotes: "12"'),
         ("    requests:\n      cpu: lots", 5, "kubernetes.requests.cpu: 'lots' is not allowed"),
@@ -173,6 +218,7 @@ A = "{name: a, mount_path: /a, "
         ("    volumes: [{name: a, mount_path: /opt, claim: a}]", 4, "mount_path: '/opt' would hide /opt/crawl-runner"),
         (f"    volumes: [{A} projected: {{}}}}]", 4, "projected: unknown key"),
         ("    pull_secrets: [crawler-lifecycle-cloud]", 4, "kubernetes.pull_secrets: 'crawler-lifecycle-cloud'"),
+        ("    service_account: crawler-lifecycle", 4, "kubernetes.service_account: 'crawler-lifecycle' belongs to"),
         ("    priority_class: crawler-lifecycle", 4, "kubernetes.priority_class: 'crawler-lifecycle' is reserved"),
         ("    priority_class: system-node-critical", 4, "'system-node-critical' is reserved, because crawls must not"),
         ("    labels: {app.kubernetes.io/name: crawler-lifecycle}", 4, "'app.kubernetes.io/name' has 'crawler"),

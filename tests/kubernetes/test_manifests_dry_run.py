@@ -92,9 +92,11 @@ def place(kwok_cluster: Cluster) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def priority(kwok_cluster: Cluster) -> None:
+def classes(kwok_cluster: Cluster) -> None:
     body = {"metadata": {"name": "crawl-low"}, "value": -5}
     kwok_cluster.admin.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    body = {"metadata": {"name": "sandboxed"}, "handler": "runsc"}
+    kwok_cluster.admin.ensure("/apis/node.k8s.io/v1/runtimeclasses", body)
 
 
 def _pod(job: dict[str, Any]) -> dict[str, Any]:
@@ -107,9 +109,10 @@ def _pod(job: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", cases())
 def test_the_server_takes_every_job_and_its_pod_under_pod_security_restricted(
-    place: Place, priority: None, name: str
+    place: Place, classes: None, name: str
 ) -> None:
     made, api = cases()[name].job(), place.api()
+    place.make("serviceaccounts", {"metadata": {"name": "shops"}})
     job = api.post(api.jobs_path(), made, dry_run=True)  # field validation is strict: an unknown field is an error
     api.post(api.pods_path(), _pod(made), dry_run=True)
     assert len(job) - _listed(made) < 14 * 1024  # beside a status, what the server adds: see MANIFEST_MAX

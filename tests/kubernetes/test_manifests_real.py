@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from crawler_lifecycle.clusters.kubernetes.jobs import manifest
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.crawlers.pod import PodOptions
+from crawler_lifecycle.domain.crawlers.pod import PodOptions, Sidecar
 from crawler_lifecycle.domain.run import Limits, Resources
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
@@ -27,11 +28,13 @@ IMAGE = "crawl.test/teller:1"
 RUNNER = Path(__file__).parents[2] / "crawler_lifecycle" / "runner"
 TELLER = """
 import json, os, sys, time
+shm = os.statvfs("/dev/shm")
 folders = [os.environ["CRAWL_FILES_DIR"], os.environ["CRAWL_STATE_DIR"], "/tmp", os.environ["HOME"], "/app", "/opt"]
 told = {
     "cwd": os.getcwd(), "argv": sys.argv[1:], "uid": os.getuid(), "writable": [os.access(f, os.W_OK) for f in folders],
     **{name: os.environ.get(name) for name in ("CRAWL_ARGS", "TEXT", "KEY", "CRAWL_TOKEN", "CRAWL_MEMORY_LIMIT")},
     "left": bool(os.environ.get("CRAWL_DEADLINE")), "account": os.path.exists("/var/run/secrets/kubernetes.io"),
+    "shm": shm.f_frsize * shm.f_blocks,
 }
 stats = {"pages": 1, "finish_reason": "finished", "message": json.dumps(told)}
 json.dump(stats, open(os.environ["CRAWL_STATS_FILE"], "w"))
@@ -103,8 +106,20 @@ def test_a_crawler_finds_exactly_what_was_written_for_it(node: Node) -> None:
         **{"cwd": "/app/jobs", "argv": ["$(HOME)", "$$", "a b", "Zürich 🐛"], "uid": 1000},
         **{"CRAWL_ARGS": json.dumps({"a": "$(PATH) é"}), "TEXT": "$(CRAWL_RUN_ID) $$ ${X} $"},
         **{"KEY": "$(HOME)", "CRAWL_TOKEN": "task.7.x", "CRAWL_MEMORY_LIMIT": str(64 * 2**20)},
-        **{"left": True, "account": False, "writable": [True, True, True, True, False, False]},
+        **{"shm": 64 * 2**20, "left": True, "account": False, "writable": [True, True, True, True, False, False]},
     }
+
+
+def test_sidecars_begin_before_the_crawler_and_do_not_outlive_it(node: Node) -> None:
+    waits = "import signal, sys; signal.signal(15, lambda *_: sys.exit()); signal.pause()"
+    beside = Sidecar("beside", IMAGE, ["python3", "-c", waits], resources=Resources("100m", "32Mi"))
+    options = PodOptions(project="/app/jobs", shm="16Mi", sidecars=[beside])
+    node.deploy(replace(_crawler(), kubernetes=options))
+    pod = until(lambda: (found := node.pod()) and found["status"]["phase"] == "Succeeded" and found)
+    [crawl], [other] = (pod["status"][kind] for kind in ("containerStatuses", "initContainerStatuses"))
+    crawled, ran = (one["state"]["terminated"] for one in (crawl, other))
+    assert ran["startedAt"] <= crawled["startedAt"] <= crawled["finishedAt"] <= ran["finishedAt"]
+    assert json.loads(json.loads(crawled["message"])["message"])["shm"] == 16 * 2**20
 
 
 def test_a_missing_secret_keeps_it_from_starting_until_it_is_there(node: Node) -> None:

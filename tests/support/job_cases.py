@@ -10,7 +10,7 @@ from typing import Any
 from crawler_lifecycle.clusters.kubernetes.jobs.manifest import job_for
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, Toleration
+from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, Sidecar, Toleration
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from tests.support.run_refs import run_ref
@@ -84,6 +84,9 @@ def cases() -> dict[str, Case]:
         project="/srv/shops",
         requests=Resources("250m", "1Gi"),
         scratch="512Mi",
+        shm="1Gi",
+        service_account="shops",
+        runtime_class="sandboxed",
         user=4711,
         labels={"team": "prices"},
         annotations={"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
@@ -109,6 +112,28 @@ def cases() -> dict[str, Case]:
         due_at=datetime(2026, 11, 20, 6, 30, tzinfo=UTC),
         resume=True,
     )
+    browser = PodOptions(
+        shm="1Gi",
+        run_as="namespace",
+        sidecars=[
+            Sidecar("proxy", "crawl.test/proxy:1"),
+            Sidecar("cache", DIGEST, ["cache"], ["--port", "$(PORT)"], {"PORT": "8"}, Resources("1", "256Mi")),
+        ],
+        affinity={
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}}
+                ]
+            }
+        },
+        topology_spread=[
+            {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
+        ],
+        extended_resources={"nvidia.com/gpu": 1},
+        dns_policy="None",
+        dns_config={"nameservers": ["192.0.2.53"], "options": [{"name": "ndots", "value": "1"}]},
+        volumes=[PodVolume("rules", "/etc/rules", config_map="rules")],
+    )
     command = {"kind": CrawlerKind.COMMAND, "command": ["python", "fetch.py", "--all", "$(PATH)"]}
     shared = Rules(image="crawl.test/crawler@sha256:" + "ab" * 32, volume_claim="crawl-data", pull_secrets=["general"])
     return {
@@ -129,6 +154,7 @@ def cases() -> dict[str, Case]:
             public={"CRAWL_GATEWAY_URL": "http://gateway.example:8500"},
             secret_names=["CRAWL_TOKEN", "CRAWL_UPLOAD_TOKEN"],
         ),
+        "browser": Case(crawler(resources=Resources("2", "2Gi"), kubernetes=browser), deployment()),
         "without_runner": Case(
             crawler("tool", image="crawl.test/tool:latest", kubernetes=PodOptions(runner=False), **command),
             deployment("tool"),

@@ -94,6 +94,7 @@ class CrawlerDefinition:
             check_sizes(_defaults(self), self.settings)
             self.expected.check()
             check_pool_name(self.pool)
+            self.kubernetes.check_shm(self.resources.memory or self.kubernetes.requests.memory)
         except InvalidRequest as error:
             raise InvalidRequest(f"{self.name}: {error}") from None
         known_limits = [f.name for f in fields(Limits)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Resources, parse_memory
@@ -20,6 +21,18 @@ _SECRET_KEY = re.compile(r"(?=.{1,253}\Z)[-._a-zA-Z0-9]+")
 _OPERATORS = ("Equal", "Exists", "Lt", "Gt")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_DNS_POLICIES = ("ClusterFirst", "Default", "None")
+_RUN_AS = ("user", "namespace")
+#: Keys of the sections that we pass on in Kubernetes' own form, and the most bytes of each. The API server checks the
+#: rest.
+_AFFINITY = ("nodeAffinity", "podAffinity", "podAntiAffinity")
+_SPREAD = (
+    *("maxSkew", "topologyKey", "whenUnsatisfiable", "labelSelector"),
+    *("matchLabelKeys", "minDomains", "nodeAffinityPolicy", "nodeTaintsPolicy"),
+)
+_DNS_CONFIG = ("nameservers", "searches", "options")
+_PASSED_ON_MAX = 16 * 1024
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,1023}")
 _SOURCES = ("claim", "secret", "config_map", "empty_dir")
 #: Mount points that we and the system use. A volume over one of them would hide the crawler's files.
 _TAKEN = ("/crawl", "/tmp", "/opt/crawl-runner", "/dev", "/proc", "/sys")  # noqa: S108 - mounts of the pod
@@ -190,12 +203,50 @@ class PodVolume:
         return found | ({"subPath": self.sub_path} if self.sub_path else {}) | ({"readOnly": True} if only_read else {})
 
 
+def _check_twice(key: str, part: str, seen: list[str]) -> None:
+    twice = next((value for n, value in enumerate(seen) if value in seen[:n]), None)
+    if twice is not None:
+        raise InvalidRequest(f"kubernetes.{key}: the {part} {twice!r:.80} appears twice; change one")
+
+
 def _check_size(key: str, text: str) -> None:
     try:
         size = parse_memory(text) or 0
     except InvalidRequest:
         size = 0
     _refuse(not 1 <= size < 2**63, key, text, "is not allowed; give a quantity such as 512Mi or 2Gi")
+
+
+def _check_passed_on(key: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+    for name in given:
+        _check_one_of(key, name, known)
+    size = len(json.dumps(given))
+    _refuse(size > _PASSED_ON_MAX, key, size, f"bytes are too many; give at most {_PASSED_ON_MAX}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """A container that begins before the crawler and that the node ends after it (a native sidecar)."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    name: str
+    image: str
+    command: list[str] = field(default_factory=list)
+    args: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    resources: Resources = field(default_factory=Resources)
+
+    def __post_init__(self) -> None:
+        cure = "give at most 63 characters of a-z, 0-9 and '-', that do not begin with 'crawl'"
+        wrong = not _DNS_LABEL.fullmatch(self.name) or self.name.startswith("crawl")
+        _refuse(wrong, "name", self.name, f"is not allowed; {cure}")
+        for name in self.env:
+            cure = "give letters, digits, '_', '-' and '.', and do not begin with a digit"
+            _refuse(not _VARIABLE.fullmatch(name), "env", name, f"is no name of a variable; {cure}")
+        for key, texts in (("command", self.command), ("args", self.args), ("env", self.env.values())):
+            cut = next((text for text in texts if "\0" in text), None)
+            _refuse(cut is not None, key, cut, "holds a NUL character, which no process can receive; remove it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +260,9 @@ class PodOptions:
     priority_class: str | None = None
     """The priority class of all its runs. Without one, the classes for scheduled and one-time runs in the settings
     count."""
+    service_account: str | None = None
+    """The service account of its pods; ``None``: that of the settings. Its token is not mounted."""
+    runtime_class: str | None = None
     pull_secrets: list[str] = field(default_factory=list)
     pull_policy: str | None = None
     queue: str | None = None
@@ -223,7 +277,19 @@ class PodOptions:
     """Resources that the cluster reserves for the pod. Without them they follow from the limits."""
     scratch: str = "2Gi"
     """The size limit of each of the pod's own folders: /tmp, and without a shared volume that of files and state."""
+    shm: str | None = None
+    """The size of ``/dev/shm``, which is a part of the memory limit; ``None``: the node's default, usually 64Mi."""
     user: int = 1000
+    run_as: str = "user"
+    """``namespace``: the namespace chooses user and group, from its own range (OpenShift); ``user``: the key does."""
+    sidecars: list[Sidecar] = field(default_factory=list)
+    affinity: dict[str, Any] = field(default_factory=dict)
+    topology_spread: list[dict[str, Any]] = field(default_factory=list)
+    """Topology spread constraints. One without a ``labelSelector`` counts the pods of the crawler."""
+    extended_resources: dict[str, int] = field(default_factory=dict)
+    """Whole devices, such as ``nvidia.com/gpu``, of which requests and limits are equal."""
+    dns_policy: str | None = None
+    dns_config: dict[str, Any] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
 
@@ -243,9 +309,10 @@ class PodOptions:
         displaces = (self.priority_class or "").startswith(("system-", _PRODUCT))
         why = "is reserved, because crawls must not displace such pods; name another class"
         _refuse(displaces, "kubernetes.priority_class", self.priority_class, why)
-        for key, given in (("priority_class", self.priority_class), ("queue", self.queue)):
-            if given is not None:
-                _check_name(f"kubernetes.{key}", given)
+        for key in ("priority_class", "queue", "service_account", "runtime_class"):
+            if getattr(self, key) is not None:
+                _check_name(f"kubernetes.{key}", getattr(self, key))
+        _check_foreign("kubernetes.service_account", self.service_account or "")
         long = self.queue is not None and not is_label_value(self.queue)
         _refuse(long, "kubernetes.queue", self.queue, "is too long for a label; at most 63 characters")
         for name in self.pull_secrets:
@@ -253,13 +320,37 @@ class PodOptions:
             _check_foreign("kubernetes.pull_secrets", name)
         _check_one_of("kubernetes.pull_policy", self.pull_policy, _PULL_POLICIES)
         _check_size("kubernetes.scratch", self.scratch)
+        if self.shm is not None:
+            _check_size("kubernetes.shm", self.shm)
         above = "is not allowed; 0 is root; give a user id from 1 to 2147483647"
         _refuse(not 1 <= self.user < 2**31, "kubernetes.user", self.user, above)
         for key in ("name", "mount_path"):
-            seen = [getattr(volume, key) for volume in self.volumes]
-            twice = next((value for n, value in enumerate(seen) if value in seen[:n]), None)
-            if twice is not None:
-                raise InvalidRequest(f"kubernetes.volumes: the {key} {twice!r:.80} appears twice; change one")
+            _check_twice("volumes", key, [getattr(volume, key) for volume in self.volumes])
+        _check_twice("sidecars", "name", [sidecar.name for sidecar in self.sidecars])
+        self._check_more()
+
+    def _check_more(self) -> None:
+        _check_one_of("kubernetes.run_as", self.run_as, _RUN_AS)
+        both = self.run_as == "namespace" and self.user != 1000
+        _refuse(both, "kubernetes.user", self.user, "has no effect with 'run_as: namespace'; remove one of them")
+        _check_one_of("kubernetes.dns_policy", self.dns_policy, _DNS_POLICIES)
+        _check_passed_on("kubernetes.dns_config", self.dns_config, _DNS_CONFIG)
+        _check_passed_on("kubernetes.affinity", self.affinity, _AFFINITY)
+        for n, constraint in enumerate(self.topology_spread):
+            _check_passed_on(f"kubernetes.topology_spread[{n}]", constraint, _SPREAD)
+        for name, number in self.extended_resources.items():
+            domain, slash, _ = name.rpartition("/")
+            native = f".{domain}".endswith(".kubernetes.io") or domain.startswith("requests.")
+            cure = "is no extended resource; give DOMAIN/NAME, such as nvidia.com/gpu"
+            _refuse(not is_qualified_name(name) or not slash or native, "kubernetes.extended_resources", name, cure)
+            cure = f"is not allowed for {name}; give a whole number from 1 to 2147483647"
+            _refuse(not 1 <= number < 2**31, "kubernetes.extended_resources", number, cure)
+
+    def check_shm(self, memory: str | None) -> None:
+        """Raise ``InvalidRequest`` if ``/dev/shm`` is larger than the memory limit, which counts it."""
+        above = memory is not None and (parse_memory(self.shm) or 0) > (parse_memory(memory) or 0)
+        why = f"is above resources.memory ({memory!r:.80}), of which it is a part; lower it, or raise the memory"
+        _refuse(above, "kubernetes.shm", self.shm, why)
 
 
 @dataclass(frozen=True, slots=True)

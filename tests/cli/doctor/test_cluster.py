@@ -25,9 +25,9 @@ from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import Answer, FakeApiServer, Garbage, Mutate, Silence
 from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES, PODS, Kind
 
-QUOTAS, ACCOUNTS, SECRETS, CLAIMS, PRIORITIES = (
-    next(kind for kind in KINDS if kind.plural == plural)
-    for plural in ("resourcequotas", "serviceaccounts", "secrets", "persistentvolumeclaims", "priorityclasses")
+QUOTAS, ACCOUNTS, SECRETS, CLAIMS, PRIORITIES, RUNTIMES = (
+    next(one for one in KINDS if one.kind == kind)
+    for kind in ("ResourceQuota", "ServiceAccount", "Secret", "PersistentVolumeClaim", "PriorityClass", "RuntimeClass")
 )
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
@@ -353,6 +353,24 @@ def test_priority_classes_of_settings_and_catalogue(api: FakeApiServer, tmp_path
     ]
     api.deny("get", "priorityclasses")
     assert of(look(api), "priority") == [("ok", "this account may not read priority class 'theirs' (crawler shops)")]
+
+
+def test_accounts_and_runtime_classes_of_the_catalogue(api: FakeApiServer, tmp_path: Path) -> None:
+    (tmp_path / "crawlers.yaml").write_text(
+        "- {name: shops, kind: command, command: [x], image: a:1, kubernetes: {service_account: a, runtime_class: a}}\n"
+        "- {name: news, kind: command, command: [x], image: a:1, kubernetes: {service_account: b, runtime_class: b}}\n"
+    )
+    put(api, ACCOUNTS, "a", automountServiceAccountToken=False)
+    api.store.create(RUNTIMES, ("", "a"), {"metadata": {"name": "a"}, "handler": "runsc"})
+    lines = look(api)
+    assert of(lines, "account")[1:] == [
+        ("ok", "service account 'a' exists and mounts no token"),
+        ("bad", "there is no service account 'b': no crawl pod can be created"),
+    ]
+    assert of(lines, "runtime") == [
+        ("ok", "runtime class 'a' (crawler shops) exists"),
+        ("bad", "there is no runtime class 'b' (crawler news): no pod with it can be created"),
+    ]
 
 
 def test_a_queue_that_gives_its_jobs_to_other_clusters(api: FakeApiServer, tmp_path: Path) -> None:

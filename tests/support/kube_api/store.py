@@ -45,6 +45,7 @@ KINDS = (
     Kind("", "v1", "resourcequotas", "ResourceQuota"),
     Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
     Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
+    Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
     Kind("metrics.k8s.io", "v1beta1", "pods", "PodMetrics"),
 )
 

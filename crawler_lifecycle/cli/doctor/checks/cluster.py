@@ -51,9 +51,10 @@ def _of(api: Api, settings: Settings) -> list[Line]:
     checks: Sequence[Callable[[], Sequence[Line]]] = (
         lambda: _rights(api),
         lambda: objects.quotas(api),
-        lambda: objects.account(api, settings.cluster.service_account),
+        lambda: objects.accounts(api, settings),
         lambda: objects.pull_secrets(api, settings),
         lambda: objects.priority(api, settings),
+        lambda: objects.runtimes(api, settings),
         lambda: objects.queues(api, settings),
         lambda: objects.claim(api, settings.cluster.volume_claim),
         lambda: objects.left_over(api),

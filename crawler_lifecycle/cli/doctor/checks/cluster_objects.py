@@ -78,9 +78,13 @@ def quota_lines(quota: Found) -> list[Line]:
 # --- what pods refer to --------------------------------------------------------------------------------------------
 
 
-def account(api: Api, name: str) -> list[Line]:
-    """Check that the service account of crawl pods exists, and mounts no token."""
+def accounts(api: Api, settings: Settings) -> list[Line]:
+    """Check that the service accounts of crawl pods exist, and mount no token."""
+    named = [settings.cluster.service_account, *(crawler.kubernetes.service_account for crawler in _crawlers(settings))]
+    return [_account(api, name) for name in dict.fromkeys(named) if name is not None]
 
+
+def _account(api: Api, name: str) -> Line:
     def judge(found: Found, what: str) -> Line:
         if found.get("automountServiceAccountToken") is False:
             return ok("account", f"{what} exists and mounts no token")
@@ -88,8 +92,24 @@ def account(api: Api, name: str) -> list[Line]:
         cure = f"kubectl patch serviceaccount {name} -n {api.namespace} {patch}"
         return warn("account", f"{what} mounts its token into every pod that does not forbid it", cure)
 
-    missing = (": no crawl pod can be created", APPLY)
-    return [_referred(api, "account", f"service account {name!r}", api.path("serviceaccounts", name), missing, judge)]
+    missing = (": no crawl pod can be created", f"{APPLY}, or create the account that an entry of the catalogue names")
+    return _referred(api, "account", f"service account {name!r}", api.path("serviceaccounts", name), missing, judge)
+
+
+def runtimes(api: Api, settings: Settings) -> list[Line]:
+    """Check that the runtime classes of the catalogue exist."""
+    lines = []
+    for name, user in {crawler.kubernetes.runtime_class: crawler.name for crawler in _crawlers(settings)}.items():
+        if name is not None:
+            what, path = (
+                f"runtime class {name!r} (crawler {user})",
+                f"/apis/node.k8s.io/v1/runtimeclasses/{quote(name)}",
+            )
+            missing = (": no pod with it can be created", "create it, or set another one in the catalogue")
+            lines.append(
+                _referred(api, "runtime", what, path, missing, lambda _, what: ok("runtime", f"{what} exists"))
+            )
+    return lines
 
 
 def pull_secrets(api: Api, settings: Settings) -> list[Line]:

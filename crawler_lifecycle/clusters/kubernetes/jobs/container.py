@@ -124,11 +124,14 @@ def limits_of(deployment: Deployment, crawler: CrawlerDefinition) -> Resources:
 
 def memory_limit(deployment: Deployment, crawler: CrawlerDefinition) -> int | None:
     """Return the memory limit in bytes. Raises ``InvalidRequest`` for a limit that is too small for a container."""
-    text = limits_of(deployment, crawler).memory
+    given = deployment.resources.over(crawler.resources).memory is not None
+    key = "resources.memory" if given else "kubernetes.requests.memory"
+    return _memory(key, limits_of(deployment, crawler).memory)
+
+
+def _memory(key: str, text: str | None) -> int | None:
     size = parse_memory(text)
     if size is not None and size < MEMORY_LEAST:
-        given = deployment.resources.over(crawler.resources).memory is not None
-        key = "resources.memory" if given else "kubernetes.requests.memory"
         raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give at least 4Mi")
     return size
 
@@ -140,8 +143,24 @@ def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: 
     Memory is reserved in full, because a node cannot take it back, and evicts pods when it has no free memory.
     """
     asked, wished = limits_of(deployment, crawler), crawler.kubernetes.requests
-    cpu, memory = _milli(asked.cpu), memory_limit(deployment, crawler)
-    disk = (parse_memory(scratch_of(crawler)) or 0) * (1 if shared else 2) + LOGS
+    crawler.kubernetes.check_shm(asked.memory)  # a request may lower the limit
+    memory = memory_limit(deployment, crawler)
+    found = _resources(asked, wished, memory, crawler, folders=1 if shared else 2)
+    devices = {name: str(number) for name, number in crawler.kubernetes.extended_resources.items()}
+    return {part: {**amounts, **devices} for part, amounts in found.items()}
+
+
+def resources_beside(n: int, crawler: CrawlerDefinition) -> dict[str, dict[str, str]]:
+    """Return the limits and requests of a sidecar. It has one folder of its own."""
+    asked = crawler.kubernetes.sidecars[n].resources
+    memory = _memory(f"kubernetes.sidecars[{n}].resources.memory", asked.memory)
+    return _resources(asked, Resources(), memory, crawler, folders=1)
+
+
+def _resources(
+    asked: Resources, wished: Resources, memory: int | None, crawler: CrawlerDefinition, *, folders: int
+) -> dict[str, dict[str, str]]:
+    cpu, disk = _milli(asked.cpu), (parse_memory(scratch_of(crawler)) or 0) * folders + LOGS
     limits, requests = dict[str, str](), {"cpu": CPU_REQUEST, "memory": MEMORY_REQUEST, "ephemeral-storage": "0"}
     least = _milli(wished.cpu) or (None if cpu is None else max(CPU_LEAST, round(cpu * CPU_SHARE)))
     if cpu is not None:
@@ -158,6 +177,11 @@ def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: 
 def scratch_of(crawler: CrawlerDefinition) -> str:
     """Return the size limit of each of the pod's own folders."""
     return _memory_text(crawler.kubernetes.scratch)
+
+
+def shm_of(crawler: CrawlerDefinition) -> str | None:
+    """Return the size of ``/dev/shm``; ``None``: the node's default."""
+    return crawler.kubernetes.shm and _memory_text(crawler.kubernetes.shm)
 
 
 def _milli(text: str | None) -> int | None:

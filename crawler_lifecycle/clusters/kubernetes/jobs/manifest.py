@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes import labels, rbac
 from crawler_lifecycle.clusters.kubernetes.files import layout
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import Owned
@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
-from .container import Given, escaped, resources_of, scratch_of, variables
+from .container import Given, escaped, resources_beside, resources_of, scratch_of, shm_of, variables
 
 #: The most bytes of a manifest. A page of 500 Jobs, with the fields that the server adds, must fit into the longest
 #: answer that we read (``transport.ANSWER_MAX``: 131 KiB for each Job). The same holds for pods, which repeat the
@@ -54,6 +54,7 @@ def job_for(
     # With an empty prefix, this check accepts every ``env:NAME``. ``variables`` refuses all of them on Kubernetes.
     owned = Owned(settings.volume_claim, frozenset(settings.pull_secrets), env_prefix="")
     owned.check(crawler.kubernetes, crawler.secrets)
+    _check_account(crawler.kubernetes.service_account)
     identity = identity_of(deployment, crawler, task)
     options, name = crawler.kubernetes, cluster_name(deployment.run_id, task.index, deployment.attempt)
     runner = {} if options.runner else {labels.RUNNER: "false"}
@@ -85,6 +86,14 @@ def job_for(
     }
     _check_text(job)
     return job
+
+
+def _check_account(name: str | None) -> None:
+    """Raise ``InvalidRequest`` for an account of our services: a cloud may give its pods more than a token."""
+    if name in (*rbac.COMPONENTS, *rbac.RIGHTLESS):
+        raise InvalidRequest(
+            f"kubernetes.service_account: {name!r} is an account of this service; give one that was made for crawls"
+        )
 
 
 def queue_of(deployment: Deployment, crawler: CrawlerDefinition) -> str | None:
@@ -179,27 +188,22 @@ def _pod(
         "terminationMessagePath": layout.SUMMARY_FILE,
         # With a runner, a missing summary must stay visible, so the log must not replace it.
         "terminationMessagePolicy": "File" if options.runner else "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-        },
+        "securityContext": _confined(),
     }
+    ids = {"runAsUser": options.user, "runAsGroup": options.user, "fsGroup": options.user}
     pod: dict[str, object] = {
         "restartPolicy": "Never",
-        "serviceAccountName": settings.service_account,
+        "serviceAccountName": options.service_account or settings.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": max(1, math.ceil(deployment.limits.stop_grace_s) + end_grace_s),
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": options.user,
-            "runAsGroup": options.user,
-            "fsGroup": options.user,
+            **(ids if options.run_as == "user" else {}),
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
+        **({"initContainers": _sidecars(crawler)} if options.sidecars else {}),
         "containers": [container],
         "volumes": volumes,
         **_placement(deployment, crawler, settings),
@@ -208,6 +212,38 @@ def _pod(
     if longest_s is not None:
         pod["activeDeadlineSeconds"] = math.ceil(longest_s)
     return pod
+
+
+def _confined() -> dict[str, object]:
+    """Return the security context of every container."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+    }
+
+
+def _sidecars(crawler: CrawlerDefinition) -> list[dict[str, object]]:
+    """Return the containers beside the crawler. The node starts them before the crawler and ends them after it."""
+    options = crawler.kubernetes
+    shared = [*_shm_mount(crawler), *(volume.mount() for volume in options.volumes)]
+    found = []
+    for n, one in enumerate(options.sidecars):
+        container: dict[str, object] = {
+            "name": one.name,
+            "image": _image(one.image, f"kubernetes.sidecars[{n}].image"),
+            "imagePullPolicy": options.pull_policy or _pull_policy(one.image),
+            "restartPolicy": "Always",
+            "command": [escaped(word) for word in one.command],
+            "args": [escaped(word) for word in one.args],
+            "env": [{"name": k, "value": escaped(v)} for k, v in {"HOME": layout.TMP_MOUNT, **one.env}.items()],
+            "resources": resources_beside(n, crawler),
+            "volumeMounts": [{"name": f"{_TMP_VOLUME}-{n}", "mountPath": layout.TMP_MOUNT}, *shared],
+            "securityContext": _confined(),
+        }
+        found.append({key: value for key, value in container.items() if value != []})
+    return found
 
 
 def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
@@ -235,12 +271,18 @@ def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: Clu
     options = crawler.kubernetes
     general = settings.scheduled_priority_class if deployment.scheduled else settings.onetime_priority_class
     general = settings.priority_classes.get(deployment.priority, general)
+    own = {"matchLabels": {labels.MANAGED_BY: labels.MANAGER, labels.CRAWLER: crawler.name}}
     pull_secrets = dict.fromkeys([*settings.pull_secrets, *options.pull_secrets])
     wanted: dict[str, object] = {
         "priorityClassName": options.priority_class or general,
+        "runtimeClassName": options.runtime_class,
         "nodeSelector": options.node_selector,
         "tolerations": [toleration.manifest() for toleration in options.tolerations],
         "imagePullSecrets": [{"name": name} for name in pull_secrets],
+        "affinity": options.affinity,
+        "topologySpreadConstraints": [{"labelSelector": own, **given} for given in options.topology_spread],
+        "dnsPolicy": options.dns_policy,
+        "dnsConfig": options.dns_config,
     }
     return {key: value for key, value in wanted.items() if value}
 
@@ -262,11 +304,11 @@ def _command(crawler: CrawlerDefinition) -> list[str]:
     return [*runner, "command", f"--project={folder}", "--", *crawler.command]
 
 
-def _image(image: str) -> str:
+def _image(image: str, key: str = "image") -> str:
     digest = "@" not in image or _DIGEST.search(image)
     if not image or len(image) > 1024 or re.search(r"[\s\x00-\x1f]", image) or not digest:
         raise InvalidRequest(
-            f"image: {image!r:.200} is not a valid image reference; give NAME:TAG, or NAME@sha256: and its 64 "
+            f"{key}: {image!r:.200} is not a valid image reference; give NAME:TAG, or NAME@sha256: and its 64 "
             "hexadecimal digits"
         )
     return image
@@ -291,22 +333,34 @@ def _volumes(
         state = str(layout.state_path(deployment.run, task.index))
     else:
         data, files, state = {"emptyDir": {"sizeLimit": scratch}}, "files", "state"
-    more = crawler.kubernetes.volumes
+    more, shm = crawler.kubernetes.volumes, shm_of(crawler)
+    in_memory: dict[str, object] = {"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": shm}}
+    beside: list[dict[str, object]] = [
+        {"name": f"{_TMP_VOLUME}-{n}", "emptyDir": {"sizeLimit": scratch}}
+        for n in range(len(crawler.kubernetes.sidecars))
+    ]
     volumes: list[dict[str, object]] = [
         {"name": layout.DATA_VOLUME, **data},
         {"name": _TMP_VOLUME, "emptyDir": {"sizeLimit": scratch}},
+        *([in_memory] if shm else []),
+        *beside,
         *({"name": volume.name, **volume.source()} for volume in more),
     ]
     mounts: list[dict[str, object]] = [
         {"name": layout.DATA_VOLUME, "mountPath": layout.FILES_MOUNT, "subPath": files},
         {"name": layout.DATA_VOLUME, "mountPath": layout.STATE_MOUNT, "subPath": state},
         {"name": _TMP_VOLUME, "mountPath": layout.TMP_MOUNT},
+        *_shm_mount(crawler),
         *(volume.mount() for volume in more),
     ]
     return volumes, mounts
 
 
-_TMP_VOLUME = "crawl-tmp"
+def _shm_mount(crawler: CrawlerDefinition) -> list[dict[str, object]]:
+    return [{"name": _SHM_VOLUME, "mountPath": "/dev/shm"}] if crawler.kubernetes.shm else []  # noqa: S108 - a mount
+
+
+_TMP_VOLUME, _SHM_VOLUME = "crawl-tmp", "crawl-shm"
 
 
 def _check_text(job: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from crawler_lifecycle.clusters.kubernetes.files import layout
 from crawler_lifecycle.clusters.kubernetes.jobs.manifest import MANIFEST_MAX, job_for, spec_hash
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume
+from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, Sidecar
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import TASK_BYTES_MAX, Limits, Resources, parse_cpu, parse_memory
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
@@ -82,7 +82,7 @@ def check(job: dict[str, Any]) -> None:
     assert pod["automountServiceAccountToken"] is False
     assert pod["enableServiceLinks"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"].get("runAsUser") != 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
         **{"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "runAsNonRoot": True},
@@ -325,6 +325,24 @@ def test_memory_that_is_reserved_without_a_limit_is_the_limit() -> None:
         tiny.job()
 
 
+def test_a_request_that_lowers_memory_below_its_shm_is_refused() -> None:
+    made = crawler(resources=Resources(memory="2Gi"), kubernetes=PodOptions(shm="1Gi"))
+    with pytest.raises(InvalidRequest, match=r"kubernetes\.shm: '1Gi' is above resources\.memory \('512Mi'\)"):
+        Case(made, deployment(resources=Resources(memory="512Mi"))).job()
+
+
+@pytest.mark.parametrize(
+    ("sidecar", "words"),
+    [
+        (Sidecar("a", "a b"), r"kubernetes\.sidecars\[0\]\.image: 'a b' is not a valid image"),
+        (Sidecar("a", "a", resources=Resources(memory="1")), r"sidecars\[0\]\.resources\.memory: '1' .* at least 4Mi"),
+    ],
+)
+def test_a_sidecar_that_cannot_start_is_refused(sidecar: Sidecar, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        Case(crawler(kubernetes=PodOptions(sidecars=[sidecar])), deployment()).job()
+
+
 def test_the_calls_limits_count_before_the_catalogues() -> None:
     asked = deployment(resources=Resources(memory="1Gi"))
     found = Case(crawler(resources=Resources("1", "512Mi")), asked).job()
@@ -422,6 +440,7 @@ def test_what_the_installation_owns_is_refused_whoever_read_the_catalogue() -> N
     for options, secrets, words in (
         (PodOptions(volumes=[PodVolume("a", "/a", claim="data", sub_path=".")]), {}, r"volumes\[0\]\.claim: 'data'"),
         (PodOptions(volumes=[PodVolume("a", "/a", secret="registry")]), {}, r"volumes\[0\]\.secret: 'registry'"),
+        (PodOptions(service_account="gateway"), {}, r"kubernetes\.service_account: 'gateway' is an account of this"),
         (PodOptions(), {"KEY": "secret:registry/.dockerconfigjson"}, r"secrets\.KEY: 'registry'"),
     ):
         with pytest.raises(InvalidRequest, match=words):
