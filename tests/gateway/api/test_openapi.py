@@ -262,6 +262,8 @@ def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
     #: What crawlers, catalogues and the cluster say as they like; the text of a request is that of its start.
     free = {"RunDetail.request", "CorrectionRow.evidence", "FindingRow.evidence", "TimelineEntry.evidence"}
     free |= {"TimelineEntry.record"}
+    #: What Kubernetes alone gives a type.
+    free |= {"PodOptions.affinity", "PodOptions.topology_spread", "PodOptions.dns_config"}
     #: What classes of users say, and arguments of any kind.
     free |= {"StartGraph.steps", "StartGraph.context", "ContextAnswer.context", "StepRow.job", "StepRow.errors"}
     #: What is put, which has its own types there.
