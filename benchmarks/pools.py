@@ -74,15 +74,16 @@ def _picking(name: str, url: str) -> None:
         analyze(connection, list(metadata.tables))
     took, called = list[float](), list[float]()
     for n in range(200):
-        begun = time.perf_counter()
-        store.pools.call()
-        called.append(time.perf_counter() - begun)
         owner = Owner(f"w{n}", f"c{n}")
         row = store.initiation.create_run(RunRequest(crawler="x", pool=f"pool-{n % POOLS}"), f"mine-{n}", owner)
         fence = Fence(row.run_id, row.attempt, owner.first_run_id, row.run_uid)
         begun = time.perf_counter()
         store.deployment.offer_tasks(fence, 100, None, utc_now() + timedelta(seconds=25))
         took.append(time.perf_counter() - begun)
+    for _ in range(10):  # those that are called here never come, and are passed over from then on
+        begun = time.perf_counter()
+        store.pools.call()
+        called.append(time.perf_counter() - begun)
     without = open_store(url)
     bare = list[float]()
     for n in range(200):

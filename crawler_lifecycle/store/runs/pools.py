@@ -107,7 +107,6 @@ class PoolStore(StorePart):
         with self._db.reading() as conn:
             if conn.execute(select(pool_ticket.c.run_id).limit(1)).first() is None:
                 return {}
-        called = dict[int, str]()
         with self._db.writing() as conn:
             now = self._clock()
             with _gate(conn, self._pools, now) as gate:
@@ -116,11 +115,13 @@ class PoolStore(StorePart):
                 gate.sample(now, gate.rivals([one for one, _ in (*heads, *passed)]))
                 granted = gate.grant([one for one, _ in heads], now)
                 granted |= gate.grant([one for one, _ in passed], now)
-            for one, workflow_id in (*heads, *passed):
-                if one.run_id in granted and one.to_call(now):
-                    mine = pool_ticket.c.run_id == one.run_id
-                    conn.execute(update(pool_ticket).where(mine).values(called_at=now))
-                    called[one.run_id] = workflow_id
+            called = {
+                one.run_id: workflow_id
+                for one, workflow_id in (*heads, *passed)
+                if one.run_id in granted and one.to_call(now)
+            }
+            for chunk in chunks(list(called)):
+                conn.execute(update(pool_ticket).where(pool_ticket.c.run_id.in_(chunk)).values(called_at=now))
         return called
 
     def uncall(self, run_ids: Sequence[int], *, gone: bool) -> None:
