@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import CompoundSelect, Connection, and_, bindparam, delete, func, insert, or_, select, union_all, update
 
-from crawler_lifecycle.domain.pools import CALL_S, DEFAULT, RECALL_S, Gate, Pools, Share, Ticket
+from crawler_lifecycle.domain.pools import BATCH, CALL_S, DEFAULT, RECALL_S, Gate, Pools, Share, Ticket
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
@@ -111,7 +111,7 @@ class PoolStore(StorePart):
             now = self._clock()
             with _gate(conn, self._pools, now) as gate:
                 heads = self._alive(conn, _heads(conn, gate, now))
-                passed = self._alive(conn, _heads(conn, gate, now, passed=True))
+                passed = self._alive(conn, _passed(conn, now))
                 gate.sample(now, gate.rivals([one for one, _ in (*heads, *passed)]))
                 granted = gate.grant([one for one, _ in heads], now)
                 granted |= gate.grant([one for one, _ in passed], now)
@@ -285,22 +285,24 @@ def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
         return Gate(pools)
 
 
-def _heads(conn: Connection, gate: Gate, now: datetime, *, passed: bool = False) -> list[Ticket]:
-    """Return the first tickets of each pool, most urgent and oldest first, without runs that did not come. ``passed``:
-    only those that may be called again.
-    """
-    call, again = timedelta(seconds=CALL_S), timedelta(seconds=RECALL_S)
-    times = {"since": now - call, "until": now + call, "long_ago": now - again, "ahead": now + again}
-    rows = conn.execute(_heads_query(tuple(sorted({DEFAULT, *gate.pools.named})), passed), times)
+def _heads(conn: Connection, gate: Gate, now: datetime) -> list[Ticket]:
+    """Return the first tickets of each pool, most urgent and oldest first, without runs that did not come."""
+    times = {"since": now - timedelta(seconds=CALL_S), "until": now + timedelta(seconds=CALL_S)}
+    rows = conn.execute(_heads_query(tuple(sorted({DEFAULT, *gate.pools.named}))), times)
     return [Ticket(*row) for row in rows]
 
 
 @functools.cache
-def _heads_query(pools: tuple[str, ...], passed: bool) -> CompoundSelect[Any]:
+def _heads_query(pools: tuple[str, ...]) -> CompoundSelect[Any]:
     p = pool_ticket.c
-    since, until, long_ago, ahead = (bindparam(name, type_=UtcTime) for name in ("since", "until", "long_ago", "ahead"))
-    which = or_(p.called_at.is_(None), and_(p.called_at > since, p.called_at < until))
-    if passed:
-        which = or_(p.called_at <= long_ago, p.called_at >= ahead)
-    first = select(*_TICKET).where(which).order_by(p.priority, p.since, p.run_id).limit(HEADS)
+    since, until = (bindparam(name, type_=UtcTime) for name in ("since", "until"))
+    came = or_(p.called_at.is_(None), and_(p.called_at > since, p.called_at < until))
+    first = select(*_TICKET).where(came).order_by(p.priority, p.since, p.run_id).limit(HEADS)
     return union_all(*(select(first.where(p.pool == name).subquery("head")) for name in pools))
+
+
+def _passed(conn: Connection, now: datetime) -> list[Ticket]:
+    """Return runs that did not come, and may be called again. Those that were called first come first."""
+    p, again = pool_ticket.c, timedelta(seconds=RECALL_S)
+    which = or_(p.called_at <= now - again, p.called_at >= now + again)
+    return [Ticket(*row) for row in conn.execute(select(*_TICKET).where(which).order_by(p.called_at).limit(BATCH))]

@@ -226,6 +226,8 @@ pool_ticket = new_table(
     # The time when its workflow was called to ask for places.
     Column("called_at", UtcTime),
     Index(None, "pool", "priority", "since", "run_id"),
+    # Few runs are called and do not come.
+    Index(None, "called_at"),
 )
 
 task_addition = new_table(
