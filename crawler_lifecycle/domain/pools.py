@@ -15,7 +15,6 @@ import hashlib
 import heapq
 import json
 import math
-import re
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,11 +22,12 @@ from datetime import datetime
 
 from .bounds import refusal
 from .errors import InvalidRequest
+from .names import CRAWLER_NAME
 
 #: The pool of runs whose request and crawler name none.
 DEFAULT = "default"
-#: Names of pools.
-POOL_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
+#: Names of pools have the same rule as those of crawlers.
+POOL_NAME = CRAWLER_NAME
 #: The most pools of an installation. One decision reads the first waiting runs of each.
 POOLS_MAX = 100
 #: The most places that one decision gives.

@@ -94,8 +94,39 @@ def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks, projects: Callab
         return metrics.answer()
 
 
+def _ask_about_pools(metrics: Metrics, store: Store, clock: Callable[[], datetime]) -> None:
+    """Add the metrics of pools."""
+    pools = store.pools.known_pools
+    names = sorted({DEFAULT, *pools.named})
+
+    def places() -> Values:
+        now, rows = clock(), {row.name: row for row in (store.pools.list_pools() if pools.counted else ())}
+        return (
+            {name: row.in_use for name, row in rows.items()},
+            dict.fromkeys(names, math.nan) | {name: row.max for name, row in rows.items() if row.max is not None},
+            {name: row.reserved for name, row in rows.items()},
+            {name: row.waiting_tasks for name, row in rows.items()},
+            {name: (now - row.oldest_wait_at).total_seconds() for name, row in rows.items() if row.oldest_wait_at},
+        )
+
+    of_pool = "pool", names
+    metrics.ask(
+        places,
+        Asked(
+            "lifecycle_pool_places_in_use", "Places that tasks hold; NaN while the database does not answer", *of_pool
+        ),
+        Asked("lifecycle_pool_places_max", "Most places of the pool at once; NaN without a limit", *of_pool),
+        Asked("lifecycle_pool_places_reserved", "Places that other pools leave free for it", *of_pool),
+        Asked("lifecycle_pool_waiting_tasks", "Tasks of runs that wait for places", *of_pool),
+        Asked("lifecycle_pool_oldest_wait_seconds", "Age of the oldest run that waits; 0 if none waits", *of_pool),
+        everywhere=True,
+    )
+
+
 def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetime]) -> None:
     """Add the metrics that are read from the database. They are NaN while it does not answer."""
+
+    _ask_about_pools(metrics, store, clock)
 
     def managers() -> Values:
         found = store.managers.live_managers()
@@ -149,33 +180,6 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetim
             ("active", "failing", "paused"),
         ),
         Asked("lifecycle_webhook_behind_events", "Events that the slowest webhook has not passed yet"),
-    )
-
-    pools = store.pools.known_pools
-    names = sorted({DEFAULT, *pools.named})
-
-    def places() -> Values:
-        now, rows = clock(), {row.name: row for row in (store.pools.list_pools() if pools.counted else ())}
-        oldest = {name: row.oldest_wait_at for name, row in rows.items() if row.oldest_wait_at is not None}
-        return (
-            {name: row.in_use for name, row in rows.items()},
-            dict.fromkeys(names, math.nan) | {name: row.max for name, row in rows.items() if row.max is not None},
-            {name: row.reserved for name, row in rows.items()},
-            {name: row.waiting_tasks for name, row in rows.items()},
-            {name: (now - since).total_seconds() for name, since in oldest.items()},
-        )
-
-    of_pool = "pool", names
-    metrics.ask(
-        places,
-        Asked(
-            "lifecycle_pool_places_in_use", "Places that tasks hold; NaN while the database does not answer", *of_pool
-        ),
-        Asked("lifecycle_pool_places_max", "Most places of the pool at once; NaN without a limit", *of_pool),
-        Asked("lifecycle_pool_places_reserved", "Places that other pools leave free for it", *of_pool),
-        Asked("lifecycle_pool_waiting_tasks", "Tasks of runs that wait for places", *of_pool),
-        Asked("lifecycle_pool_oldest_wait_seconds", "Age of the oldest run that waits; 0 if none waits", *of_pool),
-        everywhere=True,
     )
 
     def ledger() -> Values:

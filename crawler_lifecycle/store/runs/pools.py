@@ -17,16 +17,15 @@ from sqlalchemy import CompoundSelect, Connection, and_, bindparam, delete, func
 
 from crawler_lifecycle.domain.pools import BATCH, CALL_S, DEFAULT, RECALL_S, Gate, Pools, Share, Ticket
 from crawler_lifecycle.domain.projects import only
-from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import PLACE_WAIT
 from crawler_lifecycle.ports.pools import InLine, PoolRow
-from crawler_lifecycle.store.base.bulk import chunks, put_row
+from crawler_lifecycle.store.base.bulk import chunks, put_row, rows_in
 from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime
 
-from .tables import pool_gate, pool_ticket, run_history, task_history
+from .tables import LIVE_RUNS, pool_gate, pool_ticket, run_history, task_history
 from .unit import Unit
 
 #: The most tickets of each pool that one decision reads.
@@ -110,16 +109,13 @@ class PoolStore(StorePart):
         with self._db.writing() as conn:
             now = self._clock()
             with _gate(conn, self._pools, now) as gate:
-                heads = self._alive(conn, _heads(conn, gate, now))
-                passed = self._alive(conn, _passed(conn, now))
-                gate.sample(now, gate.rivals([one for one, _ in (*heads, *passed)]))
-                granted = gate.grant([one for one, _ in heads], now)
-                granted |= gate.grant([one for one, _ in passed], now)
-            called = {
-                one.run_id: workflow_id
-                for one, workflow_id in (*heads, *passed)
-                if one.run_id in granted and one.to_call(now)
-            }
+                lines = _heads(conn, gate, now), _passed(conn, now)
+                workflows = _workflows(conn, [one.run_id for line in lines for one in line])
+                heads, passed = ([one for one in line if one.run_id in workflows] for line in lines)
+                gate.sample(now, gate.rivals([*heads, *passed]))
+                granted = gate.grant(heads, now) | gate.grant(passed, now)
+            to_call = [one.run_id for one in (*heads, *passed) if one.run_id in granted and one.to_call(now)]
+            called = {run_id: workflows[run_id] for run_id in to_call}
             for chunk in chunks(list(called)):
                 conn.execute(update(pool_ticket).where(pool_ticket.c.run_id.in_(chunk)).values(called_at=now))
         return called
@@ -135,27 +131,6 @@ class PoolStore(StorePart):
                 conn.execute(
                     delete(pool_ticket).where(mine) if gone else update(pool_ticket).where(mine).values(called_at=None)
                 )
-
-    @staticmethod
-    def _alive(conn: Connection, tickets: Sequence[Ticket]) -> list[tuple[Ticket, str]]:
-        """Return the tickets of live runs with their workflows, and delete the others. Whoever takes over a run without
-        a workflow asks again.
-        """
-        r, found = run_history.c, dict[int, Any]()
-        for chunk in chunks([one.run_id for one in tickets]):
-            columns = select(r.run_id, r.status, r.stop_requested_at, r.owner_workflow_id)
-            found |= {row.run_id: row for row in conn.execute(columns.where(r.run_id.in_(chunk)))}
-        live = {
-            run_id
-            for run_id, row in found.items()
-            if not RunStatus(row.status).terminal
-            and row.stop_requested_at is None
-            and row.owner_workflow_id is not None
-        }
-        dead = [one.run_id for one in tickets if one.run_id not in live]
-        for chunk in chunks(dead):
-            conn.execute(delete(pool_ticket).where(pool_ticket.c.run_id.in_(chunk)))
-        return [(one, found[one.run_id].owner_workflow_id) for one in tickets if one.run_id in live]
 
     def list_pools(self) -> list[PoolRow]:
         """Return all pools: those of the settings, and those that runs hold or wait for."""
@@ -223,6 +198,20 @@ class PoolStore(StorePart):
         about_s = (sum(ahead) + 1) / rate if rate else None
         most = self._pools.of(mine.pool).max
         return InLine(mine.pool, held.all, most, mine.priority, ahead[0], ahead[1], about_s)
+
+
+def _workflows(conn: Connection, run_ids: Sequence[int]) -> dict[int, str]:
+    """Return the workflow of each of these runs that is live, and let the others leave the line. Whoever takes over a
+    run without a workflow asks again.
+    """
+    r = run_history.c
+    live = select(r.run_id, r.owner_workflow_id).where(
+        r.status.in_(LIVE_RUNS), r.stop_requested_at.is_(None), r.owner_workflow_id.is_not(None)
+    )
+    found = {row["run_id"]: row["owner_workflow_id"] for row in rows_in(conn, live, r.run_id, run_ids)}
+    for chunk in chunks([run_id for run_id in run_ids if run_id not in found]):
+        conn.execute(delete(pool_ticket).where(pool_ticket.c.run_id.in_(chunk)))
+    return found
 
 
 def priority_of(unit: Unit) -> int:
