@@ -36,7 +36,7 @@ from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
 from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, What
-from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
+from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX

@@ -27,7 +27,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Sidecar, Toleration
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME
-from crawler_lifecycle.domain.run import Resources
+from crawler_lifecycle.domain.resources import Resources
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from crawler_lifecycle.domain.crawlers.arguments import as_text
 from crawler_lifecycle.domain.crawlers.importable import importable_name
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.spec import StepKind
-from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import ChildTask, Limits, RunRequest
 from crawler_lifecycle.domain.values import to_json
 
 #: Options of a step that can also be given with its job.

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, manager_workflow_id
-from crawler_lifecycle.domain.run import parse_memory
+from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.settings import PlansSettings
 
 from .functions import Functions

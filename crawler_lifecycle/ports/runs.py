@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.projects import DEFAULT
-from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 

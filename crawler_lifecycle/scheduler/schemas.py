@@ -12,7 +12,8 @@ from crawler_lifecycle.domain.audits.adoption import RECORD_MAX
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, args_of_tasks, effective_settings
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import DEFAULT
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
 

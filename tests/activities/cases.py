@@ -19,7 +19,8 @@ from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, Fin
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import archive_key, event_key
-from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, Trigger
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import ChildTask, Limits, RunRequest, RunStatus, Trigger
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask
 from tests.activities.world import CRAWLERS, OTHER, OWNER, World

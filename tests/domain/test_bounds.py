@@ -15,7 +15,8 @@ from crawler_lifecycle.domain.bounds import LIMITS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
-from crawler_lifecycle.domain.run import Limits, RunRequest, parse_cpu, parse_memory
+from crawler_lifecycle.domain.resources import parse_cpu, parse_memory
+from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.runner import contract
 
 #: What no field of a request may be, whatever its unit.

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from crawler_lifecycle.domain import errors, ladder, names
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind, check_tasks, effective_args
+from crawler_lifecycle.domain.resources import parse_cpu, parse_memory
 from crawler_lifecycle.domain.run import (
     ChildTask,
     EndedTasks,
@@ -21,8 +22,6 @@ from crawler_lifecycle.domain.run import (
     RunStatus,
     StopIntent,
     pages_per_minute,
-    parse_cpu,
-    parse_memory,
     run_may_become,
     verdict,
 )

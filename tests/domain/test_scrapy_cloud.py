@@ -16,7 +16,8 @@ from crawler_lifecycle.domain.managers.scrapy_cloud import (
     never_retried,
     run_request_of,
 )
-from crawler_lifecycle.domain.run import Resources, RunStatus, StopIntent
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, TaskStatus, read_end
 from crawler_lifecycle.ports.runs import RunRow, TaskRow
 from crawler_lifecycle.settings import PlansSettings, Settings

@@ -41,7 +41,8 @@ from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.managers.manager import Job
-from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResult
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits, RunRequest, RunResult
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_request_id, due_workflow_id
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id

@@ -31,7 +31,8 @@ from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesOb
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
 from crawler_lifecycle.redaction import Redactor

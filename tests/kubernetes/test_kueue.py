@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
-from crawler_lifecycle.domain.run import Resources
+from crawler_lifecycle.domain.resources import Resources
 from tests.contracts.cluster.kube_harness import FINISHED, SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.kueue import QUEUES, Kueue

@@ -12,7 +12,7 @@ import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.clusters.kubernetes import labels
-from crawler_lifecycle.domain.run import Resources
+from crawler_lifecycle.domain.resources import Resources
 from tests.contracts.cluster.kube_harness import FINISHED, SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import QUICK, KubeLab, kube_laboratory

@@ -22,7 +22,7 @@ from crawler_lifecycle.clusters.kubernetes.jobs.manifest import _listed
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import deletion_is_dated
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
-from crawler_lifecycle.domain.run import Resources
+from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.ports.runs import Deployed, QueuedTask
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.worlds import until

@@ -18,7 +18,8 @@ from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeploy
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, Sidecar
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.worlds import until

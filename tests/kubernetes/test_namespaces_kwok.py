@@ -14,7 +14,8 @@ from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
 from crawler_lifecycle.settings import ClusterSettings

@@ -25,7 +25,8 @@ from crawler_lifecycle.clusters.kubernetes.jobs.container import resources_of
 from crawler_lifecycle.compose import OBSERVER, ROLES
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.ports.runs import Deployment
 from crawler_lifecycle.settings import Settings, variables
 from crawler_lifecycle.web import listening

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from crawler_lifecycle import task_tokens
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.scheduler.serve import _child_tasks
 from crawler_lifecycle.settings import Settings

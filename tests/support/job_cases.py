@@ -11,7 +11,8 @@ from crawler_lifecycle.clusters.kubernetes.jobs.manifest import job_for
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, Sidecar, Toleration
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from tests.support.run_refs import run_ref
 

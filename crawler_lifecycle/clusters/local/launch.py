@@ -18,7 +18,7 @@ from crawler_lifecycle.clusters.local.processes.crawl_user import RunAs, let_pas
 from crawler_lifecycle.clusters.local.processes.identity import BOOT, Identity
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
-from crawler_lifecycle.domain.run import parse_cpu, parse_memory
+from crawler_lifecycle.domain.resources import parse_cpu, parse_memory
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
 from crawler_lifecycle.runner.held import Held, NotOurs

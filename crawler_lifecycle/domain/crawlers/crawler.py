@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from crawler_lifecycle.domain.coverage import Expected, OnViolation
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import check_pool_name
-from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, check_sizes
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits, RunRequest, check_sizes
 
 from .arguments import Argument, ArgumentType, check_declared, check_value
 from .pod import PodOptions, check_secret

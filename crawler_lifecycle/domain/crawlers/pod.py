@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.run import Resources, parse_memory
+from crawler_lifecycle.domain.resources import Resources, parse_memory
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS, check_variable
 
 #: Patterns of names of objects and of their keys, by the rules of the Kubernetes API (RFC 1123).

@@ -10,7 +10,8 @@ from typing import Any
 from crawler_lifecycle.domain.bounds import Bound, check_number, refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.run import Resources, RunRequest, Trigger
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import RunRequest, Trigger
 
 from .manager import FAILED_OUTCOMES, Job
 

@@ -20,7 +20,8 @@ from pydantic import (
 from crawler_lifecycle.domain.bounds import INT_MAX, SAID_MAX, check_text
 from crawler_lifecycle.domain.crawlers.arguments import Scalar, as_text
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
-from crawler_lifecycle.domain.run import AddedTask, Limits, Resources, RunRequest, Trigger
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import AddedTask, Limits, RunRequest, Trigger
 from crawler_lifecycle.web.problems import Problem
 
 #: The most tasks of one run that the gateway accepts. It stores them itself, so Temporal does not receive them.

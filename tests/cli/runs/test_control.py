@@ -13,7 +13,8 @@ import respx
 
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.gateway.runs.requests import StartRun
 from tests.cli.cli_answers import COMPLETED, FAILED, MANAGER_ENDED, RESUMED, RUN, STOPPED, problem
 from tests.cli.cli_support import Crawlctl

@@ -19,7 +19,7 @@ import pytest
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
-from crawler_lifecycle.domain.run import Resources
+from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.task import Phase
 from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref

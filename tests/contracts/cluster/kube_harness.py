@@ -19,7 +19,7 @@ from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeploy
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.run import Resources
+from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import Deployed, Deployment, TaskRef
 from crawler_lifecycle.settings import ClusterSettings

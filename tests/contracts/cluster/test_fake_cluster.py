@@ -8,7 +8,8 @@ import pytest
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
 from tests.support.fakes.cluster import Behaviour, FakeCluster

@@ -13,7 +13,8 @@ from fastapi import FastAPI
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.ports.runs import Deployment, Event, QueuedTask
 from crawler_lifecycle.web.listening import bind
 from tests.support.run_refs import run_ref

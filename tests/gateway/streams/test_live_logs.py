@@ -21,7 +21,8 @@ from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.run import Limits, Resources, RunRequest
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.streams.logs import BACK_MAX, CHUNK, _last_lines

@@ -29,7 +29,8 @@ from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeploy
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRef
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.crawler_image import REFERENCE, assemble

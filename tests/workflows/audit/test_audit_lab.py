@@ -19,7 +19,8 @@ from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered
-from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, StopIntent
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits, RunRequest, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRef

@@ -11,7 +11,7 @@ from crawler_lifecycle.clusters.kubernetes.files import layout
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import secret_reference
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
+from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
 

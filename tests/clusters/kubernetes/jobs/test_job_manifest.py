@@ -20,7 +20,8 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, Sidecar
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.run import TASK_BYTES_MAX, Limits, Resources, parse_cpu, parse_memory
+from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memory
+from crawler_lifecycle.domain.run import TASK_BYTES_MAX, Limits
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from tests.support.examples import examples
 from tests.support.job_cases import DIGEST, FAR, Case, Rules, cases, crawler, deployment

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask
 from crawler_lifecycle.store import upgrade
 from tests.activities.test_stops_of_unreadable_rows import ODD

@@ -14,7 +14,8 @@ from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeploy
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.clusters.kubernetes.looks import details
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Observation
 from crawler_lifecycle.ports.looks import Look
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRef

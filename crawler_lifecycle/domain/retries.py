@@ -1,0 +1,206 @@
+"""Retries of tasks: which ends another try follows, when, how often, and with how much memory.
+
+The policy is merged key by key: the request's keys first, then those of the crawler's entry, then the installation's.
+A try is decided from recorded facts alone, so deciding twice gives the same answer.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from .bounds import DAY_S, INT_MAX, Bound, check_number, refusal
+from .resources import parse_memory
+
+#: Word of a policy -> outcomes of tasks. ``failed`` also stands for reasons that crawlers report themselves.
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "interrupted": ("interrupted",),
+    "evicted": ("evicted",),
+    "lost": ("lost",),
+    "oom": ("killed by oom",),
+    "banned": ("banned",),
+    "failed": ("failed",),
+}
+#: Outcomes that no policy retries: a person or a limit ended the task, or another try would end in the same way.
+NEVER = frozenset({
+    *("cancelled", "cancel_timeout", "start_timeout", "timed_out", "cancelled (stalled)", "deploy_failed"),
+    *("memusage_exceeded", "diskusage_exceeded", "coverage", "partial", "finished", "size_limit", "time_limit"),
+})  # fmt: skip
+#: Exit codes that are final by the contract with crawlers (docs/contract.md).
+FINAL = (4, 17)
+_NUMBERS: Mapping[str, Bound] = {
+    "max": Bound(0, 100, whole=True, or_none=True),
+    "backoff_s": Bound(0, DAY_S, "seconds", or_none=True),
+    "factor": Bound(1, 100, or_none=True),
+    "cap_s": Bound(0, DAY_S, "seconds", or_none=True),
+    "jitter": Bound(0, 1, or_none=True),
+    "budget": Bound(0, 1_000_000, whole=True, or_none=True),
+    "memory_factor": Bound(1, 10, or_none=True, above=True),
+}
+_LABELS_MAX, _EXITS_MAX = 20, 50
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNodes:
+    """Nodes for later tries: those with these labels, from the try after ``after`` failed tries on."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    node_selector: dict[str, str] = field(default_factory=dict)
+    after: int = 1
+
+    def __post_init__(self) -> None:
+        check_number("retries.retry_on.after", self.after, Bound(1, 100, whole=True))
+        if not 1 <= len(self.node_selector) <= _LABELS_MAX:
+            raise refusal(
+                "retries.retry_on.node_selector", self.node_selector, f"give 1 to {_LABELS_MAX} labels of nodes"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """A policy of retries, or the keys of it that one place gives. ``None``: the next place decides.
+
+    Raises ``InvalidRequest``.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
+
+    max: int | None = None
+    """The most tries after the first one, for each task and attempt of the run. 0: none."""
+    on: list[str] | None = None
+    """The ends that another try follows (``WORDS``)."""
+    backoff_s: float | None = None
+    """Seconds from the end to the next try. Each further wait is ``factor`` times longer, at most ``cap_s``."""
+    factor: float | None = None
+    cap_s: float | None = None
+    jitter: float | None = None
+    """The part of the wait by which it varies, so that many tasks do not come at once."""
+    budget: int | None = None
+    """The most tries of all tasks together, in one attempt of the run. Without it: two for each task, at least 10."""
+    memory_factor: float | None = None
+    """After ``oom``, the next try has so many times the memory, at most ``memory_cap``."""
+    memory_cap: str | None = None
+    remember: bool | None = None
+    """True: later runs of the crawler begin with the memory that was needed."""
+    final_exits: list[int] | None = None
+    """Exit codes that are never retried, beside 4 and 17."""
+    retry_on: OtherNodes | None = None
+
+    def __post_init__(self) -> None:
+        for name, bound in _NUMBERS.items():
+            check_number(f"retries.{name}", getattr(self, name), bound)
+        unknown = [word for word in self.on or () if word not in WORDS]
+        if unknown:
+            raise refusal("retries.on", unknown[0], f"give words of {', '.join(WORDS)}")
+        for code in (self.final_exits or ())[: _EXITS_MAX + 1]:
+            check_number("retries.final_exits", code, Bound(1, 255, whole=True))
+        if len(self.final_exits or ()) > _EXITS_MAX:
+            raise refusal("retries.final_exits", len(self.final_exits or ()), f"give at most {_EXITS_MAX} exit codes")
+        parse_memory(self.memory_cap, "retries.memory_cap")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise ``InvalidRequest`` for keys that contradict each other."""
+        if self.budget is not None and self.max is not None and self.budget < self.max:
+            cure = f"give at least max ({self.max}), or lower max: no task could have all its tries"
+            raise refusal("retries.budget", self.budget, cure)
+        if self.cap_s is not None and self.backoff_s is not None and self.cap_s < self.backoff_s:
+            cure = f"give at least backoff_s ({self.backoff_s:g}), or lower backoff_s: no wait may be longer than cap_s"
+            raise refusal("retries.cap_s", self.cap_s, cure)
+
+    def over(self, base: Retries) -> Retries:
+        """Return this policy with the keys of ``base`` where this one has none. Raises ``InvalidRequest``."""
+        return Retries(**{f.name: _first(getattr(self, f.name), getattr(base, f.name)) for f in fields(self)})
+
+    def check_memory(self, memory: str | None) -> None:
+        """Raise ``InvalidRequest`` for a cap below the memory of the first try."""
+        first, cap = parse_memory(memory), parse_memory(self.memory_cap)
+        if first is not None and cap is not None and cap < first:
+            cure = f"give at least the memory of the first try ({memory}), or lower resources.memory"
+            raise refusal("retries.memory_cap", self.memory_cap, cure)
+
+
+def _first(own: Any, other: Any) -> Any:
+    return other if own is None else own
+
+
+#: The policy where no place says otherwise: what the cluster caused goes on by itself.
+DEFAULT = Retries(
+    max=3, on=["interrupted", "evicted", "lost"], backoff_s=30, factor=2, cap_s=3600, jitter=0.2, memory_factor=1.5
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The recorded end of a task's try."""
+
+    outcome: str | None
+    exit_code: int | None
+    retry: int
+    """The number of tries before this one, in this attempt of the run."""
+    key: str
+    """A text that identifies the try. The jitter depends on it."""
+    memory: str | None = None
+    """The memory with which it executed; ``None``: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextTry:
+    """The try that follows an end."""
+
+    wait_s: float
+    memory: str | None = None
+
+
+def next_try(policy: Retries, end: Ended, used: int, budget: int) -> NextTry | str:
+    """Return the next try, or the reason why there is none. ``used``: tries of the run's budget so far."""
+    policy = policy.over(DEFAULT)
+    outcome, most = end.outcome or "failed", policy.max or 0
+    if outcome in NEVER:
+        return f"{outcome} is never retried"
+    word = next((word for word, outcomes in WORDS.items() if outcome in outcomes), "failed")
+    if word not in (policy.on or ()):
+        return f"{word} is not in retries.on"
+    if end.exit_code in (*FINAL, *(policy.final_exits or ())):
+        return f"exit {end.exit_code} is final"
+    if end.retry >= most:
+        return f"{end.retry} of {most} tries made" if most else "retries.max is 0"
+    if used >= budget:
+        return f"the run's budget of {budget} tries is used up"
+    memory = _more_memory(policy, end.memory) if word == "oom" else end.memory
+    if word == "oom" and memory is not None and memory == end.memory and policy.memory_cap is not None:
+        return f"it had all the memory that retries.memory_cap allows ({policy.memory_cap})"
+    return NextTry(_wait_s(policy, end), memory)
+
+
+def budget_of(policy: Retries, tasks: int) -> int:
+    """Return the most tries of all tasks of the run together."""
+    return policy.budget if policy.budget is not None else min(INT_MAX, max(10, policy.max or 0, 2 * tasks))
+
+
+def _wait_s(policy: Retries, end: Ended) -> float:
+    """Return the wait. It is computed from the try, so a repeated decision gives the same wait."""
+    assert policy.backoff_s is not None and policy.factor is not None
+    assert policy.cap_s is not None
+    wait = min(policy.cap_s, policy.backoff_s * policy.factor ** min(end.retry, 100))
+    part = zlib.crc32(end.key.encode()) / 2**32  # spread evenly from 0 to 1
+    return float(wait * (1 + (policy.jitter or 0) * (2 * part - 1)))
+
+
+def _more_memory(policy: Retries, memory: str | None) -> str | None:
+    """Return the memory of the next try, in whole MiB; ``None``: that of this try is unknown."""
+    now = parse_memory(memory)
+    if now is None or policy.memory_factor is None:
+        return memory
+    more, cap = int(now * policy.memory_factor), parse_memory(policy.memory_cap)
+    if cap is not None and more >= cap:
+        return memory if now >= cap else policy.memory_cap
+    return f"{-(-more // 2**20)}Mi"
+
+
+def resolved(request: Retries | None, crawler: Retries | None, installation: Retries) -> Retries:
+    """Return the whole policy of a run. Raises ``InvalidRequest`` for keys of two places that contradict each other."""
+    return (request or Retries()).over(crawler or Retries()).over(installation).over(DEFAULT)
