@@ -37,6 +37,7 @@ from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
 from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, What
 from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memory
+from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
@@ -459,6 +460,8 @@ class Settings(BaseSettings):
         Field(default_factory=dict, max_length=QUOTAS_MAX)
     )
     """token:NAME, pool:NAME or project:NAME -> what -> the most; with * as NAME: for each without its own entry."""
+    retries: Retries = Field(default_factory=Retries)
+    """Keys of the policy of retries for all crawlers (docs/retries.md)."""
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = None
     """Another catalogue, for crawlers that the first catalogue does not have."""

@@ -148,14 +148,20 @@ class CompletionActivities:
                 with suppress(NotDelivered):
                     send_event(self.events, event, self.sink.send, self.sink.name)
 
-    def _all_tasks(self, fence: Fence) -> list[TaskRef]:
-        """Return the tasks of this attempt and of earlier ones. A later attempt has its own archive."""
-        refs: list[TaskRef] = []
+    def _all_tasks(self, fence: Fence) -> list[tuple[int, TaskRef]]:
+        """Return the tasks of this attempt of the run and of earlier ones, each with its attempt of the run.
+
+        A later attempt of the run has its own archive.
+        """
+        refs: list[tuple[int, TaskRef]] = []
         after = 0
         while True:
             page = self.tasks.list_tasks(fence.run_id, after_task_id=after, limit=TASK_PAGE, superseded=True)
-            mine = [task for task in page if task.attempt <= fence.attempt]
-            refs += [TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid) for task in mine]
+            refs += [
+                (task.run_attempt, TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid))
+                for task in page
+                if task.run_attempt <= fence.attempt
+            ]
             if len(page) < TASK_PAGE:
                 return refs
             after = page[-1].task_id
@@ -165,8 +171,8 @@ class CompletionActivities:
         if given_up >= fence.attempt:
             return []
         refs = self._all_tasks(fence)
-        gone = [ref for ref in refs if ref.attempt <= given_up and ref.uid is not None]
-        found = self.files.files(fence.run, [ref for ref in refs if ref.attempt > given_up])
+        gone = [ref for of, ref in refs if of <= given_up and ref.uid is not None]
+        found = self.files.files(fence.run, [ref for of, ref in refs if of > given_up])
         return [*(FileSource(files_prefix(r.index, r.attempt), missing=FILES_REMOVED) for r in gone), *found]
 
     @activity.defn(name="export_supporting_files", no_thread_cancel_exception=True)

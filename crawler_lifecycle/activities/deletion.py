@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from temporalio import activity
 
+from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.errors import Fenced, LifecycleError, NotDelivered, TemporalUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.protocols import FileArchive, FilesPlace, WorkflowDirectory
@@ -70,13 +71,13 @@ class DeletionActivities:
 
         Raises ``NotDelivered`` when something remains.
         """
-        row = self._row(run)
+        self._row(run)
         errors = list[LifecycleError]()
         with beating():
             for location in self.places:
                 with self._noting(run, f"files in {location.where}", errors):
                     location.put_aside(run)
-                    location.remove(run, row.attempt)
+                    location.remove(run, INT_MAX)  # a deleted run is never resumed
             with self._noting(run, "archives", errors):
                 self.archive.remove(run)
             if errors:  # the errors may name a crawler's files: keep them out of our history

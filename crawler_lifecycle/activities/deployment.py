@@ -35,6 +35,7 @@ from crawler_lifecycle.ports.protocols import Notifier, SchedulerClient
 from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence
 
 from .reconciliation import LookStep, ref_of
+from .retries import Policies
 from .shared import Clock, Counts, beating, ordered_at, push_event, reporting, utc_now
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class DeployReport:
     refused: str | None = None
     in_line: bool = False
     """True if the run waits for places of its pool."""
+    resting: int = 0
+    """The number of tasks whose next try may not begin yet. It is counted if no task was offered."""
+    wait_s: float | None = None
+    """Seconds until the first of them may begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,7 @@ class DeploymentActivities:
     cluster: TaskPlaces
     scheduler: SchedulerClient
     notifiers: Sequence[Notifier]
+    policies: Policies
     clock: Clock = utc_now
 
     @activity.defn(name="run_scheduled_crawler", no_thread_cancel_exception=True)
@@ -168,16 +174,17 @@ class DeploymentActivities:
             if stop is not None or not tasks:
                 counts = self.tasks.count_tasks(fence.run_id)
                 in_line = self.deployment.waits_for_place(fence.run_id)
-                if stop is None and counts.queued and not (counts.active or in_line):
+                resting = self.policies.retries.resting(fence.run_id)
+                if stop is None and counts.queued > resting.tasks and not (counts.active or in_line):
                     raise NothingDeployed("a deployment call of the previous attempt may still create tasks")
-                return DeployReport(Counts.of(counts), in_line=in_line)
+                return DeployReport(Counts.of(counts), in_line=in_line, resting=resting.tasks, wait_s=resting.wait_s)
             call = Deployment(
                 run=fence.run,
                 attempt=fence.attempt,
                 crawler=handle.crawler or "",
                 args=handle.args,
                 settings=handle.settings,
-                tasks=tasks,
+                tasks=self.policies.for_tasks(handle, tasks),
                 resources=handle.resources,
                 limits=handle.limits,
                 expires_at=expires_at,
@@ -242,7 +249,8 @@ class DeploymentActivities:
         if row is None or row.owner_workflow_id is None:
             return {}
         owner, tasks = (row.owner_workflow_id, fence.owner_run_id), self.tasks.count_tasks(fence.run_id)
-        return record_of(row.request, row.request_id, row.multi, owner, sum(tasks.by_status.values()))
+        total = sum(tasks.by_status.values())
+        return record_of(row.request, row.request_id, row.multi, owner, total, row.attempt)
 
     def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
         """Record that the service refuses these tasks permanently.
@@ -267,7 +275,7 @@ class DeploymentActivities:
         one is created.
         """
         page = self.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
-        if any(task.attempt < fence.attempt and task.offered_until is not None for task in page):
+        if any(task.run_attempt < fence.attempt and task.offered_until is not None for task in page):
             self._look_for_queued(fence, "resume")
 
     def _look_for_queued(self, fence: Fence, source: str) -> None:

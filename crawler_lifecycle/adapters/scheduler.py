@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import (
     MeantElsewhere,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.ports.runs import Deployed, Deployment
+from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
 
 #: Largest accepted answer, in bytes. An answer about 500 tasks with long reasons needs a tenth of this.
 ANSWER_MAX = 8 * 1024 * 1024
@@ -201,7 +201,7 @@ def wire(deployment: Deployment) -> dict[str, Any]:
         "crawler": deployment.crawler,
         "args": dict(deployment.args),
         "settings": dict(deployment.settings),
-        "tasks": [{"task_id": t.task_id, "index": t.index, "args": dict(t.args)} for t in deployment.tasks],
+        "tasks": [_task(task) for task in deployment.tasks],
         "resources": dataclasses.asdict(deployment.resources),
         "limits": dataclasses.asdict(deployment.limits),
         "expires_at": deployment.expires_at.isoformat(),
@@ -217,6 +217,12 @@ def wire(deployment: Deployment) -> dict[str, Any]:
     if deployment.record:
         body["record"] = dict(deployment.record)
     return body
+
+
+def _task(task: QueuedTask) -> dict[str, Any]:
+    body = {"task_id": task.task_id, "index": task.index, "args": dict(task.args), "attempt": task.attempt}
+    again = {name: getattr(task, name) for name in ("retry", "memory", "avoid_node", "node_selector")}
+    return body | {name: value for name, value in again.items() if value}
 
 
 def _unreadable(url: str, error: ValidationError) -> str:

@@ -100,10 +100,9 @@ class Retries:
         if len(self.final_exits or ()) > _EXITS_MAX:
             raise refusal("retries.final_exits", len(self.final_exits or ()), f"give at most {_EXITS_MAX} exit codes")
         parse_memory(self.memory_cap, "retries.memory_cap")
-        self._check_together()
 
-    def _check_together(self) -> None:
-        """Raise ``InvalidRequest`` for keys that contradict each other."""
+    def check(self, memory: str | None = None) -> None:
+        """Raise ``InvalidRequest`` for keys that contradict each other, or the memory of the first try."""
         if self.budget is not None and self.max is not None and self.budget < self.max:
             cure = f"give at least max ({self.max}), or lower max: no task could have all its tries"
             raise refusal("retries.budget", self.budget, cure)
@@ -111,16 +110,14 @@ class Retries:
             cure = f"give at least backoff_s ({self.backoff_s:g}), or lower backoff_s: no wait may be longer than cap_s"
             raise refusal("retries.cap_s", self.cap_s, cure)
 
-    def over(self, base: Retries) -> Retries:
-        """Return this policy with the keys of ``base`` where this one has none. Raises ``InvalidRequest``."""
-        return Retries(**{f.name: _first(getattr(self, f.name), getattr(base, f.name)) for f in fields(self)})
-
-    def check_memory(self, memory: str | None) -> None:
-        """Raise ``InvalidRequest`` for a cap below the memory of the first try."""
         first, cap = parse_memory(memory), parse_memory(self.memory_cap)
         if first is not None and cap is not None and cap < first:
             cure = f"give at least the memory of the first try ({memory}), or lower resources.memory"
             raise refusal("retries.memory_cap", self.memory_cap, cure)
+
+    def over(self, base: Retries) -> Retries:
+        """Return this policy with the keys of ``base`` where this one has none."""
+        return Retries(**{f.name: _first(getattr(self, f.name), getattr(base, f.name)) for f in fields(self)})
 
 
 def _first(own: Any, other: Any) -> Any:
@@ -202,5 +199,8 @@ def _more_memory(policy: Retries, memory: str | None) -> str | None:
 
 
 def resolved(request: Retries | None, crawler: Retries | None, installation: Retries) -> Retries:
-    """Return the whole policy of a run. Raises ``InvalidRequest`` for keys of two places that contradict each other."""
+    """Return the whole policy of a run.
+
+    Keys of different places may contradict each other. Then the smaller number holds: ``budget``, ``cap_s``.
+    """
     return (request or Retries()).over(crawler or Retries()).over(installation).over(DEFAULT)

@@ -171,6 +171,8 @@ class TaskState:
     """A text for people: why the task waits."""
     missed_at: datetime | None = None
     """The time of the first of the latest looks that did not find the task; ``None``: the last look found it."""
+    run_attempt: int = 1
+    """The attempt of the run to which this try belongs."""
     place: str | None = None
     """The namespace in which the task was created. ``None``: it was not created, or the cluster has no namespaces."""
 

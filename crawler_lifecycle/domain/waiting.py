@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from crawler_lifecycle.domain.audits.overdue import overdue_before
+from crawler_lifecycle.domain.bounds import moment
 
 #: Prefixes of ``waiting_for``: the service that does not answer. The error follows.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
 #: Prefix of ``waiting_for`` while the run is in the line of its pool.
 PLACE_WAIT = "a place in pool "
+#: Beginning of a task's reason while it waits for its next try, and of the run's while it waits for the first one.
+RETRY, _RETRY_AT = "retry ", "retrying at "
 #: Advice if no worker takes the run, and the seconds after which the sentence contains it.
 ASK_DOCTOR, UNTAKEN_S = "; crawlctl doctor says whether there is one", 10
 #: The character before and after a time that the reader replaces by a duration.
@@ -30,7 +33,7 @@ _ROWS = ("run_history ", "task_history ", "task_observation ", "task_finding ")
 _ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 _AGO = "{} ago"
 _ENDED = ("COMPLETED", "FAILED")
-_SPAN = re.compile(r"\b(for|since|ago) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)")
+_SPAN = re.compile(r"\b(for|since|ago|in) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)")
 #: The position in the line of a pool, which changes with each place that becomes free.
 _POSITION = re.compile(rf"({PLACE_WAIT}\S+) \([^)]*\)")
 
@@ -94,6 +97,11 @@ def place_in_line(
     ]
     said = "; ".join(part for part in parts if part)
     return f"{PLACE_WAIT}{pool}{f' ({said})' if said else ''}"
+
+
+def retry_wait(at: datetime, reason: str) -> str:
+    """Return the thing for which a run waits before its next try. ``reason``: that of the task."""
+    return f"{_RETRY_AT}{at:%Y-%m-%dT%H:%M:%SZ} {reason.removeprefix(RETRY)}"
 
 
 def ageless(sentence: str) -> str:
@@ -163,6 +171,8 @@ def _start(s: Standing) -> str | None:
     if s.waiting_for.startswith(CLUSTER_WAIT):
         return f"the cluster has not answered{since}: {s.waiting_for.removeprefix(CLUSTER_WAIT)}"
     queued = (s.tasks or {}).get("QUEUED", 0)
+    if s.waiting_for.startswith(_RETRY_AT):
+        return _retry(s, queued)
     if s.status != "INITIALIZING" and s.tasks is not None and not queued:
         return None  # an earlier try recorded the reason, and nothing waits any more
     what = s.waiting_for.removeprefix("waiting: ")
@@ -172,6 +182,19 @@ def _start(s: Standing) -> str | None:
     if s.status != "INITIALIZING":
         return f"{_tasks(queued)} QUEUED{since}: {'waiting for ' if thing else ''}{what}" if queued else what
     return f"waiting for {what}{since}" if thing else f"waiting{since}: {what}"
+
+
+def _retry(s: Standing, queued: int) -> str | None:
+    """Return the sentence about the next try. Before its time it says in how long."""
+    if s.tasks is not None and not queued:
+        return None
+    said, _, why = (s.waiting_for or "").removeprefix(_RETRY_AT).partition(" ")
+    if s.now is not None and not s.moments and (at := moment(said)) is not None:
+        left = (at - s.now).total_seconds()
+        when = f"retrying in {span(left)}" if left > 0 else "retrying now"
+    else:
+        when = f"{_RETRY_AT}{said}"
+    return f"{when} {why}" + (f"; {_tasks(queued)} QUEUED in all" if queued > 1 else "")
 
 
 def _capacity(s: Standing) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -151,7 +151,15 @@ class TaskRow:
     attempt: int
     task_index: int
     status: TaskStatus
+    run_attempt: int = 1
+    """The attempt of the run to which this try belongs."""
     superseded_by: int | None = None
+    retry: int = 0
+    """The number of tries by the policy of retries before this one, in this attempt of the run."""
+    not_before: datetime | None = None
+    """The time before which this try does not begin."""
+    retry_note: str | None = None
+    """The reason why no other try follows its end."""
     outcome: str | None = None
     cause: str | None = None
     error: str | None = None
@@ -266,6 +274,23 @@ class TaskCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Resting:
+    """The number of QUEUED tasks whose next try may not begin yet, and the seconds until the first may."""
+
+    tasks: int = 0
+    wait_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """The tasks of a run after decisions about retries. ``ended``: tasks that ended without success and stay so."""
+
+    counts: TaskCounts
+    ended: int
+    resting: Resting
+
+
+@dataclass(frozen=True, slots=True)
 class RunTasks:
     """The facts about the tasks of a run that a list of runs shows."""
 
@@ -283,6 +308,16 @@ class QueuedTask:
     args: Mapping[str, str]
     offered_until: datetime | None = field(default=None, compare=False)
     """The time until which an earlier call of this attempt may still create the task; ``None``: no other call may."""
+    attempt: int = 1
+    """The try of this index, over all attempts of the run. It is part of the task's name on the cluster."""
+    retry: int = 0
+    """The number of tries by the policy of retries before this one."""
+    memory: str | None = None
+    """The memory of this try, if an earlier one had too little."""
+    avoid_node: str | None = None
+    """The node of the try before, which this one should avoid."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that its node must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +365,10 @@ class Deployment:
     @property
     def run_id(self) -> int:
         return self.run.run_id
+
+    def of(self, task: QueuedTask) -> Deployment:
+        """Return this call with the memory of one task."""
+        return replace(self, resources=Resources(memory=task.memory).over(self.resources)) if task.memory else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,17 @@ class TaskCall(_Body):
     task_id: int = Field(ge=1, le=bounds.ID_MAX)
     index: int = Field(ge=0, le=bounds.INT_MAX)
     args: dict[str, str] = Field(default_factory=dict)
+    attempt: int | None = Field(default=None, ge=1, le=bounds.INT_MAX)
+    """The try of this index, over all attempts of the run; null: the attempt of the call."""
+    retry: int = Field(default=0, ge=0, le=bounds.INT_MAX)
+    """The number of tries by the policy of retries before this one. Above 0, a resumable crawler continues."""
+    memory: str | None = Field(default=None, max_length=20)
+    avoid_node: str | None = Field(default=None, max_length=255)
+    node_selector: dict[str, str] = Field(default_factory=dict, max_length=20)
 
 
 class OnetimeCall(_Body):
-    """Body of ``POST /v1/deployments/onetime``. Each (run_id, attempt, index) is deployed at most once."""
+    """Body of ``POST /v1/deployments/onetime``. Each try (run_id, index, attempt of the task) starts at most once."""
 
     run_id: int = Field(ge=1, le=bounds.ID_MAX)
     run_uid: str = Field(pattern="^[0-9a-f]{32}$")
@@ -98,7 +105,10 @@ def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
             raise InvalidRequest(f"tasks[{n}].index: {task.index} appears twice; give every task its own index")
         seen.add(task.index)
     complete = args_of_tasks(crawler, call.args, [task.args for task in call.tasks])
-    tasks = [QueuedTask(task.task_id, task.index, args) for task, args in zip(call.tasks, complete, strict=True)]
+    tasks = [
+        QueuedTask(**task.model_dump(exclude={"args", "attempt"}), args=args, attempt=task.attempt or call.attempt)
+        for task, args in zip(call.tasks, complete, strict=True)
+    ]
     return Deployment(
         run=RunRef(call.run_id, call.run_uid),
         attempt=call.attempt,

@@ -138,7 +138,7 @@ def _child_tasks(settings: Settings) -> TaskEnvironment | None:
 
 
 def _task_environment(url: str, key: bytes, uploads: bool, deployment: Deployment, task: QueuedTask) -> dict[str, str]:
-    run_id, index, attempt = deployment.run_id, task.index, deployment.attempt
+    run_id, index, attempt = deployment.run_id, task.index, task.attempt
     found = {"CRAWL_GATEWAY_URL": url, "CRAWL_TOKEN": task_tokens.sign(key, deployment.run)}
     if uploads:
         found["CRAWL_UPLOAD_URL"] = f"{url}/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files"

@@ -83,6 +83,8 @@ class Deploying:
             except Interrupted:
                 return
             s.in_line = report.in_line
+            if not report.offered:
+                s.rest(report.resting, report.wait_s, workflow.now())
             if not report.offered or report.deferred:
                 return
 

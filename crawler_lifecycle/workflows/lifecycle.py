@@ -27,6 +27,7 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities, MainJob, Requeue, Started
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId, CreateHistory, InitiationActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
+from crawler_lifecycle.activities.retries import RetryActivities
 from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
@@ -41,6 +42,7 @@ from crawler_lifecycle.domain.run import (
     StopIntent,
     TasksAdded,
 )
+from crawler_lifecycle.domain.waiting import retry_wait
 from crawler_lifecycle.ports.runs import Fence, Owner
 
 from .calls import Interrupted, MustLeave, call, look_away, may_leave, pause
@@ -54,12 +56,13 @@ from .steps import (
     gap,
     gap_left,
     heeding,
+    is_retry_time,
     is_time,
     look_round,
     publish,
     tell,
     tell_parent,
-    until_look,
+    until_turn,
 )
 
 #: The longest wait between looks for the proof that an unanswered deployment call created no task, in seconds.
@@ -212,13 +215,15 @@ class CrawlerLifecycleWorkflow:
         Deployment and reconciliation use the same turns: looks begin as soon as a task may be on the cluster.
         """
         s = self._s
+        if s.undecided:
+            await self._retry()
         if s.counted and not s.counts.alive:
             if s.started_at is None:  # no task was ever seen on the cluster
                 await best_effort(s, DeploymentActivities.signal_pusher_started)
             s.stage = Stage.COMPLETION
             return
-        if s.inbox.place_free:
-            s.inbox.place_free = False
+        if s.inbox.place_free or is_retry_time(s):
+            s.inbox.place_free, s.resting, s.retry_at = False, 0, None
             self._deploying.allow()
         self._deploying.begin()
         self._say_why()
@@ -227,6 +232,14 @@ class CrawlerLifecycleWorkflow:
         if due and not s.stop_wanted():
             await self._look()
 
+    async def _retry(self) -> None:
+        """Ask the policy of retries about the tasks that ended without success."""
+        s = self._s
+        report = await call(RetryActivities.retry_ended_tasks, s.fence, wake=s.stop_wanted)
+        s.counts, s.ended = report.counts, report.ended
+        s.rest(report.resting, report.wait_s, workflow.now())
+        self._deploying.allow()
+
     def _say_why(self) -> None:
         s = self._s
         s.waiting_for = names.WAITING_FOR_START if s.started_at is None else None
@@ -234,6 +247,8 @@ class CrawlerLifecycleWorkflow:
             s.waiting_for = "the scheduler service"
         elif s.in_line and not s.counts.active:
             s.waiting_for = "a place in its pool"
+        elif s.retry_at is not None and not s.counts.active:
+            s.waiting_for = retry_wait(s.retry_at, "").strip()
         publish(s)
 
     def _woken(self) -> bool:
@@ -247,7 +262,7 @@ class CrawlerLifecycleWorkflow:
         if s.started_at is None and s.counts.active:
             ended = await self._watch_start()
         else:
-            await pause(until_look(s), self._woken, f"look {s.looks + 1}")
+            await pause(until_turn(s), self._woken, f"look {s.looks + 1}")
             ended = False
         if s.inbox.look_now or ended:
             await pause(gap_left(s), s.stop_wanted)
@@ -264,13 +279,13 @@ class CrawlerLifecycleWorkflow:
         if alone:
             s.next_look_at = None
         least = s.limits.start_check_s
-        left = until_look(s)
+        left = until_turn(s)
         await pause(least if left is None else min(least, left), self._woken, "first check of the start")
-        if self._woken() or is_time(s):
+        if self._woken() or is_time(s) or is_retry_time(s):
             return False
         order = MainJob(s.fence, s.limits.start_check_s, alone)
         try:
-            main = await call(DeploymentActivities.get_main_job_status, order, wake=self._woken, seconds=until_look(s))
+            main = await call(DeploymentActivities.get_main_job_status, order, wake=self._woken, seconds=until_turn(s))
         except Interrupted:
             return False
         if not main.ended:

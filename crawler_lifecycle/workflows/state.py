@@ -229,6 +229,12 @@ class RunState:
     pages_deployed: int = 0
     in_line: bool = False
     """True if the last deployment got no place of the run's pool."""
+    ended: int = 0
+    """The number of tasks that ended without success and are not tried again."""
+    resting: int = 0
+    """The number of queued tasks whose next try may not begin yet."""
+    retry_at: datetime | None = None
+    """The time at which the first of them may begin."""
     stop_rung: int = 0
     asked_at: datetime | None = None
     """The time at which the last task was asked to end; ``None``: some tasks were not asked yet."""
@@ -252,12 +258,24 @@ class RunState:
         """Return whether queued tasks may be deployed in addition to the active tasks."""
         if not self.counted:
             return True
-        return self.counts.queued > 0 and (self.max_parallel is None or self.counts.active < self.max_parallel)
+        return self.counts.queued > self.resting and (
+            self.max_parallel is None or self.counts.active < self.max_parallel
+        )
 
     @property
     def counted(self) -> bool:
         """Return whether the tasks were counted."""
         return bool(self.counts.by_status)
+
+    @property
+    def undecided(self) -> bool:
+        """Return whether tasks ended without success about which the policy of retries was not asked."""
+        return sum(self.counts.by_status.get(status, 0) for status in ("FAILED", "LOST")) > self.ended
+
+    def rest(self, tasks: int, wait_s: float | None, now: datetime) -> None:
+        """Note the tasks whose next try may not begin yet. The wait is at least a second, because clocks differ."""
+        self.resting = tasks
+        self.retry_at = None if wait_s is None else now + timedelta(seconds=max(wait_s, 1.0))
 
     @property
     def limit(self) -> tuple[datetime, str] | None:

@@ -53,6 +53,18 @@ def until_look(s: RunState) -> float | None:
     return max((s.next_look_at - workflow.now()).total_seconds(), gap_left(s))
 
 
+def until_turn(s: RunState) -> float | None:
+    """Return the seconds until the planned look or the next try; ``None``: neither is planned."""
+    look, retry = until_look(s), None if s.retry_at is None else (s.retry_at - workflow.now()).total_seconds()
+    known = [seconds for seconds in (look, retry) if seconds is not None]
+    return max(min(known), 0.0) if known else None
+
+
+def is_retry_time(s: RunState) -> bool:
+    """Return whether the first next try may begin."""
+    return s.retry_at is not None and (s.retry_at - workflow.now()).total_seconds() < 0.002
+
+
 def is_time(s: RunState) -> bool:
     """Return whether the planned look is due. The server's timers have whole milliseconds, so 2 ms are ignored."""
     left = until_look(s)

@@ -180,12 +180,13 @@ class _Tidying:
                 place.put_aside(run)
 
         try:
-            row.stand, attempt = self._store.give_up_files(run_id, self._before, put_aside, incomplete=self._incomplete)
+            released = self._store.give_up_files(run_id, self._before, put_aside, incomplete=self._incomplete)
+            row.stand, attempt, last = released
             if row.stand is not RetentionState.OLD:
                 row.why = "it has just changed"
                 return
             for place in places:
-                place.remove(run, attempt)
+                place.remove(run, last)
             self._store.note_files_removed(run_id, attempt)
             row.removed = True
         except (ClusterUnavailable, NotDelivered, RowUnreadable, RunNotFound) as error:

@@ -67,8 +67,8 @@ class Launcher:
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
         """Start one task. Raises ``DeploymentExpired`` and ``ClusterUnavailable``."""
-        name = task_name(deployment.run, task.index, deployment.attempt)
-        folder = task_path(self.state, deployment.run, task.index, deployment.attempt)
+        name = task_name(deployment.run, task.index, task.attempt)
+        folder = task_path(self.state, deployment.run, task.index, task.attempt)
         try:
             if (begun := files.reported_beside(str(self.state), name).get("uid")) is not None:
                 return Deployed(task.index, "existing", name, str(begun))  # even if its crawler changed the folder
@@ -230,7 +230,7 @@ class Launcher:
         Raises ``Refused`` or ``InvalidRequest`` for a task that can never work.
         """
         contract = contract_of(deployment, crawler, task)
-        resources = deployment.resources.over(crawler.resources)
+        resources = deployment.of(task).resources.over(crawler.resources)
         memory, cpu = parse_memory(resources.memory), parse_cpu(resources.cpu)
         groups = self.groups()
         argv, cwd = self._argv(crawler)

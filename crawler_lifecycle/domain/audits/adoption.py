@@ -41,7 +41,7 @@ class WorkflowRecord:
 
 
 def record_of(
-    request: Mapping[str, object], request_id: str, multi: bool, owner: tuple[str, str], tasks: int
+    request: Mapping[str, object], request_id: str, multi: bool, owner: tuple[str, str], tasks: int, attempt: int
 ) -> dict[str, Any]:
     """Return the record of a run. A request that is too large is left out; its owner (a workflow) still has it."""
     workflow_id, first_run_id = owner
@@ -49,6 +49,7 @@ def record_of(
         "request_id": request_id,
         "multi": multi,
         "tasks": tasks,
+        "attempt": attempt,
         "owner": {"workflow_id": workflow_id, "first_run_id": first_run_id},
     }
     whole = {**found, "request": {k: v for k, v in request.items() if k not in _LEFT_OUT and v not in (None, [], {})}}

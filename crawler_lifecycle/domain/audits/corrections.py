@@ -49,6 +49,7 @@ SOURCES: dict[str, str] = {
     "resume": "the first look of a resume",
     "deploy": "the deployment, or the wait for the start of the main task",
     "sweep": "an audit",
+    "retry": "the policy of retries",
 }
 
 

@@ -11,6 +11,7 @@ from crawler_lifecycle.domain.coverage import Expected, OnViolation
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pools import check_pool_name
 from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.retries import DEFAULT, Retries
 from crawler_lifecycle.domain.run import Limits, RunRequest, check_sizes
 
 from .arguments import Argument, ArgumentType, check_declared, check_value
@@ -61,6 +62,7 @@ class CrawlerDefinition:
     limits: dict[str, float | None] = field(default_factory=dict)
     pool: str | None = None
     """The pool of its runs, unless the request names one."""
+    retries: Retries = field(default_factory=Retries)
     files_max: int | None = None
     expect: dict[str, float] = field(default_factory=dict)
     """Field of its items -> the part of the usual share that a run must reach (``domain/coverage.py``)."""
@@ -95,6 +97,7 @@ class CrawlerDefinition:
             check_sizes(_defaults(self), self.settings)
             self.expected.check()
             check_pool_name(self.pool)
+            self.retries.over(DEFAULT).check(self.resources.memory)
             self.kubernetes.check_shm(self.resources.memory or self.kubernetes.requests.memory)
         except InvalidRequest as error:
             raise InvalidRequest(f"{self.name}: {error}") from None
@@ -233,7 +236,13 @@ def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[s
 
 
 def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
-    """Return the request with the limits and the pool of the crawler, where the caller gave none."""
+    """Return the request with the limits and the pool of the crawler, where the caller gave none.
+
+    Raises ``InvalidRequest`` for retries that contradict those of the crawler.
+    """
+    if request.retries is not None:
+        resources = request.resources.over(crawler.resources)
+        request.retries.over(crawler.retries).over(DEFAULT).check(resources.memory)
     request = with_limits(request, crawler.limits)
     return request if request.pool or not crawler.pool else replace(request, pool=crawler.pool)
 

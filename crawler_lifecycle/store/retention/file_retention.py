@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, insert, select, update
+from sqlalchemy import Connection, and_, func, insert, select, update
 
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import made
-from crawler_lifecycle.store.runs.tables import export_record, history_property, run_history
-from crawler_lifecycle.store.runs.unit import RunPart, Unit
+from crawler_lifecycle.store.runs.tables import export_record, history_property, run_history, task_history
+from crawler_lifecycle.store.runs.unit import BY_RUN, RunPart, Unit
 
 _BEGUN, _DONE = "begun", "done"
 
@@ -30,22 +30,22 @@ class FileRetentionStore(RunPart):
 
     def give_up_files(
         self, run_id: int, before: datetime, put_aside: Callable[[], None], *, incomplete: bool = False
-    ) -> tuple[RetentionState, int]:
+    ) -> tuple[RetentionState, int, int]:
         """Release the files of a run for removal, if it is ``RetentionState.OLD``. They are not read any more.
 
         ``put_aside`` is called while no resume and no export of the run can begin. If it raises an error, nothing
-        changes. Returns the state of the run, and its present attempt: the files of all attempts up to it are released.
-        Raises ``RunNotFound``.
+        changes. Returns the state of the run, its present attempt, and the highest attempt of its tasks: the files of all
+        attempts up to it are released. Raises ``RunNotFound``.
         """
         with self._unit(run_id, of_deleted=True) as unit:
             (run,) = _kept(unit.conn, [run_id])
             stand, _ = stand_of(run, before, incomplete=incomplete)
             if stand is not RetentionState.OLD:
-                return stand, run.attempt
+                return stand, run.attempt, 0
             begin_removal(unit)
             # This happens before the commit, so that a resume waits for the locked row and then finds no saved state.
             put_aside()
-            return stand, run.attempt
+            return stand, run.attempt, _last_attempt(unit.conn, run_id)
 
     def note_files_removed(self, run_id: int, attempt: int) -> None:
         """Record that the released files of the run's attempts up to this one were removed."""
@@ -53,6 +53,13 @@ class FileRetentionStore(RunPart):
         with self._unit(run_id, of_deleted=True) as unit:
             key = (p.run_id == run_id, p.attempt == attempt, p.name == PROPERTY_FILES_REMOVED)
             unit.conn.execute(update(history_property).where(*key).values(value=f"{_DONE} {unit.now.isoformat()}"))
+
+
+def _last_attempt(conn: Connection, run_id: int) -> int:
+    """Return the highest attempt of the run's tasks; 0: it has none."""
+    t = task_history.c
+    highest = select(func.max(t.attempt)).where(t.run_id == run_id).with_hint(task_history, BY_RUN, "mysql")
+    return int(conn.execute(highest).scalar_one() or 0)
 
 
 def begin_removal(unit: Unit) -> None:

@@ -33,10 +33,23 @@ def check_capacity(present: int, more: int) -> None:
 
 def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, str]]) -> None:
     """Insert QUEUED tasks of the present attempt. Their indexes begin with ``first_index``."""
-    names = ("run_id", "attempt", "status", "status_since", "ever_seen", "task_index", "args")
-    same = (unit.run_id, unit.attempt, TaskStatus.QUEUED.value, unit.now, False)
+    names = ("run_id", "attempt", "run_attempt", "status", "status_since", "ever_seen", "task_index", "args")
+    same = (unit.run_id, first_attempt(unit), unit.attempt, TaskStatus.QUEUED.value, unit.now, False)
     rows = [(*same, first_index + n, dict(args)) for n, args in enumerate(task_args)]
     insert_rows(unit.conn, task_history, names, rows)
+
+
+def first_attempt(unit: Unit) -> int:
+    """Return the number of the first try of a task in this attempt of the run.
+
+    It is above all numbers of former attempts, because the files of those may be removed by their numbers.
+    """
+    if unit.attempt == 1:
+        return 1
+    t = task_history.c
+    former = select(func.max(t.attempt)).where(t.run_id == unit.run_id, t.run_attempt < unit.attempt)
+    highest = unit.conn.execute(former.with_hint(task_history, BY_RUN, "mysql")).scalar_one()
+    return max(unit.attempt, (highest or 0) + 1)
 
 
 class AdditionStore(RunPart):

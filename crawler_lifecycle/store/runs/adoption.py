@@ -61,7 +61,7 @@ class AdoptionStore(RunPart):
         """Insert tasks that the existing run lacks, and return its row."""
         t, run = task_history.c, read_run(conn, lost.run.run_id, lock=True)
         known = set(conn.execute(select(t.task_index).where(t.run_id == lost.run.run_id)).scalars())
-        more = [one for one in lost.tasks if one.index not in known and one.attempt <= run["attempt"]]
+        more = [one for one in lost.tasks if one.index not in known and run_attempt_of(one) <= run["attempt"]]
         unit = Unit(conn, run, self._clock(), told=self._told)
         if more and unit.status.terminal:
             cure = f"resume it first (crawlctl resume {unit.run_id}), or end these tasks: crawlctl audit --end-unknown"
@@ -142,6 +142,7 @@ def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:
         "task_id": one.task_id,
         "run_id": lost.run.run_id,
         "attempt": one.attempt,
+        "run_attempt": lost.attempt,
         "task_index": one.index,
         "status": TaskStatus.PENDING.value,
         "status_since": now,
@@ -155,10 +156,17 @@ def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:
     }
 
 
+def run_attempt_of(task: TaskRecord) -> int:
+    """Return the attempt of the run for which the task was deployed, as its record says."""
+    said = task.record.get("attempt")
+    return said if type(said) is int and 0 < said <= task.attempt else task.attempt
+
+
 def _forgotten(lost: LostRun, index: int, now: datetime) -> dict[str, Any]:
     return {
         "run_id": lost.run.run_id,
         "attempt": lost.attempt,
+        "run_attempt": lost.attempt,
         "task_index": index,
         "status": TaskStatus.LOST.value,
         "status_since": now,

@@ -146,7 +146,7 @@ def _known(unit: Unit, corrections: Sequence[Correction]) -> set[tuple[object, .
 def _values(unit: Unit, one: Correction, tasks: Mapping[int, Row]) -> dict[str, Any]:
     task = None if one.task_id is None else tasks[one.task_id]
     attempt = one.attempt or (unit.attempt if task is None else task["attempt"])
-    if not 0 < attempt <= unit.attempt:
+    if not 0 < attempt <= (unit.attempt if task is None else max(unit.attempt, task["attempt"])):
         raise InvalidRequest(
             f"attempt: {attempt} is not allowed; run {unit.run_id} has had the attempts 1 to {unit.attempt}"
         )

@@ -16,14 +16,31 @@ from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopInten
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.ports.runs import Deployed, Fence, QueuedTask, TaskCounts
 from crawler_lifecycle.store.base.bulk import chunks, rows_in
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, made
 
+from .additions import first_attempt
 from .completion import ended_groups
 from .moves import Move, move_tasks, update_tasks
 from .pools import in_line, leave_line, note_refused, priority_of, take_places
+from .retries import count_resting, first_wait
 from .tables import pool_ticket, task_history
 from .unit import RunPart, Unit, current_tasks
 
+#: The columns of a task that is offered.
+_OFFERED = [
+    task_history.c[name]
+    for name in (
+        "task_id",
+        "task_index",
+        "args",
+        "offered_until",
+        "attempt",
+        "run_attempt",
+        "retry",
+        "memory",
+        "avoid_node",
+    )
+]
 _STAGES = [stage.value for stage in Stage]
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
@@ -63,7 +80,7 @@ class DeploymentStore(RunPart):
             rows = _of_one_call(_offerable(unit, limit))
             if max_parallel is not None:
                 rows = _within(unit, rows, max_parallel)
-            values: dict[str, Any] = {"offered_until": last, "attempt": unit.attempt, "cluster_place": place}
+            values: dict[str, Any] = {"offered_until": last, "run_attempt": unit.attempt, "cluster_place": place}
             if self._pools.counted:
                 rows = self._given(unit, rows, max_parallel)
                 values |= {"pool": self._pools.serving(unit.run["pool"]), "priority": priority_of(unit)}
@@ -82,7 +99,7 @@ class DeploymentStore(RunPart):
             leave_line(unit)
             return rows
         counts, offered = unit.counts(), _count_offered(unit)
-        wanted = counts.queued - offered
+        wanted = counts.queued - offered - count_resting(unit.conn, unit.run_id, unit.now).tasks
         if max_parallel is not None:
             wanted = min(wanted, max_parallel - counts.active - offered)
         got = {row["task_id"] for row in new[: take_places(unit, self._pools, max(wanted, len(new)), len(new))]}
@@ -123,7 +140,7 @@ class DeploymentStore(RunPart):
             queued = unit.conn.execute(
                 current_tasks(unit.run_id, t.task_index, t.task_id, t.offered_until).where(
                     t.status == TaskStatus.QUEUED,
-                    t.attempt == unit.attempt,
+                    t.run_attempt == unit.attempt,
                     t.task_index.between(min(indexes, default=0), max(indexes, default=0)),
                 )
             )
@@ -136,7 +153,7 @@ class DeploymentStore(RunPart):
             if taken:
                 starting = unit.status is RunStatus.INITIALIZING
                 if not (self._pools.counted and in_line(unit)):
-                    unit.update_run(waiting_for=names.WAITING_FOR_START if starting else None)
+                    unit.update_run(waiting_for=names.WAITING_FOR_START if starting else first_wait(unit))
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
             # A task that was offered again may be created now. Only the answer to the later call decides about it.
@@ -242,9 +259,9 @@ class DeploymentStore(RunPart):
 
 
 def _queued(unit: Unit, row: Row) -> QueuedTask:
-    # An offer of a former attempt has expired, and its tasks would have other names.
-    before = row["offered_until"] if row["attempt"] == unit.attempt else None
-    return QueuedTask(row["task_id"], row["task_index"], row["args"], before)
+    # An offer of a former attempt of the run has expired.
+    before = row["offered_until"] if row["run_attempt"] == unit.attempt else None
+    return made(QueuedTask, row, index=row["task_index"], offered_until=before)
 
 
 def _set_queued(unit: Unit, task_ids: Sequence[int], **values: Any) -> None:
@@ -281,16 +298,16 @@ def _enter(unit: Unit, stage: Stage) -> None:
 def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
     """Return QUEUED tasks by index.
 
-    A task is left out while a call of a former attempt may still create it. If this attempt offered it now, the task
-    could be created twice, with two names.
+    A task is left out while a call of a former attempt of the run may still create it, and before the time of its try.
     """
     t = task_history.c
     return (
         unit.conn.execute(
-            current_tasks(unit.run_id, t.task_id, t.task_index, t.args, t.offered_until, t.attempt)
+            current_tasks(unit.run_id, *_OFFERED)
             .where(
                 t.status == TaskStatus.QUEUED,
-                or_(t.attempt == unit.attempt, t.offered_until.is_(None), t.offered_until < unit.now),
+                or_(t.run_attempt == unit.attempt, t.offered_until.is_(None), t.offered_until < unit.now),
+                or_(t.not_before.is_(None), t.not_before <= unit.now),
             )
             .order_by(t.task_index)
             .limit(limit)
@@ -368,27 +385,37 @@ def _adopt_queued(unit: Unit) -> None:
     t = task_history.c
     queued = current_tasks(unit.run_id, t.task_id).where(
         t.status == TaskStatus.QUEUED,
-        t.attempt < unit.attempt,
+        t.run_attempt < unit.attempt,
         or_(t.offered_until.is_(None), t.offered_until < unit.now),
     )
     task_ids = unit.conn.execute(queued.with_for_update()).scalars().all()
-    _set_queued(unit, task_ids, attempt=unit.attempt, offered_until=None)
+    _set_queued(unit, task_ids, run_attempt=unit.attempt, offered_until=None, not_before=None)
 
 
 def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
     """Insert a new row for each old row in one of these statuses, and set ``superseded_by`` of the old row."""
-    t = task_history.c
-    again = (t.attempt < unit.attempt, t.status.in_(statuses))
-    columns = ("run_id", "attempt", "task_index", "status", "status_since", "args", "ever_seen")
-    since = literal(unit.now, t.status_since.type)
-    values = (t.run_id, literal(unit.attempt), t.task_index, literal("QUEUED"), since, t.args, literal(False))
+    t, attempt = task_history.c, first_attempt(unit)
+    again = (t.run_attempt < unit.attempt, t.status.in_(statuses))
+    columns = (
+        "run_id",
+        "attempt",
+        "run_attempt",
+        "task_index",
+        "status",
+        "status_since",
+        "args",
+        "ever_seen",
+        "memory",
+    )
+    numbers, since = (literal(attempt), literal(unit.attempt)), literal(unit.now, t.status_since.type)
+    values = (t.run_id, *numbers, t.task_index, literal("QUEUED"), since, t.args, literal(False), t.memory)
     old = current_tasks(unit.run_id, *values)
     unit.conn.execute(insert(task_history).from_select(columns, old.where(*again).order_by(t.task_index)))
     new = task_history.alias("new")
     pairs = unit.conn.execute(
         current_tasks(unit.run_id, t.task_id, new.c.task_id.label("superseded_by"))
         .where(*again)
-        .where(new.c.run_id == t.run_id, new.c.task_index == t.task_index, new.c.attempt == unit.attempt)
+        .where(new.c.run_id == t.run_id, new.c.task_index == t.task_index, new.c.attempt == attempt)
     )
     done = update_tasks(unit, [dict(pair) for pair in pairs.mappings()], replace=("superseded_by",))
     unit.changed = unit.changed or done > 0

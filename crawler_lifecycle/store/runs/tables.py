@@ -155,7 +155,10 @@ task_history = new_table(
     "task_history",
     Column("task_id", Key, primary_key=True, autoincrement=True),
     _run_id(),
+    # Counts the tries of this index, over all attempts of the run. It is part of the task's name on the cluster.
     Column("attempt", Integer, nullable=False),
+    # The attempt of the run to which the try belongs.
+    Column("run_attempt", Integer, nullable=False),
     Column("task_index", Integer, nullable=False),
     # There is no foreign key: it would need a second index, and nobody deletes single tasks.
     Column("superseded_by", BigInteger),
@@ -184,6 +187,14 @@ task_history = new_table(
     Column("resumed", Boolean),
     Column("resume_note", Words(200)),
     Column("offered_until", UtcTime),
+    # The number of tries by the policy of retries before this one, in this attempt of the run. The next columns say
+    # when such a try may begin, with how much memory, and which node it should avoid.
+    Column("retry", Integer, nullable=False, server_default="0"),
+    Column("not_before", UtcTime),
+    Column("memory", String(20)),
+    Column("avoid_node", Words(255)),
+    # The reason why no other try follows this end; null: not decided, or a try follows.
+    Column("retry_note", Words(200)),
     # The pool and the priority with which the task was offered; null without pools.
     Column("pool", String(63)),
     Column("priority", Integer),
@@ -228,6 +239,15 @@ pool_ticket = new_table(
     Index(None, "pool", "priority", "since", "run_id"),
     # Few runs are called and do not come.
     Index(None, "called_at"),
+)
+
+crawler_memory = new_table(
+    "crawler_memory",
+    # The memory that a try needed after "oom", where the policy of retries says remember.
+    Column("project", String(63), primary_key=True),
+    Column("crawler", String(63), primary_key=True),
+    Column("memory", String(20), nullable=False),
+    Column("run_id", BigInteger, nullable=False),
 )
 
 task_addition = new_table(

@@ -122,26 +122,31 @@ class KubernetesDeployer:
         Return none if we have no right to list; then each Job is found by name. Raises ``ApiError``.
         """
         indexes = ",".join(str(task.index) for task in deployment.tasks)
-        selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT}={deployment.attempt}"
+        attempts = ",".join(sorted({str(task.attempt) for task in deployment.tasks}))
+        selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT} in ({attempts})"
         try:
             found = self._api.listing(self._api.jobs_path(), Job, labels=f"{selector},{labels.TASK} in ({indexes})")
         except Refused:
             return {}
-        by_index = {job.metadata.labels[labels.TASK]: job for job in found.items}
-        names = {index: cluster_name(deployment.run_id, int(index), deployment.attempt) for index in by_index}
-        return {index: job for index, job in by_index.items() if job.metadata.name == names[index]}
+        by_name = {job.metadata.name: job for job in found.items}
+        names = {
+            str(task.index): cluster_name(deployment.run_id, task.index, task.attempt) for task in deployment.tasks
+        }
+        return {index: by_name[name] for index, name in names.items() if name in by_name}
 
     def _deploy(
         self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, known: Job | None = None
     ) -> Deployed:
-        name = cluster_name(deployment.run_id, task.index, deployment.attempt)
+        name = cluster_name(deployment.run_id, task.index, task.attempt)
         given = {} if self._task_environment is None else dict(self._task_environment(deployment, task))
         secret = {key: value for key, value in given.items() if key not in PUBLIC}
         public = {key: value for key, value in given.items() if key in PUBLIC}
         ours = _Ours(deployment.run, name, identity_of(deployment, crawler, task), spec_hash(deployment, crawler, task))
 
         def wanted() -> Mapping[str, Any]:
-            return job_for(deployment, crawler, task, self._settings, public=public, secret_names=sorted(secret))
+            return job_for(
+                deployment.of(task), crawler, task, self._settings, public=public, secret_names=sorted(secret)
+            )
 
         try:
             if known is None:

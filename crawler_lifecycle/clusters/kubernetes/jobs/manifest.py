@@ -56,7 +56,7 @@ def job_for(
     owned.check(crawler.kubernetes, crawler.secrets)
     _check_account(crawler.kubernetes.service_account)
     identity = identity_of(deployment, crawler, task)
-    options, name = crawler.kubernetes, cluster_name(deployment.run_id, task.index, deployment.attempt)
+    options, name = crawler.kubernetes, cluster_name(deployment.run_id, task.index, task.attempt)
     runner = {} if options.runner else {labels.RUNNER: "false"}
     annotations = {labels.SPEC_HASH: spec_hash(deployment, crawler, task)}
     if deployment.record:
@@ -147,7 +147,7 @@ def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTa
     defaults = {name: argument.default for name, argument in crawler.args.items()}
     asked = {
         "run": str(deployment.run),
-        "attempt": deployment.attempt,
+        "attempt": task.attempt,
         "index": task.index,
         "task": task.task_id,
         "crawler": deployment.crawler,
@@ -165,7 +165,7 @@ def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
         labels.MANAGED_BY: labels.MANAGER,
         labels.RUN: str(deployment.run_id),
         labels.RUN_UID: deployment.run.uid,
-        labels.ATTEMPT: str(deployment.attempt),
+        labels.ATTEMPT: str(task.attempt),
         labels.TASK: str(task.index),
         labels.TASK_ID: str(task.task_id),
         labels.CRAWLER: crawler.name,
@@ -206,7 +206,7 @@ def _pod(
         **({"initContainers": _sidecars(crawler)} if options.sidecars else {}),
         "containers": [container],
         "volumes": volumes,
-        **_placement(deployment, crawler, settings),
+        **_placement(deployment, crawler, task, settings),
     }
     longest_s = _longest(deployment)
     if longest_s is not None:
@@ -266,7 +266,9 @@ def _longest(deployment: Deployment) -> float | None:
     return None if limits.run_timeout_s is None else limits.run_timeout_s + limits.stop_grace_s + BACKSTOP_S
 
 
-def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
+def _placement(
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings
+) -> dict[str, object]:
     """Return the fields for node selection, priority and pull secrets. Fields without a value are left out."""
     options = crawler.kubernetes
     general = settings.scheduled_priority_class if deployment.scheduled else settings.onetime_priority_class
@@ -276,15 +278,24 @@ def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: Clu
     wanted: dict[str, object] = {
         "priorityClassName": options.priority_class or general,
         "runtimeClassName": options.runtime_class,
-        "nodeSelector": options.node_selector,
+        "nodeSelector": {**options.node_selector, **task.node_selector},
         "tolerations": [toleration.manifest() for toleration in options.tolerations],
         "imagePullSecrets": [{"name": name} for name in pull_secrets],
-        "affinity": options.affinity,
+        "affinity": options.affinity if task.avoid_node is None else _avoiding(options.affinity, task.avoid_node),
         "topologySpreadConstraints": [{"labelSelector": own, **given} for given in options.topology_spread],
         "dnsPolicy": options.dns_policy,
         "dnsConfig": options.dns_config,
     }
     return {key: value for key, value in wanted.items() if value}
+
+
+def _avoiding(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """Return the affinity with the wish for another node than this one. The node is used if no other one fits."""
+    of_nodes = dict(affinity.get("nodeAffinity") or {})
+    other = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]}
+    wishes = "preferredDuringSchedulingIgnoredDuringExecution"
+    of_nodes[wishes] = [*(of_nodes.get(wishes) or []), {"weight": 100, "preference": other}]
+    return {**affinity, "nodeAffinity": of_nodes}
 
 
 def _command(crawler: CrawlerDefinition) -> list[str]:
@@ -329,7 +340,7 @@ def _volumes(
     scratch = scratch_of(crawler)
     if settings.volume_claim is not None:
         data: dict[str, object] = {"persistentVolumeClaim": {"claimName": settings.volume_claim}}
-        files = str(layout.files_path(deployment.run, task.index, deployment.attempt))
+        files = str(layout.files_path(deployment.run, task.index, task.attempt))
         state = str(layout.state_path(deployment.run, task.index))
     else:
         data, files, state = {"emptyDir": {"sizeLimit": scratch}}, "files", "state"

@@ -1,0 +1,92 @@
+"""Retries: further tries of tasks that ended without success, by the policy of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from temporalio import activity
+
+from crawler_lifecycle.activities.shared import Counts, reporting
+from crawler_lifecycle.domain.resources import parse_memory
+from crawler_lifecycle.domain.retries import Ended, NextTry, Retries, budget_of, next_try, resolved
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.ports.protocols import Catalogue
+from crawler_lifecycle.ports.runs import Fence, QueuedTask
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.runs.deployment import DeploymentStore
+    from crawler_lifecycle.store.runs.reads import RunReader
+    from crawler_lifecycle.store.runs.retries import RetryStore
+    from crawler_lifecycle.store.runs.tasks import TaskReader
+
+
+@dataclass(frozen=True, slots=True)
+class RetryReport:
+    """Result of ``retry_ended_tasks``."""
+
+    counts: Counts
+    ended: int
+    """The number of tasks that ended without success, and are not tried again."""
+    resting: int
+    """The number of tasks whose next try may not begin yet."""
+    wait_s: float | None
+    """Seconds until the first of them may begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The policies of retries: the installation's, and those of crawlers."""
+
+    retries: RetryStore
+    catalogue: Catalogue
+    installation: Retries
+
+    def of(self, request: RunRequest) -> tuple[Retries, str | None]:
+        """Return the policy of a run, and the memory with which its tasks begin (``None``: it is not set)."""
+        crawler = self.catalogue.get(request.crawler or "")
+        policy = resolved(request.retries, crawler and crawler.retries, self.installation)
+        resources = request.resources if crawler is None else request.resources.over(crawler.resources)
+        known = self.retries.memory_of(request.project, request.crawler or "") if policy.remember else None
+        return policy, max(resources.memory, known, key=lambda text: parse_memory(text) or 0)
+
+    def for_tasks(self, request: RunRequest, tasks: Sequence[QueuedTask]) -> list[QueuedTask]:
+        """Return the tasks with the memory and the nodes that the policy gives them."""
+        policy, memory = self.of(request)
+        first = memory if policy.remember else None
+        elsewhere = policy.retry_on
+        found = []
+        for task in tasks:
+            given = elsewhere is not None and task.retry >= elsewhere.after
+            labels: Mapping[str, str] = elsewhere.node_selector if elsewhere is not None and given else {}
+            found.append(replace(task, memory=task.memory or first, node_selector=labels))
+        return found
+
+
+@dataclass
+class RetryActivities:
+    """Activities of retries."""
+
+    retries: RetryStore
+    waits: DeploymentStore
+    runs: RunReader
+    tasks: TaskReader
+    policies: Policies
+
+    @activity.defn(name="retry_ended_tasks", no_thread_cancel_exception=True)
+    def retry_ended_tasks(self, fence: Fence) -> RetryReport:
+        """Insert QUEUED rows for the tasks that ended without success and that the policy tries again.
+
+        Second execution: each end was decided once, and nothing changes.
+        """
+        with reporting(self.waits.note_waiting, fence):
+            policy, memory = self.policies.of(self.runs.request_of(fence.run_id))
+            tasks = sum(self.tasks.count_tasks(fence.run_id).by_status.values())
+            budget = budget_of(policy, tasks)
+
+            def decide(end: Ended, used: int) -> NextTry | str:
+                return next_try(policy, replace(end, memory=end.memory or memory), used, budget)
+
+            done = self.retries.retry_ended(fence, decide, policy.max or 0, remember=bool(policy.remember))
+        return RetryReport(Counts.of(done.counts), done.ended, done.resting.tasks, done.resting.wait_s)

@@ -1,0 +1,146 @@
+"""Retries: the rows of further tries, which the policy orders after ends of tasks (``domain/retries.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, select
+
+from crawler_lifecycle.domain.bounds import NOTE_MAX
+from crawler_lifecycle.domain.resources import parse_memory
+from crawler_lifecycle.domain.retries import Ended, NextTry
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.waiting import RETRY, retry_wait
+from crawler_lifecycle.ports.runs import Fence, Resting, Retried
+from crawler_lifecycle.store.base.bulk import chunks, insert_mappings, put_row
+from crawler_lifecycle.store.base.rows import Row
+
+from .moves import update_tasks
+from .tables import crawler_memory, status_transition, task_history
+from .unit import RunPart, Unit, current_tasks
+
+#: Returns the next try after an end, or the reason why there is none. The number is that of the tries so far.
+Decide = Callable[[Ended, int], NextTry | str]
+
+_NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.LOST.value)
+
+
+class RetryStore(RunPart):
+    """The records of further tries."""
+
+    def retry_ended(self, fence: Fence, decide: Decide, most: int, *, remember: bool = False) -> Retried:
+        """Decide once about each task that ended without success, and insert a QUEUED row for each further try.
+
+        ``most`` is the number of tries that the policy allows for a task. With ``remember``, the memory of a try after
+        ``oom`` is kept for later runs of the crawler. After a stop or the end of the run nothing is decided. Raises
+        ``Fenced``.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            if unit.stop is None and not unit.status.terminal:
+                used = _used(unit)
+                for ended in chunks(_undecided(unit)):
+                    used += _decide(unit, ended, decide, used, most, remember=remember)
+            counts, resting = unit.counts(), count_resting(unit.conn, unit.run_id, unit.now)
+            if resting.tasks:
+                unit.update_run(waiting_for=first_wait(unit))
+            return Retried(counts, sum(counts.by_status.get(status, 0) for status in _NOT_SUCCEEDED), resting)
+
+    def resting(self, run_id: int) -> Resting:
+        """Return the QUEUED tasks of the run whose time has not come."""
+        with self._db.reading() as conn:
+            return count_resting(conn, run_id, self._clock())
+
+    def memory_of(self, project: str, crawler: str) -> str | None:
+        """Return the memory that an earlier run of the crawler needed; ``None``: none is kept."""
+        m = crawler_memory.c
+        rows = self._rows(select(m.memory).where(m.project == project, m.crawler == crawler))
+        return str(rows[0]["memory"]) if rows else None
+
+
+def _undecided(unit: Unit) -> Sequence[Row]:
+    t = task_history.c
+    columns = (t.task_id, t.task_index, t.attempt, t.outcome, t.cause, t.exit_code, t.args)
+    query = current_tasks(unit.run_id, *columns, t.retry, t.memory, t.node)
+    query = query.where(t.status.in_(_NOT_SUCCEEDED), t.retry_note.is_(None)).order_by(t.task_index)
+    return unit.conn.execute(query).mappings().all()
+
+
+def _used(unit: Unit) -> int:
+    """Return the number of tries of this attempt of the run that the policy has ordered."""
+    t = task_history.c
+    mine = (t.run_id == unit.run_id, t.run_attempt == unit.attempt, t.retry > 0)
+    return int(unit.conn.execute(select(func.count()).select_from(task_history).where(*mine)).scalar_one())
+
+
+def _decide(unit: Unit, ended: Sequence[Row], decide: Decide, used: int, most: int, *, remember: bool) -> int:
+    """Record the decisions about these ends. Return the number of further tries."""
+    again: list[tuple[Row, NextTry]] = []
+    notes = []
+    for row in ended:
+        key = f"{unit.ref}/{row['task_index']}/{row['attempt']}"
+        of = Ended(row["outcome"], row["exit_code"], row["retry"], key, row["memory"])
+        decision = decide(of, used + len(again))
+        if isinstance(decision, NextTry):
+            again.append((row, decision))
+        else:
+            notes.append({"task_id": row["task_id"], "retry_note": decision[:NOTE_MAX]})
+    update_tasks(unit, notes, replace=("retry_note",))
+    if again:
+        _try_again(unit, again, most)
+        grown = [new.memory for row, new in again if new.memory is not None and new.memory != row["memory"]]
+        if remember and grown:
+            whose = {"project": unit.run["project"], "crawler": unit.run["crawler"]}
+            most_of_all = max(grown, key=lambda text: parse_memory(text) or 0)
+            put_row(unit.conn, crawler_memory, whose, {"memory": most_of_all, "run_id": unit.run_id})
+    return len(again)
+
+
+def _try_again(unit: Unit, again: Sequence[tuple[Row, NextTry]], most: int) -> None:
+    t, new = task_history.c, list[dict[str, object]]()
+    for row, one in again:
+        wait = timedelta(seconds=one.wait_s)
+        rest = {"not_before": unit.now + wait, "memory": one.memory, "avoid_node": row["node"]}
+        reason = f"{RETRY}({row['retry'] + 1} of {most}): {row['cause'] or row['outcome']}"[:1000]
+        new.append({**_numbers(row), "args": dict(row["args"]), **rest, "reason": reason})
+    same = {"run_id": unit.run_id, "run_attempt": unit.attempt, "status": TaskStatus.QUEUED.value}
+    insert_mappings(unit.conn, task_history, new, **same, status_since=unit.now, ever_seen=False)
+    by_index = {row["task_index"]: (row, one) for row, one in again}
+    query = current_tasks(unit.run_id, t.task_id, t.task_index, t.not_before)
+    inserted = unit.conn.execute(query.where(t.status == same["status"], t.task_index.in_(by_index))).all()
+    pairs, changes = [], []
+    for task_id, index, not_before in inserted:
+        row, one = by_index[index]
+        pairs.append({"task_id": row["task_id"], "superseded_by": task_id})
+        told = {"retry": row["retry"] + 1, "of": most, "after": row["outcome"], "not_before": not_before.isoformat()}
+        told |= {"memory": one.memory} if one.memory != row["memory"] else {}
+        changes.append({"task_id": task_id, "attempt": row["attempt"] + 1, "evidence": told})
+    update_tasks(unit, pairs, replace=("superseded_by",))
+    same = {"run_id": unit.run_id, "to_status": same["status"], "committed_at": unit.now, "source": "retry"}
+    insert_mappings(unit.conn, status_transition, changes, **same)
+    unit.changed = True
+
+
+def _numbers(row: Row) -> dict[str, int]:
+    return {"task_index": row["task_index"], "attempt": row["attempt"] + 1, "retry": row["retry"] + 1}
+
+
+def _waits(run_id: int, now: datetime, *columns: ColumnElement[Any]) -> Select[Any]:
+    """Return the query of QUEUED tasks whose time has not come."""
+    t = task_history.c
+    return current_tasks(run_id, *columns).where(t.status == TaskStatus.QUEUED, t.not_before > now)
+
+
+def count_resting(conn: Connection, run_id: int, now: datetime) -> Resting:
+    """Return the number of QUEUED tasks whose time has not come, and the seconds until the first one's time."""
+    tasks, first = conn.execute(_waits(run_id, now, func.count(), func.min(task_history.c.not_before))).one()
+    return Resting(tasks, None if first is None else (first - now).total_seconds())
+
+
+def first_wait(unit: Unit) -> str | None:
+    """Return the text about the wait of the task that is tried again first; ``None``: no task waits for its time."""
+    t = task_history.c
+    query = _waits(unit.run_id, unit.now, t.not_before, t.reason).order_by(t.not_before).limit(1)
+    row = unit.conn.execute(query).one_or_none()
+    return None if row is None else retry_wait(row.not_before, row.reason or "")
