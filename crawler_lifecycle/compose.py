@@ -23,6 +23,7 @@ from crawler_lifecycle.activities.initiation import InitiationActivities
 from crawler_lifecycle.activities.managers.cycles import ManagerActivities
 from crawler_lifecycle.activities.managers.managing import ManagingActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
+from crawler_lifecycle.activities.retries import Policies, RetryActivities
 from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.activities.shared import activities_in
 from crawler_lifecycle.activities.webhooks import WebhookActivities
@@ -39,6 +40,7 @@ from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.pools import NO_POOLS, Pool, Pools
+from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.ports.cluster import Cluster, LiveFiles, TaskFiles
 from crawler_lifecycle.ports.protocols import (
     Catalogue,
@@ -146,6 +148,7 @@ class Parts:
     live_files: LiveFiles | None = None
     """Reads files of tasks; ``None`` if this worker cannot read them."""
     webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
+    retries: Retries = field(default_factory=Retries)
     places: Sequence[FilesPlace] = ()
     """The storage locations from which files of deleted runs are removed."""
 
@@ -178,6 +181,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         live_files=kind.live_files() if role == PLANS else None,
         webhooks=HttpWebhooks(settings.webhooks.rules),
         places=build_places(settings),
+        retries=settings.retries,
     )
 
 
@@ -326,10 +330,13 @@ def _children(p: Parts) -> ChildRuns:
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Return every activity by its name."""
     p, s = parts, parts.store
-    children = _children(p)
+    children, policies = _children(p), Policies(s.retries, p.catalogue, p.retries)
     owners = (
         InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
-        DeploymentActivities(s.deployment, s.looks, s.runs, s.tasks, s.events, p.cluster, p.scheduler, p.notifiers),
+        DeploymentActivities(
+            *(s.deployment, s.looks, s.runs, s.tasks, s.events), p.cluster, p.scheduler, p.notifiers, policies
+        ),
+        RetryActivities(s.retries, s.deployment, s.runs, s.tasks, policies),
         ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifiers),
         CancellationActivities(s.stops, s.looks, s.tasks, s.events, p.cluster, p.notifiers),
         CompletionActivities(

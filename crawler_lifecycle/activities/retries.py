@@ -46,7 +46,7 @@ class Policies:
     def of(self, request: RunRequest) -> tuple[Retries, str | None]:
         """Return the policy of a run, and the memory with which its tasks begin (``None``: it is not set)."""
         crawler = self.catalogue.get(request.crawler or "")
-        policy = resolved(request.retries, crawler and crawler.retries, self.installation)
+        policy = resolved(request.retries, None if crawler is None else crawler.retries, self.installation)
         resources = request.resources if crawler is None else request.resources.over(crawler.resources)
         known = self.retries.memory_of(request.project, request.crawler or "") if policy.remember else None
         return policy, max(resources.memory, known, key=lambda text: parse_memory(text) or 0)

@@ -180,9 +180,7 @@ def budget_of(policy: Retries, tasks: int) -> int:
 
 def _wait_s(policy: Retries, end: Ended) -> float:
     """Return the wait. It is computed from the try, so a repeated decision gives the same wait."""
-    assert policy.backoff_s is not None and policy.factor is not None
-    assert policy.cap_s is not None
-    wait = min(policy.cap_s, policy.backoff_s * policy.factor ** min(end.retry, 100))
+    wait = min(policy.cap_s or 0, (policy.backoff_s or 0) * (policy.factor or 1) ** min(end.retry, 100))
     part = zlib.crc32(end.key.encode()) / 2**32  # spread evenly from 0 to 1
     return float(wait * (1 + (policy.jitter or 0) * (2 * part - 1)))
 

@@ -34,6 +34,7 @@ from crawler_lifecycle.store.runs.looks import LookStore
 from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.runs.quotas import QuotaStore
 from crawler_lifecycle.store.runs.reads import RunReader, SweepStore, WakeUpStore
+from crawler_lifecycle.store.runs.retries import RetryStore
 from crawler_lifecycle.store.runs.stops import StopStore
 from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.runs.tasks import TaskReader
@@ -81,6 +82,7 @@ class Store:
     adoption: AdoptionStore
     run_numbers: RunNumberStore
     deployment: DeploymentStore
+    retries: RetryStore
     pools: PoolStore
     quotas: QuotaStore
     looks: LookStore
