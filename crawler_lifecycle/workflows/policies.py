@@ -105,8 +105,8 @@ _USERS: tuple[tuple[Policy, str], ...] = (
     (BEGUN, "add_workflow_id update_run_started"),
     (
         DATABASE,
-        "add_tasks requeue_ended_tasks retry_ended_tasks get_active_running_tasks reconcile_tasks sync_statuses count_alive_tasks "
-        "update_run_status open_manager note_manager add_manager_jobs end_manager",
+        "add_tasks requeue_ended_tasks retry_ended_tasks get_active_running_tasks reconcile_tasks sync_statuses "
+        "count_alive_tasks update_run_status open_manager note_manager add_manager_jobs end_manager",
     ),
     (DEPLOY, "run_scheduled_crawler run_onetime_crawler deploy_queued_tasks"),
     (START_CHECK, "get_main_job_status"),

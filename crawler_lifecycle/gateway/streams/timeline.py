@@ -189,9 +189,7 @@ def _task_text(row: TransitionRow, name: str) -> str:
     evidence = row.evidence
     if "retry" in evidence:
         more = f" with {evidence['memory']} of memory" if evidence.get("memory") else ""
-        tried = (
-            f"is tried again ({evidence['retry']} of {evidence.get('of')}){more}, not before {evidence['not_before']}"
-        )
+        tried = f"is tried again ({evidence['retry']} of {evidence.get('of')}){more}, not before {evidence.get('not_before')}"
         return f"{name[0].upper()}{name[1:]} {tried}: the try before ended as {evidence.get('after')}"
     end = evidence.get("end")
     details = _end_words(end) if isinstance(end, Mapping) else []

@@ -34,8 +34,8 @@ class FileRetentionStore(RunPart):
         """Release the files of a run for removal, if it is ``RetentionState.OLD``. They are not read any more.
 
         ``put_aside`` is called while no resume and no export of the run can begin. If it raises an error, nothing
-        changes. Returns the state of the run, its present attempt, and the highest attempt of its tasks: the files of all
-        attempts up to it are released. Raises ``RunNotFound``.
+        changes. Returns the state of the run, its present attempt, and the highest attempt of its tasks: the files of
+        all attempts up to it are released. Raises ``RunNotFound``.
         """
         with self._unit(run_id, of_deleted=True) as unit:
             (run,) = _kept(unit.conn, [run_id])

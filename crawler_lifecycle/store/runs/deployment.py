@@ -41,6 +41,8 @@ _OFFERED = [
         "avoid_node",
     )
 ]
+#: The columns that a task of a resumed run keeps.
+_KEPT = ("args", "memory")
 _STAGES = [stage.value for stage in Stage]
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
@@ -408,7 +410,7 @@ def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
         "memory",
     )
     numbers, since = (literal(attempt), literal(unit.attempt)), literal(unit.now, t.status_since.type)
-    values = (t.run_id, *numbers, t.task_index, literal("QUEUED"), since, t.args, literal(False), t.memory)
+    values = (t.run_id, *numbers, t.task_index, literal("QUEUED"), since, t.args, t.memory, literal(False))
     old = current_tasks(unit.run_id, *values)
     unit.conn.execute(insert(task_history).from_select(columns, old.where(*again).order_by(t.task_index)))
     new = task_history.alias("new")
