@@ -28,18 +28,8 @@ from .unit import RunPart, Unit, current_tasks
 
 #: The columns of a task that is offered.
 _OFFERED = [
-    task_history.c[name]
-    for name in (
-        "task_id",
-        "task_index",
-        "args",
-        "offered_until",
-        "attempt",
-        "run_attempt",
-        "retry",
-        "memory",
-        "avoid_node",
-    )
+    *(task_history.c[name] for name in ("task_id", "task_index", "args", "offered_until", "attempt", "run_attempt")),
+    *(task_history.c[name] for name in ("retry", "memory", "avoid_node")),
 ]
 #: The columns that a task of a resumed run keeps.
 _KEPT = ("args", "memory")
@@ -398,17 +388,7 @@ def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
     """Insert a new row for each old row in one of these statuses, and set ``superseded_by`` of the old row."""
     t, attempt = task_history.c, first_attempt(unit)
     again = (t.run_attempt < unit.attempt, t.status.in_(statuses))
-    columns = (
-        "run_id",
-        "attempt",
-        "run_attempt",
-        "task_index",
-        "status",
-        "status_since",
-        "args",
-        "ever_seen",
-        "memory",
-    )
+    columns = ("run_id", "attempt", "run_attempt", "task_index", "status", "status_since", *_KEPT, "ever_seen")
     numbers, since = (literal(attempt), literal(unit.attempt)), literal(unit.now, t.status_since.type)
     values = (t.run_id, *numbers, t.task_index, literal("QUEUED"), since, t.args, t.memory, literal(False))
     old = current_tasks(unit.run_id, *values)
