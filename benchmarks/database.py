@@ -236,7 +236,14 @@ def _additions(store: Store, name: str) -> None:
 
 def _bare_insert(store: Store, run_id: int, args: list[dict[str, str]]) -> None:
     now = datetime.now(UTC)
-    common = {"run_id": run_id, "attempt": 1, "status": "QUEUED", "status_since": now, "ever_seen": False}
+    common = {
+        "run_id": run_id,
+        "attempt": 1,
+        "run_attempt": 1,
+        "status": "QUEUED",
+        "status_since": now,
+        "ever_seen": False,
+    }
     rows = [{**common, "task_index": 1 + n, "args": own} for n, own in enumerate(args)]
     with store.database.writing() as connection:
         connection.execute(sa.insert(task_history), rows)

@@ -81,6 +81,7 @@ NEVER: Mapping[str, str] = {
     "task_addition": "a resume needs it to count tasks",
     "export_record": "the locations of archives",
     "pool_gate": "one row: the shares of pools",
+    "crawler_memory": "a row for each crawler that ended for lack of memory and remembers it",
     "pool_ticket": "a row leaves when its run has all its places or ends",
     "outbox_counter": "one row: the number of the newest event",
     "manager": "the record of managers; a resume continues from it",

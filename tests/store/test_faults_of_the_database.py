@@ -255,8 +255,8 @@ def test_the_end_counts_what_was_committed_while_it_waited(store: Store) -> None
         ender = threading.Thread(target=end)
         ender.start()
         time.sleep(0.3)
-        columns = "run_id, attempt, task_index, status, status_since, args, ever_seen"
-        values = f"{fence.run_id}, 1, 1, 'QUEUED', '2026-01-01 00:00:00', '{{}}', 0"
+        columns = "run_id, attempt, run_attempt, task_index, status, status_since, args, ever_seen"
+        values = f"{fence.run_id}, 1, 1, 1, 'QUEUED', '2026-01-01 00:00:00', '{{}}', 0"
         connection.execute(sa.text(f"INSERT INTO task_history ({columns}) VALUES ({values})".replace(":", r"\:")))
         assert answers == []
     ender.join()

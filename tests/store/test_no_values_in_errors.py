@@ -21,6 +21,7 @@ from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable, Store
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.managers.manager import Added, Page, SourceItem
 from crawler_lifecycle.domain.pools import Pool, Pools
+from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.domain.task import Counters, End, Phase
@@ -146,6 +147,9 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.exports.record_export(fence, "done", ExportResult(MARKER, 1, 1, "0" * 64), None)
     store.findings.note_findings([AuditFinding(MARKER, FindingKind.ORPHAN, MARKER, evidence={MARKER: MARKER})])
     world.resume(fence)
+    again = world.executing(f"{MARKER}-2", 1)
+    world.see_ends(again, [0])
+    store.retries.retry_ended(again, lambda end, used: NextTry(0, "1Gi"), 3, remember=True)
     marked_job = job(1, spider=MARKER, tags=[MARKER])
     managed = Managed.begun(world, NewManager(MARKER, MARKER, MARKER, {MARKER: MARKER}))
     store.managers.add_page(managed.fence, Page([SourceItem(1, marked_job), SourceItem(2, None, MARKER)], 2))

@@ -28,6 +28,7 @@ from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, man
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.retention import RetentionState
+from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.schedules.decision import Decision
@@ -247,6 +248,13 @@ def large_life(store: Store, filled: Filled) -> None:
     store.looks.apply_details(fence)
     store.looks.apply_findings(fence, "look")
     store.deployment.mark_started(fence, now)
+    world.look(fence, [seen(t, Phase.GONE, now) for t in tasks[:600]])
+    memory = ["512Mi", None] * 300
+    store.retries.retry_ended(
+        fence, lambda end, used: NextTry(60, memory.pop()) if used < 500 else "used up", 3, remember=True
+    )
+    store.retries.resting(fence.run_id)
+    store.retries.memory_of("default", "services")
     store.stops.record_stop(fence.run_id, world.stop(), "s1")
     store.stops.record_stop(fence.run_id, world.stop(force=True), "s1")
     store.stops.cancel_queued(fence, now)
@@ -630,9 +638,13 @@ def clearing(store: Store, filled: Filled) -> None:
     store.exports.record_export(fence, "exported", None, None)
     store.exports.begin_export(fence)
     before = filled.clock.forward(86_400)
-    assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (RetentionState.OLD, old.attempt)
+    assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (RetentionState.OLD, old.attempt, 1)
     store.file_retention.note_files_removed(old.run_id, old.attempt)
-    assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (RetentionState.REMOVED, old.attempt)
+    assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (
+        RetentionState.REMOVED,
+        old.attempt,
+        0,
+    )
     store.deletion.ask_deletion(old.run_id, "ada")
     assert [one.run_id for one in store.deletion.open_deletions(filled.clock.forward(60))] == [old.run_id]
     store.deletion.delete_texts(RunRef(old.run_id, old.run_uid), lambda: None)

@@ -122,6 +122,7 @@ def fill_tasks(connection: sa.Connection, first_run: int, runs: int, each: int, 
     columns = {
         "run_id": f"r.n + {first_run}",
         "attempt": "1",
+        "run_attempt": "1",
         "task_index": "t.n",
         "status": f"'{status}'",
         "status_since": _minute(connection, "r.n"),

@@ -29,6 +29,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
+from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
@@ -48,6 +49,8 @@ from tests.support.receiver import ENVIRONMENT
 PATIENCE_S = 150.0
 #: An end that was found late is on record as that. On a busy machine any may be: it is true, and no fault.
 OF_LATENESS = ("late", "repair")
+
+NO_RETRIES = Retries(max=0)
 
 #: What the server says when no worker has answered a question in the server's own time.
 _NO_ANSWER = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNAVAILABLE)
@@ -309,6 +312,7 @@ async def laboratory(
     clock: Callable[[], datetime] = workflow_clock,
     database: str | None = None,
     pools: Pools = NO_POOLS,
+    retries: Retries = NO_RETRIES,
 ) -> AsyncIterator[Lab]:
     """A lab with its workers running; at the end every history is replayed and what is still open is terminated.
 
@@ -316,13 +320,19 @@ async def laboratory(
     """
     with ExitStack() as opened:
         url = database or opened.enter_context(fresh_database(folder))
-        async with _laboratory(client, folder, url, workers, clock, pools) as lab:
+        async with _laboratory(client, folder, url, workers, clock, pools, retries) as lab:
             yield lab
 
 
 @asynccontextmanager
 async def _laboratory(
-    client: Client, folder: Path, url: str, workers: bool, clock: Callable[[], datetime], pools: Pools
+    client: Client,
+    folder: Path,
+    url: str,
+    workers: bool,
+    clock: Callable[[], datetime],
+    pools: Pools,
+    retries: Retries,
 ) -> AsyncIterator[Lab]:
     make_tables(url)
     store = open_store(url, clock=clock, told=meters.committed, pools=pools)
@@ -333,6 +343,7 @@ async def _laboratory(
     parts = Parts(store, cluster, cluster, catalogue, scheduler, [outside], outside, outside, directory)
     parts.webhooks = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
     parts.places = []  # a test adds some
+    parts.retries = retries
     lab = Lab(client, parts, cluster, scheduler, outside, folder)
     try:
         async with AsyncExitStack() as stack:

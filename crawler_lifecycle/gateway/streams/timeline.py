@@ -189,8 +189,9 @@ def _task_text(row: TransitionRow, name: str) -> str:
     evidence = row.evidence
     if "retry" in evidence:
         more = f" with {evidence['memory']} of memory" if evidence.get("memory") else ""
-        tried = f"is tried again ({evidence['retry']} of {evidence.get('of')}){more}, not before {evidence.get('not_before')}"
-        return f"{name[0].upper()}{name[1:]} {tried}: the try before ended as {evidence.get('after')}"
+        number, when = f"{evidence['retry']} of {evidence.get('of')}", evidence.get("not_before")
+        why = f"the try before ended as {evidence.get('after')}"
+        return f"{name[0].upper()}{name[1:]} is tried again ({number}){more}, not before {when}: {why}"
     end = evidence.get("end")
     details = _end_words(end) if isinstance(end, Mapping) else []
     if evidence.get("reason"):

@@ -305,7 +305,7 @@ task_change = new_table(
     *same_columns(task_history, "cluster_name", "cluster_uid", "node", "reason", "exit_code", "exit_signal"),
     *same_columns(task_history, "pages", "items", "errors", "bytes", "peak_memory", "fields", "resumed"),
     *same_columns(task_history, "resume_note", "ever_seen", "absent_since", "missed_at", "last_progress_at"),
-    *same_columns(task_history, "deployed_at", "started_at", "ended_at"),
+    *same_columns(task_history, "deployed_at", "started_at", "ended_at", "retry_note"),
 )
 
 task_log = new_table(

@@ -39,7 +39,7 @@ class Both(KubernetesCluster):
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
         for task in deployment.tasks:  # as the kubelet makes the sub-path when the pod starts
             if task.index == 0:
-                (self.root / files_path(deployment.run, 0, deployment.attempt)).mkdir(parents=True, exist_ok=True)
+                (self.root / files_path(deployment.run, 0, task.attempt)).mkdir(parents=True, exist_ok=True)
         return self._deployer.deploy(deployment, crawler)
 
 

@@ -170,7 +170,7 @@ def test_crawlctl_cluster_tidy_can_carry_its_files_out(world: World) -> None:
     store, fence = world.store, planted(world)
     store.deletion.ask_deletion(fence.run_id, None)
     before = world.clock.now - timedelta(days=14)
-    assert store.file_retention.give_up_files(fence.run_id, before, lambda: None) == (RetentionState.OLD, 1)
+    assert store.file_retention.give_up_files(fence.run_id, before, lambda: None) == (RetentionState.OLD, 1, 1)
     store.file_retention.note_files_removed(fence.run_id, 1)
     assert [run.removed for run in store.file_retention.kept_runs([fence.run_id])] == [True]
     assert RunStatus(store.runs.get_run(fence.run_id).status).terminal  # type: ignore[union-attr]

@@ -31,7 +31,7 @@ def ended(world: World, *, exported: str | None = "exported", days: float = 20, 
 
 def give_up(world: World, fence: Fence, calls: list[int] | None = None, **options: bool) -> RetentionState:
     before = world.clock.now - timedelta(days=14)
-    stand, _ = world.store.file_retention.give_up_files(
+    stand, *_ = world.store.file_retention.give_up_files(
         fence.run_id, before, lambda: (calls or []).append(1), **options
     )
     return stand

@@ -183,7 +183,7 @@ class FakeCluster:
                 raise OtherPlace(f"the caller looks into {deployment.place}, this is {self.here}")
             answers = []
             for queued in deployment.tasks:
-                key = (deployment.run_id, queued.index, deployment.attempt)
+                key = (deployment.run_id, queued.index, queued.attempt)
                 name = cluster_name(*key)
                 known = self._tasks.get(key)
                 if known is not None and known.run != deployment.run:
@@ -205,7 +205,7 @@ class FakeCluster:
                 now = self.clock()
                 if now >= deployment.expires_at:
                     raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
-                uid, about = str(uuid.uuid4()), (queued.index, deployment.attempt, queued.task_id, deployment.crawler)
+                uid, about = str(uuid.uuid4()), (queued.index, queued.attempt, queued.task_id, deployment.crawler)
                 record = TaskRecord(*about, *given, name, uid, self.here, deployment.record)
                 task = _Task(name, uid, deployment.run, behaviour, now, record, self.here)
                 self._tasks[key] = task

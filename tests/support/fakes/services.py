@@ -91,11 +91,11 @@ class FakeDeployer:
         with self._lock:
             self.faults.strike()
             self.deployments.append(deployment)
-            return [self._deploy(deployment, task.index) for task in deployment.tasks]
+            return [self._deploy(deployment, task.index, task.attempt) for task in deployment.tasks]
 
-    def _deploy(self, deployment: Deployment, index: int) -> Deployed:
-        key = (deployment.run_id, deployment.attempt, index)
-        name = cluster_name(deployment.run_id, index, deployment.attempt)
+    def _deploy(self, deployment: Deployment, index: int, attempt: int) -> Deployed:
+        key = (deployment.run_id, attempt, index)
+        name = cluster_name(deployment.run_id, index, attempt)
         if key in self.created:
             if self.runs[key] != deployment.run:
                 foreign = deployment.run.foreign(f"the task {name}", self.runs[key].uid)

@@ -1,0 +1,164 @@
+"""The policy of retries: which ends another try follows, when, and with what."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, completed
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.resources import Resources, parse_memory
+from crawler_lifecycle.domain.retries import (
+    DEFAULT,
+    NEVER,
+    WORDS,
+    Ended,
+    NextTry,
+    OtherNodes,
+    Retries,
+    budget_of,
+    next_try,
+    resolved,
+)
+from crawler_lifecycle.domain.run import OUTCOMES, RunRequest
+
+ALL = Retries(on=list(WORDS))
+
+
+def end(outcome: str, code: int | None = None, retry: int = 0, memory: str | None = None) -> Ended:
+    return Ended(outcome, code, retry, f"run/0/{retry}", memory)
+
+
+def test_every_outcome_is_retried_by_a_word_or_never() -> None:
+    named = {outcome for outcomes in WORDS.values() for outcome in outcomes}
+    assert named | NEVER == set(OUTCOMES)
+    assert not named & NEVER
+
+
+@pytest.mark.parametrize(
+    ("policy", "ended", "why"),
+    [
+        (DEFAULT, end("interrupted"), None),
+        (DEFAULT, end("evicted", retry=2), None),
+        (DEFAULT, end("lost"), None),
+        (DEFAULT, end("evicted", retry=3), "3 of 3 tries made"),
+        (DEFAULT, end("failed", 1), "failed is not in retries.on"),
+        (DEFAULT, end("killed by oom"), "oom is not in retries.on"),
+        (DEFAULT, end("a word of the crawler"), "failed is not in retries.on"),
+        (ALL, end("a word of the crawler", 1), None),
+        (ALL, end("failed", 1), None),
+        (ALL, end("failed", 4), "exit 4 is final"),
+        (ALL, end("failed", 17), "exit 17 is final"),
+        (dataclasses.replace(ALL, final_exits=[9]), end("interrupted", 9), "exit 9 is final"),
+        *((ALL, end(outcome), f"{outcome} is never retried") for outcome in sorted(NEVER)),
+        (Retries(max=0), end("lost"), "retries.max is 0"),
+    ],
+)
+def test_an_end_is_retried_or_the_reason_is_told(policy: Retries, ended: Ended, why: str | None) -> None:
+    found = next_try(policy, ended, used=0, budget=10)
+    assert isinstance(found, NextTry) if why is None else found == why
+
+
+def test_the_budget_of_a_run_bounds_all_its_tries() -> None:
+    assert next_try(DEFAULT, end("lost"), used=10, budget=10) == "the run's budget of 10 tries is used up"
+    assert [budget_of(DEFAULT, tasks) for tasks in (1, 5, 500)] == [10, 10, 1000]
+    assert budget_of(Retries(budget=50), 500) == 50
+
+
+@given(
+    backoff=st.floats(0, 1000), factor=st.floats(1, 10), cap=st.floats(0, 5000), jitter=st.floats(0, 1),
+    retry=st.integers(0, 99),
+)  # fmt: skip
+def test_waits_grow_to_the_cap_and_are_the_same_for_the_same_try(
+    backoff: float, factor: float, cap: float, jitter: float, retry: int
+) -> None:
+    policy = Retries(max=100, backoff_s=backoff, factor=factor, cap_s=cap, jitter=jitter)
+    first, again = (next_try(policy, end("lost", retry=retry), 0, 1000) for _ in range(2))
+    assert isinstance(first, NextTry)
+    assert first == again
+    plain = min(cap, backoff * factor**retry)
+    assert plain * (1 - jitter) - 1e-6 <= first.wait_s <= plain * (1 + jitter) + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("memory", "cap", "after"),
+    [("512Mi", None, "768Mi"), ("512Mi", "600Mi", "600Mi"), (None, "1Gi", None), ("1000k", None, "2Mi")],
+)
+def test_after_oom_the_next_try_has_more_memory(memory: str | None, cap: str | None, after: str | None) -> None:
+    found = next_try(Retries(on=["oom"], memory_cap=cap), end("killed by oom", memory=memory), 0, 10)
+    assert found == NextTry(found.wait_s if isinstance(found, NextTry) else 0, after)
+
+
+def test_a_task_that_had_all_its_memory_is_not_tried_again() -> None:
+    found = next_try(Retries(on=["oom"], memory_cap="1Gi"), end("killed by oom", memory="1Gi"), 0, 10)
+    assert found == "it had all the memory that retries.memory_cap allows (1Gi)"
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "cure"),
+    [
+        ({"max": 101}, "retries.max", "from 0 to 100"),
+        ({"max": -1}, "retries.max", "from 0 to 100"),
+        ({"max": True}, "retries.max", "from 0 to 100"),
+        ({"on": ["evicted", "sad"]}, "retries.on", "interrupted, evicted, lost, oom, banned, failed"),
+        ({"backoff_s": -1}, "retries.backoff_s", "from 0"),
+        ({"factor": 0}, "retries.factor", "from 1"),
+        ({"cap_s": float("inf")}, "retries.cap_s", "from 0"),
+        ({"jitter": 2}, "retries.jitter", "from 0 to 1"),
+        ({"budget": -1}, "retries.budget", "from 0"),
+        ({"memory_factor": 1}, "retries.memory_factor", "above 1"),
+        ({"memory_cap": "lots"}, "retries.memory_cap", "512Mi"),
+        ({"final_exits": [256]}, "retries.final_exits", "from 1 to 255"),
+        ({"final_exits": [1] * 51}, "retries.final_exits", "at most 50"),
+    ],
+)
+def test_a_wrong_key_is_refused_by_name(given: dict[str, object], field: str, cure: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Retries(**given)  # type: ignore[arg-type]
+    assert str(refused.value).startswith(f"{field}: ")
+    assert cure in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory", "field"),
+    [
+        (Retries(budget=2), None, "retries.budget"),
+        (Retries(max=5, budget=4), None, "retries.budget"),
+        (Retries(cap_s=10), None, "retries.cap_s"),
+        (Retries(memory_cap="256Mi"), "512Mi", "retries.memory_cap"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused_at_each_door(
+    policy: Retries, memory: str | None, field: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"books: {field}: "):
+        CrawlerDefinition("books", retries=policy, resources=Resources(memory=memory))
+    with pytest.raises(InvalidRequest, match=f"^{field}: "):
+        completed(
+            RunRequest(crawler="books", retries=policy), CrawlerDefinition("books", resources=Resources(memory=memory))
+        )
+
+
+@pytest.mark.parametrize("given", [{"after": 0}, {"node_selector": {}}])
+def test_other_nodes_need_labels_and_a_number(given: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest, match=r"^retries\.retry_on\."):
+        OtherNodes(**{"node_selector": {"a": "b"}, **given})  # type: ignore[arg-type]
+
+
+def test_each_key_comes_from_the_nearest_place_that_gives_it() -> None:
+    request, crawler, installation = Retries(max=7), Retries(max=6, on=["banned"]), Retries(max=5, cap_s=60)
+    found = resolved(request, crawler, installation)
+    assert (found.max, found.on, found.cap_s, found.backoff_s) == (7, ["banned"], 60, DEFAULT.backoff_s)
+    assert resolved(None, None, Retries()) == DEFAULT
+
+
+def test_memory_grows_until_the_cap_and_then_the_tries_are_over() -> None:
+    policy, memory, seen = Retries(max=100, on=["oom"], memory_cap="2Gi"), "512Mi", list[int]()
+    while isinstance(found := next_try(policy, end("killed by oom", memory=memory), 0, 100), NextTry):
+        assert found.memory is not None
+        memory = found.memory
+        seen.append((parse_memory(memory) or 0) // 2**20)
+    assert seen == [768, 1152, 1728, 2048]
