@@ -19,7 +19,7 @@ from crawler_lifecycle.store.base.rows import Row
 
 from .moves import update_tasks
 from .tables import crawler_memory, status_transition, task_history
-from .unit import RunPart, Unit, current_tasks
+from .unit import BY_RUN, RunPart, Unit, current_tasks
 
 #: Returns the next try after an end, or the reason why there is none. The number is that of the tries so far.
 Decide = Callable[[Ended, int], NextTry | str]
@@ -71,7 +71,8 @@ def _used(unit: Unit) -> int:
     """Return the number of tries of this attempt of the run that the policy has ordered."""
     t = task_history.c
     mine = (t.run_id == unit.run_id, t.run_attempt == unit.attempt, t.retry > 0)
-    return int(unit.conn.execute(select(func.count()).select_from(task_history).where(*mine)).scalar_one())
+    query = select(func.count()).select_from(task_history).where(*mine).with_hint(task_history, BY_RUN, "mysql")
+    return int(unit.conn.execute(query).scalar_one())
 
 
 def _decide(unit: Unit, ended: Sequence[Row], decide: Decide, used: int, most: int, *, remember: bool) -> int:

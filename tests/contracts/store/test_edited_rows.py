@@ -200,7 +200,8 @@ def test_no_verdict_is_over_fewer_tasks_than_the_run_had(world: World, hand: Han
     for index in lost:
         hand.write(
             "INSERT INTO task_history (run_id, attempt, run_attempt, task_index, status, status_since, args, "
-            "ever_seen, ended_at) VALUES (:run, 1, 1, :index, 'LOST', '2026-03-01 12:00:00', '{}', 0, '2026-03-01 12:00:00')",
+            "ever_seen, ended_at) VALUES (:run, 1, 1, :index, 'LOST', '2026-03-01 12:00:00', '{}', "
+            "0, '2026-03-01 12:00:00')",
             run=fence.run_id,
             index=index,
         )

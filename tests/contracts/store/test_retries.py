@@ -99,9 +99,11 @@ def test_nothing_is_tried_again_after_a_stop_or_by_a_former_owner(world: World) 
     second = world.resume(fence)
     with pytest.raises(Fenced):
         world.store.retries.retry_ended(fence, after(0), 3)
-    assert [(t.attempt, t.run_attempt, t.retry) for t in tries(world, second) if t.superseded_by is None] == [
-        (2, 2, 0)
-    ] * 2
+    now = [(t.attempt, t.run_attempt, t.retry) for t in tries(world, second) if t.superseded_by is None]
+    assert now == [
+        (2, 2, 0),
+        (1, 1, 0),
+    ]
 
 
 def test_a_stop_ends_the_wait_of_a_try(world: World) -> None:
