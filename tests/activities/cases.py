@@ -275,6 +275,23 @@ def _requeued(w: World, counts: Any) -> None:
     assert [t.superseded_by for t in rows[1:3]] == [t.task_id for t in rows[3:]]
 
 
+def _prepare_retry(w: World) -> Any:
+    fence = w.started()
+    w.cluster.vanish(1, 0)
+    w.forward(60)
+    w.round(fence)
+    w.forward(600)
+    w.round(fence)
+    return fence
+
+
+def _retried(w: World, report: Any) -> None:
+    assert (report.counts.by_status, report.ended, report.resting) == ({"QUEUED": 1}, 0, 1)
+    first, second = [t for t in w.store.tasks.list_tasks(1, superseded=True) if t.task_index == 0]
+    assert (first.status, first.superseded_by, second.attempt, second.retry) == ("LOST", second.task_id, 2, 1)
+    assert "retrying at " in (w.row().waiting_for or "")
+
+
 DEPLOYMENT = [
     Case(
         "run_onetime_crawler", "first wave", lambda w: Deploy(w.created(3, args={"shelf": "b"}), 2), _onetime_wave,
@@ -292,6 +309,7 @@ DEPLOYMENT = [
     Case("signal_pusher_started", "started", lambda w: w.started(), _told_started, renews=DELIVERED_AGAIN),
     Case("signal_pusher_started", "refused", _prepare_failed_start, _told_not_started, renews=DELIVERED_AGAIN),
     Case("requeue_ended_tasks", "resume", _prepare_requeue, _requeued),
+    Case("retry_ended_tasks", "lost", _prepare_retry, _retried),
 ]  # fmt: skip
 
 

@@ -39,7 +39,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.files import FilePart, FilesMissing, FileSource
-from crawler_lifecycle.ports.runs import Deployed, Deployment, Event, Fence, Owner, QueuedTask
+from crawler_lifecycle.ports.runs import Deployed, Deployment, Event, Fence, Owner
 from crawler_lifecycle.ports.webhooks import WebhookSender
 
 
@@ -153,7 +153,7 @@ class FakeScheduler:
 
 
 def _merged(deployment: Deployment, crawler: CrawlerDefinition) -> Deployment:
-    tasks = [QueuedTask(t.task_id, t.index, effective_args(crawler, deployment.args, t.args)) for t in deployment.tasks]
+    tasks = [replace(t, args=effective_args(crawler, deployment.args, t.args)) for t in deployment.tasks]
     return replace(
         deployment,
         tasks=tasks,

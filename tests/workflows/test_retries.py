@@ -1,0 +1,146 @@
+"""A run goes on by itself after ends that the cluster caused: at once, after a wait, within bounds, until a stop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.domain.retries import Retries
+from crawler_lifecycle.domain.task import End
+from tests.support.fakes.cluster import KILLED, Behaviour
+from tests.support.lab import Lab, laboratory
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+EVICTED = End(reason="Evicted", message="its node was drained", disruption="evicted")
+OOM = End(exit_code=137, signal=9, reason="OOMKilled", memory_limit="512Mi")
+SOON = [0.05]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def lab(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+    async with laboratory(skipping.client, tmp_path, retries=Retries(backoff_s=120, jitter=0)) as lab:
+        yield lab
+
+
+def evict(lab: Lab, tries: int, end: End = EVICTED) -> None:
+    """Every task ends so in its first tries, and then finishes."""
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(end=end) if attempt <= tries else Behaviour()
+
+
+def rows(lab: Lab, run_id: int = 1) -> list[Any]:
+    found = lab.store.tasks.list_tasks(run_id, superseded=True)
+    return sorted(found, key=lambda row: (row.task_index, row.attempt))
+
+
+async def test_an_evicted_task_is_tried_again_after_its_wait(lab: Lab) -> None:
+    evict(lab, 2)
+    result = await lab.run({"crawler": "books", "tasks": [{}, {}]})
+    assert (result.status, result.outcome, result.tasks) == ("COMPLETED", "finished", {"SUCCEEDED": 2})
+    assert [(row.task_index, row.attempt, row.retry, row.outcome) for row in rows(lab)] == [
+        (index, *one) for index in (0, 1) for one in ((1, 0, "evicted"), (2, 1, "evicted"), (3, 2, "finished"))
+    ]
+    waits = [(row.deployed_at - row.not_before).total_seconds() for row in rows(lab) if row.retry]
+    assert min(waits) >= 0, "no try begins before its time"
+    assert [call.tasks[0].retry for call in lab.scheduler.calls][-1] == 2
+
+
+async def test_tries_end_with_the_policy_and_the_last_one_is_the_verdict(lab: Lab) -> None:
+    evict(lab, 99)
+    result = await lab.run({"crawler": "books", "retries": {"max": 2, "backoff_s": 0}})
+    assert (result.status, result.outcome) == ("FAILED", "evicted")
+    assert [row.retry_note for row in rows(lab)] == [None, None, "2 of 2 tries made"]
+
+
+async def test_what_the_crawler_did_is_not_tried_again(lab: Lab) -> None:
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(end=KILLED)
+    result = await lab.run({"crawler": "books"})
+    assert (result.outcome, [row.retry_note for row in rows(lab)]) == ("failed", ["failed is not in retries.on"])
+
+
+async def test_a_stop_ends_a_wait_at_once(lab: Lab) -> None:
+    evict(lab, 99)
+    handle = await lab.start({"crawler": "books", "retries": {"backoff_s": 80_000, "cap_s": 86_400}})
+    await lab.until(lambda: lab.store.runs.get_run(1) is not None and len(rows(lab)) == 2)
+    assert "(1 of 3): Ended from outside: its node was drained" in lab.store.runs.get_run(1).waiting_for
+    await handle.signal("stop", {"requested_by": "ann"})
+    result = await handle.result()
+    assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 1})
+
+
+async def test_a_limit_of_the_run_ends_a_wait(lab: Lab) -> None:
+    evict(lab, 99)
+    result = await lab.run(
+        {"crawler": "books", "limits": {"run_timeout_s": 600}, "retries": {"backoff_s": 80_000, "cap_s": 86_400}}
+    )
+    assert (result.status, result.outcome) == ("FAILED", "timed_out")
+    assert len(rows(lab)) == 2
+
+
+async def test_many_tasks_that_go_at_once_are_within_the_budget_of_the_run(lab: Lab) -> None:
+    evict(lab, 99)
+    result = await lab.run({"crawler": "books", "tasks": [{}] * 30, "retries": {"budget": 40, "backoff_s": 5}})
+    assert (result.outcome, result.tasks) == ("evicted", {"FAILED": 30})
+    assert sum(row.retry > 0 for row in rows(lab)) == 40
+    assert {row.retry_note for row in rows(lab)} == {None, "the run's budget of 40 tries is used up"}
+
+
+async def test_after_oom_the_next_try_has_more_memory_and_the_crawler_remembers_it(lab: Lab) -> None:
+    evict(lab, 2, OOM)
+    asked = {"crawler": "books", "resources": {"memory": "512Mi"}}
+    asked["retries"] = {"on": ["oom"], "backoff_s": 0, "remember": True}
+    assert (await lab.run(asked)).status == "COMPLETED"
+    evict(lab, 0)
+    assert (await lab.run(asked)).status == "COMPLETED"
+    given = [task.memory for call in lab.scheduler.calls for task in call.tasks]
+    assert given == ["512Mi", "768Mi", "1152Mi", "1152Mi"]
+
+
+async def test_later_tries_avoid_the_node_and_may_go_elsewhere(lab: Lab) -> None:
+    evict(lab, 2)
+    elsewhere = {"node_selector": {"capacity": "on-demand"}, "after": 2}
+    await lab.run({"crawler": "books", "retries": {"backoff_s": 0, "retry_on": elsewhere}})
+    given = [dict(task.node_selector) for call in lab.scheduler.calls for task in call.tasks]
+    assert given == [{}, {}, {"capacity": "on-demand"}]
+
+
+async def test_a_resumed_run_begins_to_count_again(lab: Lab) -> None:
+    evict(lab, 3)
+    policy = {"max": 1, "backoff_s": 0}
+    assert (await lab.run({"crawler": "books", "retries": policy})).outcome == "evicted"
+    assert (await lab.run({"run_id": 1})).status == "COMPLETED"
+    assert [(row.attempt, row.run_attempt, row.retry) for row in rows(lab)] == [
+        (1, 1, 0),
+        (2, 1, 1),
+        (3, 2, 0),
+        (4, 2, 1),
+    ]
+    assert [(call.attempt, call.tasks[0].attempt) for call in lab.scheduler.calls] == [(1, 1), (1, 2), (2, 3), (2, 4)]
+
+
+async def test_the_answer_of_a_try_that_was_lost_starts_nothing_twice(lab: Lab) -> None:
+    evict(lab, 1)
+    lab.scheduler.before = lambda call: setattr(
+        lab.scheduler, "lose", int(call.tasks[0].retry == 1 and len(lab.scheduler.calls) == 2)
+    )
+    result = await lab.run({"crawler": "books", "retries": {"backoff_s": 0}})
+    assert (result.status, len(rows(lab))) == ("COMPLETED", 2)
+    assert [call.tasks[0].attempt for call in lab.scheduler.calls] == [1, 2, 2]
+
+
+async def test_the_catalogue_says_how_its_crawler_is_tried_again(lab: Lab) -> None:
+    shops = lab.parts.catalogue.get("shops")
+    assert shops is not None
+    own = Retries(max=1, on=["failed"], backoff_s=0, final_exits=[9])
+    lab.scheduler.catalogue.crawlers["shops"] = replace(shops, retries=own)
+    evict(lab, 1, End(exit_code=1, reason="Error", finish_reason="a word of its own"))
+    assert (await lab.run({"crawler": "shops"})).status == "COMPLETED"
+    evict(lab, 9, End(exit_code=9, reason="Error", finish_reason="a word of its own"))
+    assert (await lab.run({"crawler": "shops"})).outcome == "a word of its own"
+    assert [row.retry_note for row in rows(lab, 2)] == ["exit 9 is final"]
