@@ -72,6 +72,7 @@ def start(
     tag: Annotated[list[str] | None, Parameter(help="tag of the run")] = None,
     priority: Annotated[int | None, Parameter(help="1 (first) to 5 (last)")] = None,
     pool: Annotated[str | None, Parameter(help="pool of the run (crawlctl pools); default: its crawler's")] = None,
+    retries: Annotated[int | None, Parameter(help="tries after the first one of each task (docs/retries.md)")] = None,
     poll_minutes: Annotated[
         str | None, Parameter(help="minutes between looks, such as 1,2,3; the last one repeats")
     ] = None,
@@ -94,6 +95,7 @@ def start(
         "tags": tag,
         "priority": priority,
         "pool": pool,
+        "retries": None if retries is None else {"max": retries},
         "poll_minutes": _minutes(poll_minutes),
         "due_at": due_at,
         "flow_id": flow,

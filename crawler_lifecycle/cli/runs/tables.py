@@ -24,6 +24,7 @@ TASKS = (
     Column("On cluster", of("cluster_name"), wide=True),
     Column("Peak bytes", count("peak_memory"), right=True, wide=True),
     Column("Resumed", of("resume_note"), wide=True),
+    Column("Not retried", of("retry_note"), wide=True),
     Column("Arguments", lambda row: plain(row.get("args") or {}), wide=True),
 )
 STATS = (

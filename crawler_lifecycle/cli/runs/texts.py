@@ -20,7 +20,7 @@ RunId = Annotated[int, Parameter(help="the run's id")]
 
 _GENERAL = asdict(Limits())
 #: Fields of a request -> their names in ``describe``.
-_MAPPINGS = {"args": "arguments", "settings": "settings", "resources": "resources"}
+_MAPPINGS = {"args": "arguments", "settings": "settings", "resources": "resources", "retries": "retries"}
 _WORDS = {
     "requested_by": "asked by",
     "flow_id": "flow",

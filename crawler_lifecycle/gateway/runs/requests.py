@@ -21,6 +21,7 @@ from crawler_lifecycle.domain.bounds import INT_MAX, SAID_MAX, check_text
 from crawler_lifecycle.domain.crawlers.arguments import Scalar, as_text
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.resources import Resources
+from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import AddedTask, Limits, RunRequest, Trigger
 from crawler_lifecycle.web.problems import Problem
 
@@ -89,6 +90,7 @@ class StartRun(StrictBody):
     pool: str | None = None
     resources: Resources = Field(default_factory=Resources)
     limits: Limits = Field(default_factory=Limits)
+    retries: Retries | None = None
     poll_minutes: list[float] | None = None
     project: str | None = None
     """Only a caller of all projects may name another one than its own."""

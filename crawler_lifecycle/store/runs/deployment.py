@@ -72,14 +72,14 @@ class DeploymentStore(RunPart):
             rows = _of_one_call(_offerable(unit, limit))
             if max_parallel is not None:
                 rows = _within(unit, rows, max_parallel)
-            values: dict[str, Any] = {"offered_until": last, "run_attempt": unit.attempt, "cluster_place": place}
+            values: dict[str, Any] = {"offered_until": last, "cluster_place": place}
             if self._pools.counted:
                 rows = self._given(unit, rows, max_parallel)
                 values |= {"pool": self._pools.serving(unit.run["pool"]), "priority": priority_of(unit)}
             else:
                 leave_line(unit)
             _set_queued(unit, [row["task_id"] for row in rows], **values)
-            return [_queued(unit, row) for row in rows], None
+            return [_queued(row) for row in _taken_over(unit, rows)], None
 
     def _given(self, unit: Unit, rows: Sequence[Row], max_parallel: int | None) -> Sequence[Row]:
         """Return as many of the first rows as the pool of the run has places for. An offered task holds one already."""
@@ -250,10 +250,18 @@ class DeploymentStore(RunPart):
             return ended_groups(conn, run_id)
 
 
-def _queued(unit: Unit, row: Row) -> QueuedTask:
-    # An offer of a former attempt of the run has expired.
-    before = row["offered_until"] if row["run_attempt"] == unit.attempt else None
-    return made(QueuedTask, row, index=row["task_index"], offered_until=before)
+def _queued(row: Row) -> QueuedTask:
+    return made(QueuedTask, row, index=row["task_index"])
+
+
+def _taken_over(unit: Unit, rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows as tasks of this attempt of the run. Offers of a former attempt have expired."""
+    late = {row["task_id"] for row in rows if row["run_attempt"] != unit.attempt}
+    if not late:
+        return rows
+    now = {"attempt": first_attempt(unit), "run_attempt": unit.attempt}
+    _set_queued(unit, sorted(late), **now)
+    return [{**row, **now, "offered_until": None} if row["task_id"] in late else row for row in rows]
 
 
 def _set_queued(unit: Unit, task_ids: Sequence[int], **values: Any) -> None:
@@ -381,7 +389,9 @@ def _adopt_queued(unit: Unit) -> None:
         or_(t.offered_until.is_(None), t.offered_until < unit.now),
     )
     task_ids = unit.conn.execute(queued.with_for_update()).scalars().all()
-    _set_queued(unit, task_ids, run_attempt=unit.attempt, offered_until=None, not_before=None)
+    if task_ids:
+        now = {"attempt": first_attempt(unit), "run_attempt": unit.attempt}
+        _set_queued(unit, task_ids, **now, offered_until=None, not_before=None)
 
 
 def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
