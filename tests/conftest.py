@@ -19,6 +19,8 @@ __all__ = ["mariadb"]
 CONTRACT = Path(__file__).parent / "contracts/store"
 
 load_profile()
+# Most tests are about the end of a task. Those about what follows it choose a policy of retries.
+os.environ.setdefault("LIFECYCLE_RETRIES", '{"max": 0}')
 make_databases_cheap()
 # Until the tests are collected nothing becomes garbage; it would walk through 10,000 of them again and again.
 gc.disable()
