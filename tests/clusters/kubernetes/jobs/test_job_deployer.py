@@ -18,6 +18,7 @@ from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import PATIENCE, THREADS
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
+from crawler_lifecycle.ports.runs import QueuedTask
 from tests.support.job_cases import crawler
 from tests.support.kube_api import Answer, Cut, LostAnswer, Mutate, Reset, Silence, Truncated, throttled
 from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES
@@ -79,6 +80,27 @@ def test_of_a_page_each_task_is_judged_by_itself(bench: Bench) -> None:
     bench.server.store.update(JOBS, ("crawls", "crawl-7-1-1"), settle)
     bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-2-1"), 0, "foregroundDeletion")
     assert [answer.state for answer in bench.deploy(5)] == ["existing", "refused", "existing", "existing", "created"]
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+def test_of_a_call_with_tries_of_several_attempts_each_finds_its_own_job(bench: Bench, may_list: bool) -> None:
+    """Also those of one index: a call that was lost made the first try, and another one the second."""
+    page = [QueuedTask(70 + n, n, {}, attempt=1 + n % 3) for n in range(6)]
+    first = bench.deploy(tasks=page[:4])
+    others = bench.deploy(tasks=[replace(task, task_id=task.task_id + 10, attempt=task.attempt + 1) for task in page])
+    if not may_list:
+        bench.server.deny("list", "jobs")
+    again = bench.deploy(tasks=page)
+    assert [answer.state for answer in again] == ["existing"] * 4 + ["created"] * 2
+    assert [answer.uid for answer in again[:4]] == [answer.uid for answer in first]
+    assert len({answer.uid for answer in (*again, *others)}) == len(bench.jobs) == 12
+
+
+def test_a_try_is_created_while_the_job_of_the_one_before_is_being_deleted(bench: Bench) -> None:
+    bench.one()
+    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
+    answer = bench.one(tasks=[QueuedTask(80, 0, {}, attempt=2, retry=1)])
+    assert (answer.state, answer.name) == ("created", "crawl-7-0-2")
 
 
 def test_a_page_whose_list_fails_is_an_outage(bench: Bench) -> None:
