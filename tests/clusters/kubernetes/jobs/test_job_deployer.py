@@ -103,6 +103,38 @@ def test_a_try_is_created_while_the_job_of_the_one_before_is_being_deleted(bench
     assert (answer.state, answer.name) == ("created", "crawl-7-0-2")
 
 
+@pytest.mark.parametrize(
+    ("spec", "status", "state"),
+    [
+        ({"suspend": True}, {}, "deferred"),
+        ({}, {"conditions": [{"type": "Suspended", "status": "False"}]}, "deferred"),
+        ({"suspend": True, "parallelism": 0}, {}, "created"),
+        ({"suspend": True, "parallelism": 0}, {"terminating": 1}, "deferred"),
+        ({}, {"conditions": [{"type": kind, "status": "True"} for kind in ("Suspended", "FailureTarget")]}, "created"),
+        ({}, {"active": 1}, "created"),
+    ],
+    ids=["suspended", "resumed", "without pods", "whose second pod leaves", "failing", "never suspended"],
+)
+def test_no_try_begins_beside_a_job_that_a_queue_may_resume(
+    bench: Bench, spec: dict[str, Any], status: dict[str, Any], state: str
+) -> None:
+    """The end of its pod is on record, and the one that lets go of it may not have come yet."""
+    bench.deploy(2)
+    bench.server.store.update(
+        JOBS,
+        ("crawls", "crawl-7-0-1"),
+        lambda job: (job["spec"].update(spec), job.setdefault("status", {}).update({"active": 0} | status)),
+    )
+    page = [QueuedTask(80 + n, n, {}, attempt=2) for n in range(2)]
+    assert [answer.state for answer in bench.deploy(tasks=page)] == [state, "created"]
+    answer = bench.one(tasks=page[:1])
+    assert answer.state == {"created": "existing"}.get(state, state)
+    assert (answer.reason is None) or "the Job crawl-7-0-1 of the try before was suspended" in answer.reason
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update(
+        {labels.RUN_UID: "f" * 32}))  # fmt: skip
+    assert bench.one(tasks=page[:1]).state in ("created", "existing"), "the Job of another database holds up nothing"
+
+
 def test_a_page_whose_list_fails_is_an_outage(bench: Bench) -> None:
     bench.server.faults.add("GET", JOBS_POST, Answer(500))
     with pytest.raises(ClusterUnavailable):
