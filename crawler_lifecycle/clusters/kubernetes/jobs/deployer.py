@@ -319,7 +319,7 @@ def _suspended(former: Job) -> _Answered:
     """Return the answer for a task whose try before was suspended, and may execute again at any time."""
     return _Answered(
         "deferred",
-        f"the Job {former.metadata.name} of the try before was suspended, and gets another pod when it is resumed; this "
+        f"the Job {former.metadata.name} of the try before was suspended and gets another pod when it is resumed; this "
         "try begins when that Job is over. A worker ends it; if none does, delete it",
     )
 
