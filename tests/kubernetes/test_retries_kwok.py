@@ -132,7 +132,7 @@ async def test_what_was_interrupted_is_tried_again_once_for_each_interruption(ku
     assert found["Complete"] == TASKS, "each has finished once"
     assert len(rows) == len(jobs) == TASKS + found["Failed"], "one try more for each interruption, and no other"
     assert {row.cluster_uid for row in rows} == {job["metadata"]["uid"] for job in jobs}
-    assert found["Failed"] >= sum(trouble.done.values()) + TASKS // 10, "and those of the node"
+    assert found["Failed"] > sum(trouble.done.values()), "and those of the node"
     assert [job["status"].get("failed", 0) + job["status"].get("succeeded", 0) for job in jobs] == [1] * len(jobs)
 
     by_index: dict[int, list[Any]] = {}
