@@ -368,7 +368,7 @@ def test_a_queue_that_keeps_its_jobs_is_asked_once_for_each(bench: Bench, by: st
     assert bench.one().state == "created"
     assert bench.server.count("POST", JOBS_POST) == 2
     bench.crawler = crawler()
-    assert bench.one(attempt=2).state == "created"
+    assert bench.one(tasks=[QueuedTask(71, 1, {})]).state == "created"
     assert bench.server.count("POST", JOBS_POST) == 3, "without a queue nobody is asked"
 
 
