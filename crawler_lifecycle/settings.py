@@ -37,7 +37,7 @@ from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
 from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, What
 from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memory
-from crawler_lifecycle.domain.retries import Retries
+from crawler_lifecycle.domain.retries import DEFAULT, Retries
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
@@ -465,6 +465,12 @@ class Settings(BaseSettings):
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = None
     """Another catalogue, for crawlers that the first catalogue does not have."""
+
+    @field_validator("retries")
+    @classmethod
+    def _retries(cls, value: Retries) -> Retries:
+        value.over(DEFAULT).check()
+        return value
 
     @property
     def owned(self) -> Owned:

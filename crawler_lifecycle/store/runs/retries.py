@@ -13,6 +13,7 @@ from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.retries import Ended, NextTry
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import RETRY, retry_wait
+from crawler_lifecycle.ports.looks import TaskChanged
 from crawler_lifecycle.ports.runs import Fence, Resting, Retried
 from crawler_lifecycle.store.base.bulk import chunks, insert_mappings, put_row
 from crawler_lifecycle.store.base.rows import Row
@@ -120,6 +121,7 @@ def _try_again(unit: Unit, again: Sequence[tuple[Row, NextTry]], most: int) -> N
     update_tasks(unit, pairs, replace=("superseded_by",))
     same = {"run_id": unit.run_id, "to_status": same["status"], "committed_at": unit.now, "source": "retry"}
     insert_mappings(unit.conn, status_transition, changes, **same)
+    unit.told_changes += [TaskChanged(TaskStatus.QUEUED, "retry", None)] * len(changes)
     unit.changed = True
 
 
