@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from crawler_lifecycle.activities.retries import Policies
 from crawler_lifecycle.cloudevents import bus_text
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, WorkflowState
@@ -34,6 +35,7 @@ from crawler_lifecycle.domain.errors import (
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
@@ -41,6 +43,7 @@ from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.files import FilePart, FilesMissing, FileSource
 from crawler_lifecycle.ports.runs import Deployed, Deployment, Event, Fence, Owner
 from crawler_lifecycle.ports.webhooks import WebhookSender
+from crawler_lifecycle.store import Store
 
 
 class Faults:
@@ -70,6 +73,11 @@ class FakeCatalogue:
 
     def all(self) -> list[CrawlerDefinition]:
         return list(self.crawlers.values())
+
+
+def untried(store: Store) -> Policies:
+    """Policies that try nothing again."""
+    return Policies(store.retries, FakeCatalogue(), Retries(max=0))
 
 
 class FakeDeployer:
