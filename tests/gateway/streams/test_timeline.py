@@ -111,7 +111,7 @@ def test_everything_is_told_in_order_and_in_words(world: World, client: TestClie
 def test_each_further_try_is_one_line(world: World, client: TestClient, run: Run) -> None:
     run.task_lost()
     run.store.retries.retry_ended(run.fence, lambda end, used: NextTry(240, "768Mi"), 3)
-    told = _timeline(client, run.run_id)[-1]
+    [told] = [entry for entry in _timeline(client, run.run_id) if entry["source"] == "retry"]
     again = max(task.task_id for task in run.store.tasks.list_tasks(run.run_id))
     assert (told["kind"], told["task_id"], told["attempt"], told["to_status"]) == ("task", again, 2, "QUEUED")
     text = (
