@@ -290,7 +290,7 @@ class Trial:
 
 def _readings(counts: list[Counts], seen: Seen) -> int:
     """Add the counters to the different readings above zero, and return the number of these."""
-    if any(seen.counts.values()) and seen.counts not in counts[-1:]:
+    if any(seen.counts.values()) and seen.counts not in counts:
         counts.append(seen.counts)
     return len(counts)
 
