@@ -150,7 +150,7 @@ async def retried(lab: Lab) -> Handle:
     lab.cluster.behaviour = lambda run, index, attempt: (
         killed if index == 0 and attempt == 1 else Behaviour(executes=900)
     )
-    retries = {"on": ["failed"], "backoff_s": 300, "jitter": 0}
+    retries = {"max": 2, "on": ["failed"], "backoff_s": 300, "jitter": 0}
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 2, "retries": retries})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     lab.cluster.end_now(1)
@@ -709,8 +709,8 @@ IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
 ]
 
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
-    completed, waves, put_off, stopped, force_stopped, resumed, refused, corrected, retried, continued, grown, pushed, exported,
-    never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
+    completed, waves, put_off, stopped, force_stopped, resumed, refused, corrected, retried, continued, grown, pushed,
+    exported, never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
     stopped_pushing, updated_for_long,
     woken, woken_in_a_wave, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
     nothing_to_prove, stopped_before_verdict,
