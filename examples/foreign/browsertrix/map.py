@@ -71,8 +71,10 @@ def main() -> int:
             tell(state, resumed)
     tell(state, resumed)
     kept = state / "collections" / COLLECTION
-    for file in (*kept.glob("*.wacz"), *kept.glob("pages/*.jsonl")):
+    for file in kept.glob("*.wacz"):
         shutil.copy2(file, files)
+    # A folder of this name is not counted as items.
+    shutil.copytree(kept / "pages", files / "pages", dirs_exist_ok=True)
     if code < 0:  # a signal ended it: die of the same one, so that it is told
         if code != -signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)

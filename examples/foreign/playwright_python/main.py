@@ -50,6 +50,8 @@ def main() -> None:
                     items.write(json.dumps({"url": url, "title": page.title()}) + "\n")
                 place["pages"] += 1
             except Error as error:
+                if not browser.is_connected():
+                    raise
                 print(f"{url}: {error}", flush=True)
                 links = []
                 place["errors"] += 1
