@@ -73,8 +73,8 @@ def main() -> int:
     kept = state / "collections" / COLLECTION
     for file in kept.glob("*.wacz"):
         shutil.copy2(file, files)
-    # A folder of this name is not counted as items.
-    shutil.copytree(kept / "pages", files / "pages", dirs_exist_ok=True)
+    if (kept / "pages").exists():  # a folder of this name is not counted as items
+        shutil.copytree(kept / "pages", files / "pages", dirs_exist_ok=True)
     if code < 0:  # a signal ended it: die of the same one, so that it is told
         if code != -signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)

@@ -24,6 +24,7 @@ stopping = False
 def stop(*_: object) -> None:
     global stopping
     stopping = True
+    print("stopping after this page", flush=True)
 
 
 def replace(file: Path, content: object) -> None:
@@ -44,6 +45,7 @@ def main() -> None:
             url = place["waiting"][0]
             try:
                 page.goto(url)
+                print(url, flush=True)
                 links = page.eval_on_selector_all("a[href]", "found => found.map(one => one.href)")
                 page.screenshot(path=FILES / "pages" / f"{place['pages']:04}.png")
                 with (FILES / "items.jsonl").open("a") as items:
@@ -59,6 +61,7 @@ def main() -> None:
                 if urlsplit(link).netloc == urlsplit(SITE).netloc and link not in place["known"]:
                     place["known"].append(link)
                     place["waiting"].append(link)
+            page.wait_for_timeout(int(ARGS.get("delay_ms", 0)))
             # An address leaves the list when its page is done, so a stop or a kill loses nothing.
             place["waiting"].pop(0)
             replace(PLACE, place)
