@@ -24,7 +24,7 @@ from crawler_lifecycle.runner.signs import below
 from examples.story_checks import run_folder
 from tests.dev.dev_support import ROOT, Dev, wait_until
 from tests.page.browser import executable
-from tests.page.gated_site import FREE, PAGES, GatedSite, gated_site
+from tests.support.gated_site import FREE, PAGES, GatedSite, gated_site
 
 PAGE = (ROOT / "docs" / "foreign-crawlers.md").read_text()
 #: Each crawler, and the words in its log by which it tells that it heard of its stop.

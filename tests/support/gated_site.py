@@ -20,15 +20,15 @@ class GatedSite(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, host: str) -> None:
+        super().__init__((host, 0), _Handler)
         self.asked: dict[str, Counter[int]] = defaultdict(Counter)
         self.waiting: dict[str, set[int]] = defaultdict(set)
         self.lock = threading.Lock()
         self._gates: dict[str, threading.Event] = defaultdict(threading.Event)
 
     def address(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}/{name}/0"
+        return f"http://{self.server_address[0]!s}:{self.server_port}/{name}/0"
 
     def open(self, name: str) -> None:
         """Answer everything from now on."""
@@ -74,8 +74,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def gated_site() -> Iterator[GatedSite]:
-    with GatedSite() as site:
+def gated_site(host: str = "127.0.0.1") -> Iterator[GatedSite]:
+    with GatedSite(host) as site:
         thread = threading.Thread(target=site.serve_forever, daemon=True)
         thread.start()
         try:
