@@ -197,3 +197,11 @@ def test_a_site_that_hangs_holds_up_no_stop(dev: Dev) -> None:
             found = wait_for_end(dev, number)
             assert (found["status"], found["outcome"]) == ("FAILED", "cancelled"), crawler
             assert "was killed" not in found["cause"], (found["cause"], log(dev, number, 1)[-2000:])
+
+
+@pytest.mark.slow
+def test_all_keep_the_contract(dev: Dev) -> None:
+    for crawler in CRAWLERS:
+        more = ["options=--pageLimit 60 --delay 0.3"] if crawler == "browsertrix" else ["max_pages=60", "delay_ms=500"]
+        words = [word for text in (f"site={dev.known['site']}/", *more) for word in ("-a", text)]
+        dev.crawlctl("crawler", "check", crawler, *words)
