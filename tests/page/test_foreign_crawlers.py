@@ -26,6 +26,8 @@ from tests.dev.dev_support import ROOT, Dev, wait_until
 from tests.page.browser import executable
 from tests.support.gated_site import FREE, PAGES, GatedSite, gated_site
 
+pytestmark = pytest.mark.timeout(1800)
+
 PAGE = (ROOT / "docs" / "foreign-crawlers.md").read_text()
 #: Each crawler, and the words in its log by which it tells that it heard of its stop.
 CRAWLERS = {
@@ -34,6 +36,8 @@ CRAWLERS = {
     "playwright": "stopping after this page",
     "browsertrix": "gracefully finishing current pages",
 }
+#: Far longer than it takes to fetch and unpack 240 MB.
+INSTALLED_S = 900.0
 BRIEF = {"poll_minutes": [0.02]}
 
 
@@ -48,10 +52,11 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     assert len(typed) == 3
     node, *python = typed
     stack = Dev(folder / ".crawl", env={"LIFECYCLE_CLUSTER__SLOTS": "16"})
-    steps = [subprocess.Popen(["bash", "-ec", words], cwd=folder) for words in (node, "\n".join(python))]
+    env = os.environ | {"PIP_NO_COMPILE": "1"}
+    steps = [subprocess.Popen(["bash", "-ec", words], cwd=folder, env=env) for words in (node, "\n".join(python))]
     try:
         stack.start()
-        assert [step.wait(300) for step in steps] == [0, 0]
+        assert [step.wait(INSTALLED_S) for step in steps] == [0, 0]
         yield stack
     finally:
         for step in steps:

@@ -162,13 +162,17 @@ class Playing:
         )
         self.others: set[int] = set()
         self.ends, self.left = Counter[str](), Counter[str]()
-        self.seen = self.most = 0
+        self.longest = dict.fromkeys((end.__name__ for end in ENDS), 0.0)
+        self.seen = self.most = self.handlers = 0
 
-    def play(self, times: int) -> None:
+    def play(self, times: int, minutes: float) -> None:
         """End so many crawls, some of them at once, and count what lives when they have ended."""
+        over = time.monotonic() + 60 * minutes
         names = [ENDS[n % len(ENDS)] for n in range(times)]
         self._chance.shuffle(names)
         for first in range(0, times, BESIDE):
+            if time.monotonic() >= over:
+                break
             chosen = names[first : first + BESIDE]
             self._round(first, chosen)
             told = f"{sum(self.ends.values())} of {times} ended; {self.left.total()} processes left"
@@ -176,15 +180,22 @@ class Playing:
 
     def _round(self, first: int, ends: list[Callable[[Task], None]]) -> None:
         tasks = [self._start(first + n) for n in range(len(ends))]
+        struck: dict[Task, tuple[str, float]] = {}
         for task, end in zip(tasks, ends, strict=True):
             self._let_work(task, anyway=end in (browser_dies, zygote_dies))
             family = task.family()
             found = sum(browser(words) for words in family.values())
+            self.handlers += sum("crashpad_handler" in words.split()[0] for words in family.values())
             self.seen, self.most = self.seen + found, max(self.most, found)
             with suppress(FileNotFoundError):  # it has not begun yet
                 end(task)
+            struck[task] = end.__name__, time.monotonic()
             self.ends[end.__name__] += 1
-        until(lambda: not [task for task in tasks if not self._over(task)])
+        while struck:
+            until(lambda: [task for task in struck if self._over(task)])
+            for task in [task for task in struck if self._over(task)]:
+                name, since = struck.pop(task)
+                self.longest[name] = max(self.longest[name], time.monotonic() - since)
         for pid, words in self._alive():
             names = ", ".join(sorted({end.__name__ for end in ends}))
             self.left[f"after {names}: {words[:160]}"] += 1
@@ -241,6 +252,7 @@ def main() -> int:
     )
     parser.add_argument("--times", type=int, default=500, help="how many crawls are ended (default: 500)")
     parser.add_argument("--seed", type=int, default=1, help="the plan; the same seed is the same plan (default: 1)")
+    parser.add_argument("--minutes", type=float, default=60, help="begin nothing after so long (default: 60)")
     chosen = parser.parse_args()
     if not become_subreaper():
         print("this system does not give us what outlives its parents", file=sys.stderr)
@@ -252,16 +264,17 @@ def main() -> int:
         with running_site("--services", "4", "--slow-seconds", "0.2") as site:
             playing = Playing(folder, site.url, chosen.seed)
             playing.others = {site.process.pid, *below(site.process.pid)}
-            playing.play(chosen.times)
+            playing.play(chosen.times, chosen.minutes)
         left = list(playing.files())
         size = sum(file.stat().st_size for file in left)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for words, number in sorted(playing.left.items()):
         print(f"left {number} times {words}")
-    ways = ", ".join(f"{name} {number}" for name, number in sorted(playing.ends.items()))
+    ways = ", ".join(f"{name} {n} (longest {playing.longest[name]:.1f} s)" for name, n in sorted(playing.ends.items()))
     print(f"{playing.ends.total()} ends in {time.monotonic() - began:.0f} s: {ways}")
-    print(f"{playing.seen} browser processes seen, at most {playing.most} of one task")
+    seen = f"{playing.seen} browser processes seen, {playing.handlers} of them crash handlers"
+    print(f"{seen}, at most {playing.most} of one task")
     print(f"{len(left)} files left in the temporary folder, {size / 2**20:.1f} MiB")
     print(f"{playing.left.total()} processes left")
     return 1 if playing.left else 0
