@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.inputs import pairs
-from crawler_lifecycle.cli.output import clean, emit, number, show_finding, took
+from crawler_lifecycle.cli.output import clean, emit, moment, number, show_finding, took
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, Project
@@ -122,9 +122,8 @@ class Trial:
     """The runs of one check. Its methods continue after a restart of the gateway. They raise ``CommandFailed``."""
 
     def __init__(self, gateway: Gateway, entry: Document, request: dict[str, Any], limit_s: float) -> None:
-        limits = entry.get("limits") or {}
-        self._longest_s = min(limit_s + _ABANDONED_S, limits.get("run_timeout_s") or math.inf)
-        self._grace_s = limits.get("stop_grace_s") or 30.0
+        self._longest_s = min(limit_s + _ABANDONED_S, entry["limits"].get("run_timeout_s") or math.inf)
+        self._grace_s = entry["limits"].get("stop_grace_s") or 30.0
         self._gateway, self._entry, self._limit_s, self._by = gateway, entry, limit_s, request["requested_by"]
         self._request = request | _QUICK | {"limits": {"start_check_s": 1, "run_timeout_s": self._longest_s}}
         self.runs: list[int] = []
@@ -200,16 +199,18 @@ class Trial:
     # --- lines
 
     def _stop_line(self, seen: Seen) -> Line:
-        code = seen.task.get("exit_code")
+        times = (seen.run.get("stop") or {}).get("requested_at"), seen.task.get("ended_at")
+        (asked, ended), after = map(moment, times), took(*times)
         if seen.ended and not seen.stopped:
             cure = "let it crawl for some 20 s by its arguments or settings; after a stop it must not say finished"
+            if asked and ended and ended > asked:
+                return _bad("stop", f"{seen.cause}, {after} after the stop", cure, "stop")
             return Line("stop", "skipped", f"it ended before a stop could end it: {seen.cause}", cure)
-        after = took((seen.run.get("stop") or {}).get("requested_at"), seen.task.get("ended_at"))
+        code = seen.task.get("exit_code")
         if seen.run.get("outcome") == "cancelled" and not seen.task.get("exit_signal") and code in (0, 11):
             return Line("stop", "ok", f"cancelled with exit {code}, {after} after the stop")
         text = seen.cause if seen.ended else f"it still executes {after} after the stop"
-        signal = self._entry.get("stop_signal") or "SIGTERM"
-        cure = f"on {signal} save what is needed, and end with exit 0 or 11 within {self._grace_s:g} s (stop_grace_s)"
+        cure = f"on {self._entry['stop_signal']} save what is needed, and end with exit 0 or 11 in {self._grace_s:g} s"
         return _bad("stop", text, cure, "stop")
 
     def _last_words(self, seen: Seen) -> Line:
@@ -254,9 +255,8 @@ class Trial:
 
     def _ending(self, run: int, seen: Seen) -> Iterator[Line]:
         if not seen.ended:
-            text = f"it did not end within {self._limit_s:g} s, and was stopped"
             seen = self._stop(run)
-            yield Line("end", "skipped", text, "raise --limit-s, or let it crawl less by its arguments")
+            yield Line("end", "skipped", f"it did not end in {self._limit_s:g} s", "give it less, or raise --limit-s")
         elif seen.run.get("status") == "COMPLETED":
             yield Line("end", "ok", f"{clean(seen.run.get('outcome'))}, exit {seen.task.get('exit_code')}")
         else:

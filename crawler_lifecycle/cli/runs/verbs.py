@@ -158,7 +158,7 @@ def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")],
     lines = [(key, plain(value)) for key, value in found.items() if value not in (None, [], {}, "") and key != "args"]
     lines[2:2] = argument_lines(found)
     emit(found, names=[name], table=lambda: show_facts(lines))
-    say(f"next: crawlctl start {name}")
+    say(f"next: crawlctl start {name} · crawlctl crawler check {name}")
 
 
 # --- control ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from crawler_lifecycle.cli.client import polling
 from tests.cli.cli_support import Crawlctl
 
 ENTRY: dict[str, Any] = {"name": "shop", "resumable": True, "args": {}, "limits": {"stop_grace_s": 2}}
+ENTRY |= {"stop_signal": "SIGTERM"}
 SHUTDOWN = 'half a line{"crawl_progress": {"pages": 9, "finish_reason": "shutdown"}}\n'
 FINISHED: dict[str, Any] = {"status": "COMPLETED", "outcome": "finished"}
 CANCELLED: dict[str, Any] = {"status": "FAILED", "outcome": "cancelled"}
@@ -133,6 +134,11 @@ DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "SIGKILL, exit 137",
     ),
     "it dies by the signal": ({"last": {"exit_code": 13, "cause": "exit 13"}}, ["stop"], "exit 13"),
+    "it says finished after the stop": (
+        {"stopped": FINISHED, "last": {"exit_code": 0, "cause": "finished", "ended_at": "2026-11-20T11:59:00.5Z"}},
+        ["stop"],
+        "finished, 0.5 s after the stop",
+    ),
     "it has to be forced": (
         {"stopped": CANCELLED | {"outcome": "cancel_timeout", "cause": "then forced"}},
         ["stop"],
