@@ -77,6 +77,10 @@ def browser(words: str) -> bool:
     return "chrom" in words.split()[0]
 
 
+def handler(words: str) -> bool:
+    return "crashpad_handler" in words.split()[0]
+
+
 def stop(task: Task) -> None:
     task.cluster.stop(RUN, task.ref)
 
@@ -109,7 +113,13 @@ def driver_dies(task: Task) -> None:
 
 
 def browser_dies(task: Task) -> None:
-    task.strike(lambda _, words: browser(words) and "--type=" not in words)
+    task.strike(lambda _, words: browser(words) and not handler(words) and "--type=" not in words)
+
+
+def handler_dies(task: Task) -> None:
+    """Crash handlers are daemons: they have a session of their own, and no parent of the task. Nobody misses them."""
+    task.strike(lambda _, words: handler(words))
+    stop(task)
 
 
 def zygote_dies(task: Task) -> None:
@@ -120,6 +130,7 @@ def zygote_dies(task: Task) -> None:
 
 ENDS: tuple[Callable[[Task], None], ...] = (
     *(stop, kill, stop_and_kill, crawler_dies, runner_dies, supervisor_dies, driver_dies, browser_dies, zygote_dies),
+    handler_dies,
 )
 
 
@@ -185,7 +196,7 @@ class Playing:
             self._let_work(task, anyway=end in (browser_dies, zygote_dies))
             family = task.family()
             found = sum(browser(words) for words in family.values())
-            self.handlers += sum("crashpad_handler" in words.split()[0] for words in family.values())
+            self.handlers += sum(handler(words) for words in family.values())
             self.seen, self.most = self.seen + found, max(self.most, found)
             with suppress(FileNotFoundError):  # it has not begun yet
                 end(task)
@@ -261,7 +272,7 @@ def main() -> int:
     # A short path: a browser puts sockets into its temporary folder.
     folder = Path(tempfile.mkdtemp(prefix="browsers-"))
     try:
-        with running_site("--services", "4", "--slow-seconds", "0.2") as site:
+        with running_site("--services", "40", "--slow-seconds", "0.2") as site:
             playing = Playing(folder, site.url, chosen.seed)
             playing.others = {site.process.pid, *below(site.process.pid)}
             playing.play(chosen.times, chosen.minutes)
