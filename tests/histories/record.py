@@ -710,8 +710,8 @@ IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
 
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     completed, waves, put_off, stopped, force_stopped, resumed, refused, corrected, retried, continued, grown, pushed,
-    exported, never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
-    stopped_pushing, updated_for_long,
+    exported, never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying,
+    stopped_waiting, stopped_pushing, updated_for_long,
     woken, woken_in_a_wave, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
     nothing_to_prove, stopped_before_verdict,
     repaired, audited, audited_long,
