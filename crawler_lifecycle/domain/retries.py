@@ -150,6 +150,7 @@ class NextTry:
 
     wait_s: float
     memory: str | None = None
+    """More memory than the try before had; ``None``: as much."""
 
 
 def next_try(policy: Retries, end: Ended, used: int, budget: int) -> NextTry | str:
@@ -167,8 +168,8 @@ def next_try(policy: Retries, end: Ended, used: int, budget: int) -> NextTry | s
         return f"{end.retry} of {most} tries made" if most else "retries.max is 0"
     if used >= budget:
         return f"the run's budget of {budget} tries is used up"
-    memory = _more_memory(policy, end.memory) if word == "oom" else end.memory
-    if word == "oom" and memory is not None and memory == end.memory and policy.memory_cap is not None:
+    memory = _more_memory(policy, end.memory) if word == "oom" else None
+    if memory is not None and memory == end.memory:
         return f"it had all the memory that retries.memory_cap allows ({policy.memory_cap})"
     return NextTry(_wait_s(policy, end), memory)
 
@@ -189,7 +190,7 @@ def _more_memory(policy: Retries, memory: str | None) -> str | None:
     """Return the memory of the next try, in whole MiB; ``None``: that of this try is unknown."""
     now = parse_memory(memory)
     if now is None or policy.memory_factor is None:
-        return memory
+        return None
     more, cap = int(now * policy.memory_factor), parse_memory(policy.memory_cap)
     if cap is not None and more >= cap:
         return memory if now >= cap else policy.memory_cap
