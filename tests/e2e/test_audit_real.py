@@ -262,8 +262,8 @@ def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(sta
     supervisor.start([temporal])
     stack.stack.wait_healthy()
     back = datetime.now(UTC)
-    until(lambda: stack.gateway.list_of_runs()["overdue"]["run_id"] == run_id, "the word that its look is overdue")
-    assert f"(run {run_id})" in stack.gateway.correction_summary()["text"]
+    until(lambda: stack.gateway.get("/v1/runs")["overdue"]["run_id"] == run_id, "the word that its look is overdue")
+    assert f"(run {run_id})" in stack.gateway.get("/v1/corrections/summary")["text"]
     until(lambda: stack.gateway.run(run_id)["attempt"] == 2, "another workflow", 120)
     looked = "SELECT verified_at FROM run_history WHERE run_id = ?"
     until(lambda: moment(stack.query(looked, run_id)[0][0]) > back, "a look", 30)
@@ -273,7 +273,7 @@ def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(sta
     assert stack.tasks(run_id) == {"RUNNING": 1}, "the crawl itself went on"
     stack.gateway.stop(run_id, force=True)
     until(lambda: stack.closed([run_id]), "the end of the run")
-    assert stack.gateway.list_of_runs()["overdue"]["count"] == 0
+    assert stack.gateway.get("/v1/runs")["overdue"]["count"] == 0
     # The schedule of audits went with Temporal's database.
     described = ["schedule", "describe", "--schedule-id", "crawl-audit"]
     until(lambda: stack.temporal(*described, check=False).returncode == 0, "the schedule of audits")
