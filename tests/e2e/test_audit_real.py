@@ -20,7 +20,6 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.store import open_store
 from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, QUICK, World, moment, until
-from tests.support.builds import ROOT
 
 SHORT = {"max_pages": "3", "delay": "0.05"}
 #: From due to looked at, whatever keeps a run from being looked at; the rest is what a slow machine may take.
@@ -199,35 +198,6 @@ def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stac
     until(lambda: stack.closed([run_id]), "the end of the run")
     assert stack.status(run_id) == "FAILED"
     assert crawlers_of(stack, run_id) == []
-    settled(stack)
-
-
-@pytest.mark.slow
-def test_what_was_not_delivered_is_sent_again(stack: World) -> None:
-    """The workflow is terminated while the archive cannot be written."""
-    stack.healthy()
-    archive = stack.folder / "archive"
-    archive.mkdir(exist_ok=True)
-    kept = archive.rename(stack.folder / "archive.kept")
-    archive.write_text("no folder")
-    try:
-        run_id = started(stack, SHORT)
-        failed = "SELECT error FROM export_record WHERE run_id = ? AND status = 'failed'"
-        until(lambda: stack.query(failed, run_id), "an export that failed")
-        stack.temporal("workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator")
-        # A try that is under way would bring the files after all, once they can be written.
-        stack.undeploy()
-    finally:
-        archive.unlink()
-        kept.rename(archive)
-        stack.deploy(ROOT)
-    report = audit(stack)
-    assert report["repaired"] == {"undelivered": 1}
-    done = "SELECT url FROM export_record WHERE run_id = ? AND status = 'exported'"
-    until(lambda: stack.query(done, run_id), "the export")
-    [(uid,)] = stack.query("SELECT run_uid FROM run_history WHERE run_id = ?", run_id)
-    stack.cli_result(f"crawl-export/{run_id}-{uid}/1")
-    stack.prove(run_id, "COMPLETED", "finished")
     settled(stack)
 
 
