@@ -53,13 +53,11 @@ def played(state: str) -> pytest.MarkDecorator:
     return pytest.mark.troubles if state in ("database down", "cluster answering errors") else pytest.mark.slow
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
 async def test_every_phase_ends_as_the_table_says(skipping: WorkflowEnvironment, tmp_path: Path) -> None:
     await matches_the_table(skipping, tmp_path, FEW)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("state", [pytest.param(one, marks=played(one)) for one in STATES])
 async def test_every_phase_in_every_state(skipping: WorkflowEnvironment, tmp_path: Path, state: str) -> None:
@@ -67,7 +65,6 @@ async def test_every_phase_in_every_state(skipping: WorkflowEnvironment, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
 async def test_time_is_skipped_for_the_tests_that_come_after_several_cells(
     skipping: WorkflowEnvironment, tmp_path: Path
@@ -81,7 +78,6 @@ async def test_time_is_skipped_for_the_tests_that_come_after_several_cells(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("phase", PHASES)
