@@ -190,32 +190,3 @@ def test_what_a_crawler_put_in_the_place_of_its_log_is_not_read(bench: Bench, tm
         os.mkfifo(log)
     [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
     assert details.log_tail is None
-
-
-def test_a_huge_log_is_moved_aside(bench: Bench) -> None:
-    # The last line alone is one too many: nothing is moved before everything is written.
-    code = """
-import os, time
-files = os.environ["CRAWL_FILES_DIR"]
-log, limit = files + "/../log", 50 * 2**20
-while (missing := limit - os.path.getsize(log)) > 0:
-    os.write(1, (b"y" * 1023 + b"\\n") * 1024 if missing >= 2**20 else b"y" * missing)
-os.write(1, b"y\\n")
-open(files + "/ready", "w").close()
-def moved():
-    try:
-        return os.path.getsize(log) <= 2**20
-    except FileNotFoundError:  # between the old one and the new one there is none
-        return False
-while not moved():
-    time.sleep(0.05)
-print("after", flush=True)
-"""
-    bench.start(code)
-    bench.until(Phase.ENDED)
-    assert (bench.folder() / "log").stat().st_size < 2**20
-    assert (bench.folder() / "log.1").stat().st_size == 50 * 2**20
-    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
-    assert details.log_tail is not None
-    assert len(details.log_tail) == 16 * 1024
-    assert "after" in details.log_tail
