@@ -36,7 +36,7 @@ CHANGES = {
     "America/New_York": ("2027-03-14T07:00", "2027-11-07T06:00"),
     "Australia/Lord_Howe": ("2027-04-03T15:00", "2027-10-02T15:30"),
 }
-#: In `make test-more`: an hour that is left out, half an hour that comes twice. The rest is slow: what a zone decides is
+#: In `make test-more`: an hour left out, and half an hour that comes twice; the rest is slow. What a zone decides is
 #: which minutes are due, and ``domain/schedules/test_calendar.py`` compares those in many zones.
 ALWAYS = {("Europe/Berlin", "2027-03-28T01:00"), ("Australia/Lord_Howe", "2027-04-03T15:00")}
 
