@@ -18,6 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from crawler_lifecycle.activities.retries import Policies
+from crawler_lifecycle.adapters.archive.limits import checked_key
 from crawler_lifecycle.cloudevents import bus_text
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, WorkflowState
@@ -376,9 +377,7 @@ class FakeArchive:
         files_max: int | None = None,
     ) -> ExportResult:
         self.faults.strike()
-        if key.startswith("/") or ".." in key.split("/"):
-            raise InvalidRequest(f"key: {key!r} is not allowed; give a relative path of plain names")
-        target, size = io.BytesIO(), 0
+        url, target, size = f"memory:///{checked_key(key)}", io.BytesIO(), 0
         entries: list[dict[str, object]] = []
         skipped: list[dict[str, str]] = []
         lacking: list[str] = []
@@ -404,8 +403,7 @@ class FakeArchive:
             document = {**manifest, "files": entries, "skipped": skipped, "skipped_count": len(skipped)}
             with archive.open("manifest.json", "w") as member:
                 member.write(json.dumps(document).encode())
-        url, content = f"memory:///{key}", target.getvalue()
-        self.stored[url] = content
+        content = self.stored[url] = target.getvalue()
         note = f"files of {len(lacking)} tasks are missing: {'; '.join(lacking)}" if lacking else None
         return ExportResult(url, len(content), len(entries), hashlib.sha256(content).hexdigest(), note)
 
