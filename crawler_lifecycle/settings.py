@@ -30,6 +30,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from crawler_lifecycle.domain.bounds import MOST
+from crawler_lifecycle.domain.crawlers.crawler import check_retries
 from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
@@ -37,7 +38,7 @@ from crawler_lifecycle.domain.names import CRAWLER_NAME
 from crawler_lifecycle.domain.pools import POOL_NAME, POOLS_MAX
 from crawler_lifecycle.domain.quotas import QUOTA_KEY, QUOTA_MAX, QUOTAS_MAX, What
 from crawler_lifecycle.domain.resources import Resources, parse_cpu, parse_memory
-from crawler_lifecycle.domain.retries import DEFAULT, Retries
+from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
@@ -469,7 +470,7 @@ class Settings(BaseSettings):
     @field_validator("retries")
     @classmethod
     def _retries(cls, value: Retries) -> Retries:
-        value.over(DEFAULT).check()
+        check_retries(value)
         return value
 
     @property

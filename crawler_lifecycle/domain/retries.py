@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from .bounds import DAY_S, INT_MAX, Bound, check_number, refusal
-from .crawlers.pod import check_labels
 from .resources import parse_memory
 
 #: Word of a policy -> outcomes of tasks. ``failed`` also stands for reasons that crawlers report themselves.
@@ -57,7 +56,6 @@ class OtherNodes:
         if not 1 <= len(self.node_selector) <= _LABELS_MAX:
             cure = f"give 1 to {_LABELS_MAX} labels of nodes"
             raise refusal("retries.retry_on.node_selector", self.node_selector, cure)
-        check_labels("retries.retry_on.node_selector", self.node_selector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,9 @@ class Retries:
             check_number(f"retries.{name}", getattr(self, name), bound)
         unknown = [word for word in self.on or () if word not in WORDS]
         if unknown or len(self.on or ()) > len(WORDS):
-            raise refusal("retries.on", (unknown or [self.on])[0], f"give words of {', '.join(WORDS)}, each once")
+            raise refusal(
+                "retries.on", unknown[0] if unknown else self.on, f"give words of {', '.join(WORDS)}, each once"
+            )
         for code in (self.final_exits or ())[: _EXITS_MAX + 1]:
             check_number("retries.final_exits", code, Bound(1, 255, whole=True))
         if len(self.final_exits or ()) > _EXITS_MAX:

@@ -143,10 +143,15 @@ def test_keys_that_contradict_each_other_are_refused_at_each_door(
         )
 
 
-@pytest.mark.parametrize("given", [{"after": 0}, {"node_selector": {}}, {"node_selector": {"a b": "c"}}])
+@pytest.mark.parametrize("given", [{"after": 0}, {"node_selector": {}}])
 def test_other_nodes_need_labels_and_a_number(given: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match=r"^retries\.retry_on\."):
         OtherNodes(**{"node_selector": {"a": "b"}, **given})  # type: ignore[arg-type]
+
+
+def test_labels_of_nodes_are_checked_where_operators_give_them() -> None:
+    with pytest.raises(InvalidRequest, match=r"^books: retries\.retry_on\.node_selector: 'a b' is no name of a label"):
+        CrawlerDefinition("books", retries=Retries(retry_on=OtherNodes({"a b": "c"})))
 
 
 def test_a_request_chooses_no_nodes() -> None:
