@@ -21,6 +21,7 @@ from benchmarks import (
     managers,
     page,
     pools,
+    retries,
     schedules,
     taking_up,
     throughput,
@@ -48,6 +49,7 @@ BENCHMARKS = {
     "items": items.main,
     "page": page.main,
     "pools": pools.main,
+    "retries": retries.main,
     "schedules": schedules.main,
     "truth": truth.main,
     "webhooks": webhooks.main,
@@ -67,6 +69,7 @@ LONG = (
     "kubernetes-look",
     "kubernetes-kwok",
     "kubernetes-kubelet",
+    "retries",
 )
 
 

@@ -69,10 +69,12 @@ _ENTRY: dict[str, Any] = {
     "args": {"seconds": {"required": False}},
     "resources": {"cpu": "20m", "memory": "48Mi"},
 }
-#: ``held`` runs in a real container; ``pretended`` on kwok until somebody ends it, ``brief`` for some seconds.
+#: ``held`` runs in a real container; ``pretended`` on kwok until somebody ends it, ``brief`` for some seconds;
+#: ``leaves`` takes its time when it is told to leave.
 CATALOGUE = [
     _ENTRY | {"name": "held", "kubernetes": {"project": "/app"}},
     _ENTRY | {"name": "pretended", "kubernetes": {"runner": False}},
+    _ENTRY | {"name": "leaves", "env": {"KWOK_STOP_AFTER": "2s"}, "kubernetes": {"runner": False}},
     _ENTRY | {"name": "brief", "env": {"KWOK_RUN_FOR": "5s"}, "kubernetes": {"runner": False}},
 ]
 

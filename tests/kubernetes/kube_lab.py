@@ -22,6 +22,7 @@ from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
+from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.ports.runs import Deployed, Deployment, RunRow, TaskRow
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Workflows
@@ -30,7 +31,7 @@ from crawler_lifecycle.worker.pool_calls import PoolCalls
 from crawler_lifecycle.worker.wake_ups import Waker
 from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.support.lab import Lab, laboratory
+from tests.support.lab import NO_RETRIES, Lab, laboratory
 
 #: A run that is looked at every three seconds when nothing wakes it.
 QUICK: dict[str, Any] = {"poll_minutes": [0.05], "limits": {"start_check_s": 0.5, "stop_grace_s": 5}}
@@ -192,6 +193,7 @@ async def kube_laboratory(
     audit: AuditRules | None = None,
     service_account: str = "default",
     pools: Pools = NO_POOLS,
+    retries: Retries = NO_RETRIES,
     **more: Any,
 ) -> AsyncIterator[KubeLab]:
     """Workers of all roles and what lets go of ends; with ``watched`` an observer as well.
@@ -203,7 +205,9 @@ async def kube_laboratory(
     settings = ClusterSettings(kind="kubernetes", namespace=namespace, service_account=service_account, **more)
     async with AsyncExitStack() as stack:
         stack.callback(own.close)
-        lab = await stack.enter_async_context(laboratory(client, folder, workers=False, clock=utc_now, pools=pools))
+        lab = await stack.enter_async_context(
+            laboratory(client, folder, workers=False, clock=utc_now, pools=pools, retries=retries)
+        )
         kubernetes = KubernetesCluster(own)
         deployer = KubernetesDeployer(own, settings)
         stack.callback(deployer.close)

@@ -135,6 +135,26 @@ async def test_a_crawl_that_is_preempted_has_ended_and_its_next_attempt_goes_on(
     assert [(t.attempt, t.status) for t in kube.tasks(superseded=True)] == [(1, "FAILED"), (2, "CANCELLED")]
 
 
+async def test_a_crawl_that_is_preempted_waits_in_its_queue_as_another_try(kube: KubeLab) -> None:
+    kube.knows(held("books"))
+    first = await start(kube, "books", retries={"max": 2, "backoff_s": 0})
+    await kube.until_task("RUNNING")
+    urgent = await start(kube, "books", priority=URGENT)
+    await kube.until_task("RUNNING", run_id=2)
+    await kube.lab.until(lambda: [t.attempt for t in kube.tasks()] == [2])
+    await kube.until_said("Waits in queue night as number 1: ")
+    await urgent.signal("stop", {"request_id": "s2"})
+    await kube.until_task("RUNNING")
+    names = [pod["metadata"]["labels"]["job-name"] for pod in kube.pods() if pod["status"]["phase"] == "Running"]
+    assert (names, finished(kube, 1)) == (["crawl-1-0-2"], "Failed")
+    await first.signal("stop", {"request_id": "s1"})
+    assert (await kube.lab.ended(first)).tasks == {"CANCELLED": 1}
+    assert [(t.attempt, t.retry, t.outcome) for t in kube.tasks(superseded=True)] == [
+        (1, 0, "evicted"),
+        (2, 1, "cancelled"),
+    ]
+
+
 async def test_a_crawl_that_is_admitted_again_before_its_pod_has_ended_goes_on_in_another_pod(kube: KubeLab) -> None:
     kube.knows(held("slow", stop_after="300s"))
     kube.knows(held("short", message=FINISHED, run_for="100ms"))

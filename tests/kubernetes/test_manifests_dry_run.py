@@ -61,9 +61,13 @@ class Place:
         return made
 
     def deploy(
-        self, tasks: int = 1, of: CrawlerDefinition | None = None, by: KubernetesDeployer | None = None, **asked: Any
+        self,
+        tasks: int | list[QueuedTask] = 1,
+        of: CrawlerDefinition | None = None,
+        by: KubernetesDeployer | None = None,
+        **asked: Any,
     ) -> list[Deployed]:
-        page = [QueuedTask(70 + n, n, {}) for n in range(tasks)]
+        page = [QueuedTask(70 + n, n, {}) for n in range(tasks)] if isinstance(tasks, int) else tasks
         until = datetime.now(UTC) + timedelta(seconds=600)
         whole = deployment(**{"tasks": page, "expires_at": until, **asked})
         return (by or self.deployer()).deploy(whole, of or crawler())
@@ -161,6 +165,25 @@ def test_what_the_server_makes_of_it_is_what_was_meant(place: Place) -> None:
     secret = place.cluster.admin.get(f"{place.core}/secrets/crawl-7-0-1")
     assert secret["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
     assert set(secret["data"]) == {"CRAWL_TOKEN"}
+
+
+def test_a_node_that_is_avoided_is_taken_where_it_is_the_only_one(place: Place) -> None:
+    assert place.cluster.kwok is not None
+    avoided, *others = place.cluster.kwok.nodes
+    only = {"kubernetes.io/hostname": avoided}
+    page = [
+        QueuedTask(70, 0, {}, attempt=2, retry=1, avoid_node=avoided, node_selector=only),
+        QueuedTask(71, 1, {}, attempt=2, retry=1, avoid_node=avoided),
+    ]
+    assert [answer.state for answer in place.deploy(page)] == ["created"] * 2
+
+    def placed() -> Any:
+        found = {pod["metadata"]["labels"][labels.TASK]: pod["spec"].get("nodeName") for pod in place.pods()}
+        return found if len(found) == 2 and all(found.values()) else None
+
+    found = until(placed)
+    assert found["0"] == avoided
+    assert found["1"] in others
 
 
 def test_a_second_call_knows_what_the_server_made_of_it(place: Place) -> None:

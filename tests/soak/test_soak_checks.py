@@ -40,7 +40,7 @@ def honest() -> Case:
     run = {"run_id": 1, "status": "COMPLETED", "outcome": "finished", "attempt": 1, "items": 7, "stage": "completion"}
     task: dict[str, Any] = {"task_id": 10, "task_index": 0, "attempt": 1, "superseded_by": None, "status": "SUCCEEDED"}
     task |= {"outcome": "finished", "cause": "", "cluster_uid": "u", "exit_code": 0, "exit_signal": None, "pages": 7}
-    task |= {"items": 7, "started_at": T + 2, "ended_at": T + 5.1}
+    task |= {"items": 7, "started_at": T + 2, "ended_at": T + 5.1, "run_attempt": 1, "retry": 0, "retry_note": None}
     transitions = [
         moved(None, None, "INITIALIZING", T),
         moved(10, "QUEUED", "PENDING", T + 1),
@@ -144,7 +144,57 @@ def dated_before_its_end(case: Case) -> None:
     case.book.tasks[0]["ended_at"] = T + 4
 
 
+def tried_again(case: Case) -> None:
+    """The truth: the first try was interrupted, and the second one finished."""
+    case.processes.append(process(attempt=2, begin=T + 8, last=T + 11))
+    case.processes[0] = process(end={"at": T + 5, "code": 143, "reason": None, "pages": 7})
+    first = case.book.tasks[0]
+    case.book.tasks.append({**first, "task_id": 20, "attempt": 2, "retry": 1, "ended_at": T + 11.1})
+    first |= {"status": "FAILED", "outcome": "interrupted", "exit_code": 143, "superseded_by": 20}
+    case.book.transitions[4]["to_status"] = "FAILED"
+    later = [("QUEUED", "PENDING", 7.5), ("PENDING", "RUNNING", 9.0), ("RUNNING", "SUCCEEDED", 12.0)]
+    moves = [moved(20, *move, T + at, lag_ms=900) for *move, at in later]
+    case.book.transitions[5:] = [moved(20, None, "QUEUED", T + 7, source="retry"), *moves]
+    case.book.transitions.append(moved(None, "PROCESSING", "COMPLETED", T + 12.5))
+
+
+def test_an_honest_record_of_two_tries_passes() -> None:
+    case = honest()
+    tried_again(case)
+    assert violations(case) == ""
+
+
+def a_try_after_a_crawlers_own_end(case: Case) -> None:
+    tried_again(case)
+    case.book.tasks[0]["outcome"] = "failed"
+
+
+def a_try_that_nobody_counted(case: Case) -> None:
+    tried_again(case)
+    case.book.tasks[1]["retry"] = 0
+
+
+def a_try_beyond_the_policy(case: Case) -> None:
+    tried_again(case)
+    case.book.tasks[0]["retry"], case.book.tasks[1]["retry"] = 3, 4
+
+
+def a_try_before_the_end_of_the_one_before(case: Case) -> None:
+    tried_again(case)
+    case.processes[1].begin = T + 4
+
+
+def no_try_and_no_word_about_it(case: Case) -> None:
+    tried_again(case)
+    case.book.tasks[1]["outcome"] = "evicted"
+
+
 LIES = [
+    (a_try_after_a_crawlers_own_end, "is retry 1 after"),
+    (a_try_that_nobody_counted, "is retry 0 after"),
+    (a_try_beyond_the_policy, "is retry 4 of 3"),
+    (a_try_before_the_end_of_the_one_before, "executed twice at one time"),
+    (no_try_and_no_word_about_it, "nobody says why"),
     (a_success_that_never_was, "right would be"),
     (a_success_that_never_executed, "never executed"),
     (a_second_process_at_one_time, "executed twice at one time"),

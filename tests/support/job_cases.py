@@ -49,7 +49,9 @@ class Case:
 
     def job(self) -> dict[str, Any]:
         return job_for(
-            *(self.deployment, self.crawler, self.task, self.rules), public=self.public, secret_names=self.secret_names
+            *(self.deployment.of(self.task), self.crawler, self.task, self.rules),
+            public=self.public,
+            secret_names=self.secret_names,
         )
 
 
@@ -62,6 +64,17 @@ def deployment(crawler: str = "shops", **more: Any) -> Deployment:
     if (run_id := more.pop("run_id", None)) is not None:
         more["run"] = run_ref(run_id)
     return replace(whole, **more)
+
+
+def _choosy(options: PodOptions) -> PodOptions:
+    """With wishes of its own about its node, beside which there may be those of another try."""
+    near = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    wish = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": near}]}
+    return replace(
+        options,
+        affinity={**options.affinity, "nodeAffinity": wish},
+        node_selector={"pool": "crawlers", "capacity": "spot"},
+    )
 
 
 def cases() -> dict[str, Case]:
@@ -140,7 +153,7 @@ def cases() -> dict[str, Case]:
     return {
         "plain": Case(crawler(), deployment()),
         "everything": Case(
-            *(full, asked, QueuedTask(9_000_000_000, 99_999, {"country": "at"})),
+            *(full, asked, QueuedTask(9_000_000_000, 99_999, {"country": "at"}, attempt=3)),
             replace(shared, onetime_priority_class="never", job_ttl_s=172_800),
         ),
         "command_on_a_shared_volume": Case(
@@ -156,6 +169,15 @@ def cases() -> dict[str, Case]:
             secret_names=["CRAWL_TOKEN", "CRAWL_UPLOAD_TOKEN"],
         ),
         "browser": Case(crawler(resources=Resources("2", "2Gi"), kubernetes=browser), deployment()),
+        "another_try": Case(
+            crawler(resources=Resources("2", "2Gi"), resumable=True, kubernetes=_choosy(browser)),
+            deployment(),
+            QueuedTask(
+                *(70, 0, {}),
+                **{"attempt": 4, "retry": 3, "memory": "3Gi", "avoid_node": "n" * 253},
+                node_selector={"capacity": "on-demand"},
+            ),
+        ),
         "without_runner": Case(
             crawler("tool", image="crawl.test/tool:latest", kubernetes=PodOptions(runner=False), **command),
             deployment("tool"),

@@ -21,6 +21,8 @@ ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
 BEHIND_OUR_BACK = ("killed", "vanished", "never_existed", "not_ours")
 #: Corrections that say that the service itself had been wrong. Nothing that a plan does justifies one.
 NEVER = ("still_alive", "late_evidence", "not_ours")
+#: Ends that another try follows by the usual policy, and how often.
+TRIED_AGAIN, TRIES_MAX = ("interrupted", "evicted", "lost"), 3
 
 
 @dataclass
@@ -61,6 +63,8 @@ def check(case: Case) -> Iterator[str]:
     """Every violation of this run, as a sentence."""
     yield from _executions(case)
     yield from _tasks(case)
+    stopped = bool(case.deeds.of(case.number, "stop", "cancel")) or "run_timeout_s" in case.request["limits"]
+    yield from tries(case.book.tasks, over=case.book.ended and not stopped)
     yield from _verdict(case)
     yield from _chains(case)
     yield from _nothing_after_the_end(case)
@@ -164,6 +168,26 @@ def _verdict(case: Case) -> Iterator[str]:
         yield f"the run is {found} over {ends}, right would be {right} ({stops})"
 
 
+def tries(tasks: list[Row], *, over: bool) -> Iterator[str]:
+    """Each further try follows one end that the policy tries again. If the run is over, each such end has its try or
+    the reason why there is none."""
+    by_name = {(task["task_index"], task["attempt"]): task for task in tasks}
+    if len(by_name) < len(tasks):
+        yield f"of {len(tasks)} tries only {len(by_name)} have names of their own"
+    for (index, attempt), task in by_name.items():
+        before = by_name.get((index, attempt - 1))
+        follows = before is not None and before["run_attempt"] == task["run_attempt"]
+        if task["retry"] or follows:
+            right = follows and before is not None and before["superseded_by"] == task["task_id"]
+            if not right or before["outcome"] not in TRIED_AGAIN or task["retry"] != before["retry"] + 1:
+                yield f"{index}/{attempt} is retry {task['retry']} after {before}"
+        if task["retry"] > TRIES_MAX:
+            yield f"{index}/{attempt} is retry {task['retry']} of {TRIES_MAX}"
+        decided = task["superseded_by"] is not None or task["retry_note"] is not None
+        if over and task["outcome"] in TRIED_AGAIN and not decided:
+            yield f"{index}/{attempt} ended by {task['outcome']}: it was not tried again, and nobody says why"
+
+
 # --- the ledger ------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +195,8 @@ def _chains(case: Case) -> Iterator[str]:
     book = case.book
     for task in book.tasks:
         rows = book.of_task(task["task_id"])
+        if rows and rows[0]["source"] == "retry":  # its first row is its creation
+            rows = rows[1:]
         yield from _chain(f"task {task['task_index']}/{task['attempt']}", rows, "QUEUED", task["status"])
         for row in rows:
             before = TaskStatus(row["from_status"] or "QUEUED")

@@ -71,6 +71,8 @@ SETTINGS = {
     "LIFECYCLE_AUDIT__GRACE_S": "2",
     "LIFECYCLE_AUDIT__ORPHAN_GRACE_S": "2",
     "LIFECYCLE_AUDIT__START_GRACE_S": "2",
+    # The usual policy, within the time of a soak.
+    "LIFECYCLE_RETRIES": '{"backoff_s": 0.3}',
 }
 #: An answer that has not come by then is none.
 ANSWER_S = 15.0

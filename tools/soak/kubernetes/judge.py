@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow, TaskRow, TransitionRow
+from tools.soak.checks import tries
 from tools.soak.kubernetes.ends import SECOND, Stops, allowed, exit_of
 from tools.soak.kubernetes.plan import CRAWLERS
 from tools.soak.kubernetes.record import PodStory, Recorder, Story, is_over, moment, state
@@ -255,6 +256,7 @@ def judge_run(run: RunRow, rows: Sequence[TaskRow], stopped: bool) -> Violations
         yield f"is {run.status} / {run.outcome}, and its tasks are {counted}"
     if run.outcome == "cancelled" and not stopped:
         yield "is cancelled, and nobody asked for that"
+    yield from tries([asdict(row) for row in rows], over=not stopped and run.outcome != "timed_out")
     indexes = [row.task_index for row in rows if row.superseded_by is None]
     if len(indexes) != len(set(indexes)):
         yield f"has two rows that count for one task: {sorted(indexes)}"
@@ -309,13 +311,13 @@ def cases(world: World, run: RunRow, number: int) -> list[Case]:
 def stops_of(world: World, run: RunRow, number: int, row: TaskRow) -> Stops:
     """What was asked while the row could hear it."""
     asked = [stop for stop in world.runs[number].stops if stop.error is None]
-    logged = [c for c in world.lab.store.runs.cancellations(run.run_id) if c["attempt"] >= row.attempt]
+    logged = [c for c in world.lab.store.runs.cancellations(run.run_id) if c["attempt"] >= row.run_attempt]
     limits = frozenset({"timed_out"} if "run_timeout_s" in CRAWLERS[run.crawler].limits else ())
     if not logged:
         return Stops(limits=limits)
     recorded = min(c["requested_at"] for c in logged)
     earliest = max((s.before for s in asked if s.before <= recorded + SECOND), default=recorded)
-    certain = recorded if run.attempt == row.attempt else None
+    certain = recorded if run.attempt == row.run_attempt else None
     return Stops(min(earliest, recorded), certain, limits)
 
 

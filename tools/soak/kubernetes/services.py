@@ -31,6 +31,7 @@ from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
+from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.store import open_store
 from crawler_lifecycle.store.store import Store
@@ -49,6 +50,8 @@ from tools.soak.kubernetes.plan import CRAWLERS
 
 ROOT = Path(__file__).parents[3]
 THREADS = 8
+#: The usual policy, within the time of a soak.
+RETRIES = Retries(backoff_s=1)
 #: Long enough for whoever is just about to put something right, and short enough for a soak.
 RULES = AuditRules(grace_s=2, orphan_grace_s=3, start_grace_s=2, record_grace_s=30, resend_s=1)
 
@@ -80,6 +83,7 @@ async def worker(place: Place, client: Client, api: Api, store: Store, over: asy
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     files = task_files(None, None, None)
     parts = Parts(store, cluster, files, catalogue, scheduler, [outside], outside, outside, directory, RULES)
+    parts.retries = RETRIES
     async with AsyncExitStack() as stack:
         for role, queue in ROLES.items():
             made = Worker(

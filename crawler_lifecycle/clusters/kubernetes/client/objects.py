@@ -76,6 +76,7 @@ class Condition(_Struct, frozen=True):
 
 class JobSpec(_Struct, frozen=True):
     suspend: bool | None = None
+    parallelism: Number | None = None
     managed_by: str | None = None
 
 

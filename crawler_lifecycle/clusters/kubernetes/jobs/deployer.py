@@ -17,6 +17,7 @@ from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Confli
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode
 from crawler_lifecycle.clusters.kubernetes.looks import namespace_identity
 from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, run_uid_of
+from crawler_lifecycle.clusters.kubernetes.looks.predicates import may_execute_again
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.names import cluster_name
@@ -94,17 +95,20 @@ class KubernetesDeployer:
         """
         if deployment.place is not None:
             namespace_identity.require_same(self._api, deployment.place)
+        before = {task.index: task.attempt - 1 for task in deployment.tasks if task.attempt > 1}
+        former = {index: job for index, job in self._known(deployment, before).items() if may_execute_again(job)}
         if len(deployment.tasks) == 1:
             # A single task does not wait for the pages of other runs.
-            return [self._deploy(deployment, crawler, deployment.tasks[0])]
-        known, errors = self._known(deployment), list[LifecycleError]()
+            return [self._deploy(deployment, crawler, deployment.tasks[0], None, former)]
+        known = self._known(deployment, {task.index: task.attempt for task in deployment.tasks})
+        errors = list[LifecycleError]()
 
         def work(task: QueuedTask) -> Deployed | None:
             """Deploy one task. Return ``None`` when it failed, or when earlier errors make another call pointless."""
             if len(errors) >= PATIENCE or not all(map(_of_one_task, errors)):
                 return None
             try:
-                return self._deploy(deployment, crawler, task, known.get(str(task.index)))
+                return self._deploy(deployment, crawler, task, known.get(task.index), former)
             except (ClusterUnavailable, DeploymentExpired) as error:
                 errors.append(error)
                 return None
@@ -116,26 +120,30 @@ class KubernetesDeployer:
             raise next((error for error in errors if isinstance(error, ClusterUnavailable)), errors[0])
         return answers
 
-    def _known(self, deployment: Deployment) -> dict[str, Job]:
-        """Return the existing Jobs of these tasks by index, in one list. By name each would take two calls.
+    def _known(self, deployment: Deployment, tries: Mapping[int, int]) -> dict[int, Job]:
+        """Return the run's existing Jobs of these tries (attempt by index), in one list. By name each takes two calls.
 
         Return none if we have no right to list; then each Job is found by name. Raises ``ApiError``.
         """
-        indexes = ",".join(str(task.index) for task in deployment.tasks)
-        attempts = ",".join(sorted({str(task.attempt) for task in deployment.tasks}))
+        if not tries:
+            return {}
+        indexes, attempts = ",".join(map(str, tries)), ",".join(map(str, sorted(set(tries.values()))))
         selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT} in ({attempts})"
         try:
             found = self._api.listing(self._api.jobs_path(), Job, labels=f"{selector},{labels.TASK} in ({indexes})")
         except Refused:
             return {}
         by_name = {job.metadata.name: job for job in found.items}
-        names = {
-            str(task.index): cluster_name(deployment.run_id, task.index, task.attempt) for task in deployment.tasks
-        }
+        names = {index: cluster_name(deployment.run_id, index, attempt) for index, attempt in tries.items()}
         return {index: by_name[name] for index, name in names.items() if name in by_name}
 
     def _deploy(
-        self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, known: Job | None = None
+        self,
+        deployment: Deployment,
+        crawler: CrawlerDefinition,
+        task: QueuedTask,
+        known: Job | None,
+        former: Mapping[int, Job],
     ) -> Deployed:
         name = cluster_name(deployment.run_id, task.index, task.attempt)
         given = {} if self._task_environment is None else dict(self._task_environment(deployment, task))
@@ -149,11 +157,13 @@ class KubernetesDeployer:
             )
 
         try:
-            if known is None:
-                job, state = self._job(ours, wanted, deployment.expires_at)
-            else:
+            if known is not None:
                 self._check_ours(known, ours)
                 job, state = known, "existing"
+            elif (other := former.get(task.index)) is not None and deployment.run.owns(run_uid_of(other.metadata)):
+                job, state = self._found(ours, _suspended(other)), "existing"
+            else:
+                job, state = self._job(ours, wanted, deployment.expires_at)
         except _Answered as answer:
             return Deployed(task.index, answer.state, name, reason=str(answer))
         if secret and not _started(job):
@@ -302,6 +312,15 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
     return (
         f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where we cannot follow "
         "them; give the crawler a queue without MultiKueue (kubernetes.queue)"
+    )
+
+
+def _suspended(former: Job) -> _Answered:
+    """Return the answer for a task whose try before was suspended, and may execute again at any time."""
+    return _Answered(
+        "deferred",
+        f"the Job {former.metadata.name} of the try before was suspended and gets another pod when it is resumed; this "
+        "try begins when that Job is over. A worker ends it; if none does, delete it",
     )
 
 

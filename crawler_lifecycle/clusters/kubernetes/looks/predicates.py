@@ -98,6 +98,16 @@ def taken_back(job: Job | None, pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None and (bool(job.spec.suspend) or resumed)
 
 
+def may_execute_again(job: Job) -> bool:
+    """Return whether a Job that was suspended may have a pod, or may get one when it is resumed."""
+    if not (job.spec.suspend or any(c.type == "Suspended" for c in job.status.conditions)):
+        return False
+    no_more = job.spec.parallelism == 0 or job.metadata.deletion_timestamp is not None
+    if no_more or verdict(job, final=False) is not None:
+        return verdict(job) is None and bool(job.status.active or job.status.terminating)
+    return True
+
+
 def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
     """Return whether the pod was taken back before it had a node. It never ran, and the Job continues later.
 

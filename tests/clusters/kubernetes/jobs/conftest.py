@@ -49,8 +49,10 @@ class Bench:
         self.made.append(deployer)
         return deployer
 
-    def deploy(self, tasks: int = 1, by: KubernetesDeployer | None = None, **asked: Any) -> list[Deployed]:
-        page = [QueuedTask(70 + n, n, {}) for n in range(tasks)]
+    def deploy(
+        self, tasks: int | list[QueuedTask] = 1, by: KubernetesDeployer | None = None, attempt: int = 1, **asked: Any
+    ) -> list[Deployed]:
+        page = [QueuedTask(70 + n, n, {}, attempt=attempt) for n in range(tasks)] if isinstance(tasks, int) else tasks
         whole = deployment(**{"tasks": page, "expires_at": self.now + timedelta(seconds=25), **asked})
         return (by or self.deployer()).deploy(whole, self.crawler)
 

@@ -18,6 +18,7 @@ from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import PATIENCE, THREADS
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
+from crawler_lifecycle.ports.runs import QueuedTask
 from tests.support.job_cases import crawler
 from tests.support.kube_api import Answer, Cut, LostAnswer, Mutate, Reset, Silence, Truncated, throttled
 from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES
@@ -79,6 +80,59 @@ def test_of_a_page_each_task_is_judged_by_itself(bench: Bench) -> None:
     bench.server.store.update(JOBS, ("crawls", "crawl-7-1-1"), settle)
     bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-2-1"), 0, "foregroundDeletion")
     assert [answer.state for answer in bench.deploy(5)] == ["existing", "refused", "existing", "existing", "created"]
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+def test_of_a_call_with_tries_of_several_attempts_each_finds_its_own_job(bench: Bench, may_list: bool) -> None:
+    """Also those of one index: a call that was lost made the first try, and another one the second."""
+    page = [QueuedTask(70 + n, n, {}, attempt=1 + n % 3) for n in range(6)]
+    first = bench.deploy(tasks=page[:4])
+    others = bench.deploy(tasks=[replace(task, task_id=task.task_id + 10, attempt=task.attempt + 1) for task in page])
+    if not may_list:
+        bench.server.deny("list", "jobs")
+    again = bench.deploy(tasks=page)
+    assert [answer.state for answer in again] == ["existing"] * 4 + ["created"] * 2
+    assert [answer.uid for answer in again[:4]] == [answer.uid for answer in first]
+    assert len({answer.uid for answer in (*again, *others)}) == len(bench.jobs) == 12
+
+
+def test_a_try_is_created_while_the_job_of_the_one_before_is_being_deleted(bench: Bench) -> None:
+    bench.one()
+    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
+    answer = bench.one(tasks=[QueuedTask(80, 0, {}, attempt=2, retry=1)])
+    assert (answer.state, answer.name) == ("created", "crawl-7-0-2")
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "state"),
+    [
+        ({"suspend": True}, {}, "deferred"),
+        ({}, {"conditions": [{"type": "Suspended", "status": "False"}]}, "deferred"),
+        ({"suspend": True, "parallelism": 0}, {}, "created"),
+        ({"suspend": True, "parallelism": 0}, {"terminating": 1}, "deferred"),
+        ({}, {"conditions": [{"type": kind, "status": "True"} for kind in ("Suspended", "FailureTarget")]}, "created"),
+        ({}, {"active": 1}, "created"),
+    ],
+    ids=["suspended", "resumed", "without pods", "whose second pod leaves", "failing", "never suspended"],
+)
+def test_no_try_begins_beside_a_job_that_a_queue_may_resume(
+    bench: Bench, spec: dict[str, Any], status: dict[str, Any], state: str
+) -> None:
+    """The end of its pod is on record, and the one that lets go of it may not have come yet."""
+    bench.deploy(2)
+    bench.server.store.update(
+        JOBS,
+        ("crawls", "crawl-7-0-1"),
+        lambda job: (job["spec"].update(spec), job.setdefault("status", {}).update({"active": 0} | status)),
+    )
+    page = [QueuedTask(80 + n, n, {}, attempt=2) for n in range(2)]
+    assert [answer.state for answer in bench.deploy(tasks=page)] == [state, "created"]
+    answer = bench.one(tasks=page[:1])
+    assert answer.state == {"created": "existing"}.get(state, state)
+    assert (answer.reason is None) or "the Job crawl-7-0-1 of the try before was suspended" in answer.reason
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update(
+        {labels.RUN_UID: "f" * 32}))  # fmt: skip
+    assert bench.one(tasks=page[:1]).state in ("created", "existing"), "the Job of another database holds up nothing"
 
 
 def test_a_page_whose_list_fails_is_an_outage(bench: Bench) -> None:

@@ -193,11 +193,10 @@ def test_any_number_gives_a_job_or_a_clear_refusal(
     try:
         asked = deployment(
             run_id=run_id,
-            attempt=attempt,
             limits=Limits(stop_grace_s=grace, run_timeout_s=timeout, start_timeout_s=start),
             resources=Resources(None if cpu is None else str(cpu), None if memory is None else str(memory)),
         )
-        job = Case(crawler(), asked, QueuedTask(1, index, {})).job()
+        job = Case(crawler(), asked, QueuedTask(1, index, {}, attempt=attempt)).job()
     except InvalidRequest as error:
         _explains(error, r"(limits\.\w+|resources\.\w+): ")
         return
@@ -213,7 +212,7 @@ def test_any_number_gives_a_job_or_a_clear_refusal(
 def test_distinct_tasks_have_distinct_names_and_places(tasks: list[tuple[int, int, int]]) -> None:
     made = [
         Case(
-            crawler(), deployment(run_id=run, attempt=attempt), QueuedTask(1, index, {}), Rules(volume_claim="data")
+            *(crawler(), deployment(run_id=run), QueuedTask(1, index, {}, attempt=attempt), Rules(volume_claim="data"))
         ).job()
         for run, index, attempt in tasks
     ]
@@ -492,7 +491,7 @@ def test_the_hash_tells_apart_what_was_asked_for() -> None:
     found = [
         _hash(),
         _hash(run_id=8),
-        _hash(attempt=2),
+        _hash(QueuedTask(70, 0, {}, attempt=2)),
         _hash(QueuedTask(71, 0, {})),
         _hash(QueuedTask(70, 1, {})),
         _hash(QueuedTask(70, 0, {"a": "1"}), args),
