@@ -16,7 +16,7 @@ help:
 	@echo "make dev        keep the same stack up (Ctrl-C ends it)"
 	@echo "make test       ruff, mypy, pytest on SQLite and fakes, and one whole stack; says in words what it had to skip"
 	@echo "make test-more  runs in the laboratory under faults, floods, limits and audits; all that needs a MariaDB or MySQL"
-	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises"
+	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises; crawlers of npm and with browsers"
 	@echo "make test-page  the page in a real Chromium, on a whole stack: what a person does there"
 	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, curl, jq, unzip, runc, CNI plugins, Graphviz, Chromium"
 	@echo "make test-all   everything, whole matrices and the Kubernetes included; tells where the time went"
@@ -193,6 +193,7 @@ lock:
 	@$(COMPILE) --extra dev --group build -c requirements.lock pyproject.toml -o requirements-run.lock
 	@$(COMPILE) --extra pusher --extra otel -c requirements.lock pyproject.toml -o requirements-image.lock
 	@$(COMPILE) -c requirements.lock images/crawler/requirements.in -o images/crawler/requirements.lock
+	@$(COMPILE) examples/foreign/requirements.in -o examples/foreign/requirements.lock
 
 lock-check: env
 	@$(PY) -m pytest -q tests/packaging/test_locks.py

@@ -72,7 +72,7 @@ def _picking(name: str, url: str) -> None:
         fill_tasks(connection, first, WAITING, 1, "QUEUED")
         fill_line(connection, WAITING)
         analyze(connection, list(metadata.tables))
-    took, called = list[float](), list[float]()
+    took, called, given = list[float](), list[float](), list[float]()
     for n in range(200):
         owner = Owner(f"w{n}", f"c{n}")
         row = store.initiation.create_run(RunRequest(crawler="x", pool=f"pool-{n % POOLS}"), f"mine-{n}", owner)
@@ -80,10 +80,15 @@ def _picking(name: str, url: str) -> None:
         begun = time.perf_counter()
         store.deployment.offer_tasks(fence, 100, None, utc_now() + timedelta(seconds=25))
         took.append(time.perf_counter() - begun)
-    for _ in range(10):  # those that are called here never come, and are passed over from then on
+    for _ in range(10):
         begun = time.perf_counter()
-        store.pools.call()
+        chosen = store.pools.call()
         called.append(time.perf_counter() - begun)
+        for run_id, own in chosen.items():  # they come, and get their places
+            begun = time.perf_counter()
+            until = utc_now() + timedelta(seconds=600)
+            store.deployment.offer_tasks(Fence(run_id, 1, own, own), 100, None, until)
+            given.append(time.perf_counter() - begun)
     without = open_store(url)
     bare = list[float]()
     for n in range(200):
@@ -99,7 +104,8 @@ def _picking(name: str, url: str) -> None:
     print(
         f"{name}: an offer beside {waiting} waiting runs of {POOLS} pools: p50 {middle:.1f}, p99 {worst:.1f} ms "
         f"(reach <= 5 beyond an offer without pools, {statistics.median(bare) * 1000:.1f} ms); "
-        f"calling the next: p50 {statistics.median(called) * 1000:.1f} ms"
+        f"calling the next: p50 {statistics.median(called) * 1000:.1f} ms; "
+        f"the offers of {len(given)} called runs: p50 {statistics.median(given) * 1000:.1f} ms"
     )
     without.close()
     store.close()

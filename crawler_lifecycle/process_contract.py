@@ -1,4 +1,4 @@
-"""The process contract: the environment variables of a task's process on every cluster (docs/crawlers.md)."""
+"""The process contract: the environment variables of a task's process on every cluster (docs/contract.md)."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from crawler_lifecycle.domain.bounds import MOST
+from crawler_lifecycle.domain.crawlers.crawler import check_retries
 from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
@@ -465,6 +466,12 @@ class Settings(BaseSettings):
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = None
     """Another catalogue, for crawlers that the first catalogue does not have."""
+
+    @field_validator("retries")
+    @classmethod
+    def _retries(cls, value: Retries) -> Retries:
+        check_retries(value)
+        return value
 
     @property
     def owned(self) -> Owned:

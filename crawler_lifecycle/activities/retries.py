@@ -49,7 +49,9 @@ class Policies:
         policy = resolved(request.retries, None if crawler is None else crawler.retries, self.installation)
         resources = request.resources if crawler is None else request.resources.over(crawler.resources)
         known = self.retries.memory_of(request.project, request.crawler or "") if policy.remember else None
-        return policy, max(resources.memory, known, key=lambda text: parse_memory(text) or 0)
+        if policy.memory_cap is not None:
+            known = min(known, policy.memory_cap, key=_bytes)
+        return policy, max(resources.memory, known, key=_bytes)
 
     def for_tasks(self, request: RunRequest, tasks: Sequence[QueuedTask]) -> list[QueuedTask]:
         """Return the tasks with the memory and the nodes that the policy gives them."""
@@ -62,6 +64,10 @@ class Policies:
             labels: Mapping[str, str] = elsewhere.node_selector if elsewhere is not None and given else {}
             found.append(replace(task, memory=task.memory or first, node_selector=labels))
         return found
+
+
+def _bytes(text: str | None) -> int:
+    return parse_memory(text) or 0
 
 
 @dataclass

@@ -49,6 +49,7 @@ PROGRAM = {
 CRAWLER = {
     "list": ("runs.verbs:crawlers", "List the crawlers that can be run."),
     "describe": ("runs.verbs:describe_crawler", "Show one crawler of the catalogue."),
+    "check": ("runs.check:check", "Check that a crawler keeps the contract, with real runs."),
 }
 MANAGER = {
     "start": ("managers.start:start", "Start a manager for a class, or for a crawler that runs once for each item."),

@@ -243,6 +243,18 @@ def show_facts(facts: Sequence[tuple[str, Cell]]) -> None:
         terminal.print(line.append("".join(words[1:]), style="not bold"))
 
 
+def show_finding(level: str, style: str, name: str, text: str, cure: str | None) -> None:
+    """Print a finding at once, with its cure below it. ``level`` has the width of its column."""
+    from rich.text import Text
+
+    terminal = console()
+    line = Text(level, style=style).append(name.ljust(13), style="bold").append(clean(text), style="not bold")
+    terminal.print(line)
+    if cure:
+        terminal.print(Text(" " * (len(level) + 13) + f"cure: {clean(cure)}"))
+    terminal.file.flush()
+
+
 def console() -> Any:
     """Return a rich console on standard output that interprets no markup in texts."""
     from rich.console import Console

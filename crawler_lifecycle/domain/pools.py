@@ -15,6 +15,7 @@ import hashlib
 import heapq
 import json
 import math
+import operator
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -138,6 +139,11 @@ class Ticket:
     called_at: datetime | None = None
     """The time at which it was called, if it has not come since."""
 
+    @property
+    def order(self) -> tuple[int, datetime, int]:
+        """The position in the line of the pool: the most urgent and oldest run comes first."""
+        return self.priority, self.since, self.run_id
+
     def to_call(self, now: datetime) -> bool:
         """Return whether the run must be called, for the first time or again."""
         return self.called_at is None or abs((now - self.called_at).total_seconds()) >= RECALL_S
@@ -249,10 +255,15 @@ class Gate:
         learned = count + int(2**tries) - 1
         return learned if self.pools.slots is None else min(learned, self.pools.slots)
 
+    def free(self, now: datetime) -> int:
+        """Return the most places that one decision can give."""
+        places, surplus = self.places(now), self.pools.surplus
+        return BATCH if places is None else min(BATCH, places + surplus - self.busy(1 if surplus else 5))
+
     def grant(self, tickets: Sequence[Ticket], now: datetime, most: int = BATCH) -> dict[int, int]:
         """Give free places to tickets in their order. Return the number for each run. The places count as held."""
         lines: dict[str, deque[Ticket]] = {}
-        for one in sorted(tickets, key=lambda one: (one.priority, one.since, one.run_id)):
+        for one in sorted(tickets, key=operator.attrgetter("order")):
             lines.setdefault(one.pool, deque()).append(one)
         room, hold_s = _Room(self, now), self.hold_s(*lines)
         heads = [self._turn(line[0], hold_s[name]) for name, line in lines.items()]

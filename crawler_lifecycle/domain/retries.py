@@ -54,9 +54,8 @@ class OtherNodes:
     def __post_init__(self) -> None:
         check_number("retries.retry_on.after", self.after, Bound(1, 100, whole=True))
         if not 1 <= len(self.node_selector) <= _LABELS_MAX:
-            raise refusal(
-                "retries.retry_on.node_selector", self.node_selector, f"give 1 to {_LABELS_MAX} labels of nodes"
-            )
+            cure = f"give 1 to {_LABELS_MAX} labels of nodes"
+            raise refusal("retries.retry_on.node_selector", self.node_selector, cure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,10 @@ class Retries:
         for name, bound in _NUMBERS.items():
             check_number(f"retries.{name}", getattr(self, name), bound)
         unknown = [word for word in self.on or () if word not in WORDS]
-        if unknown:
-            raise refusal("retries.on", unknown[0], f"give words of {', '.join(WORDS)}")
+        if unknown or len(self.on or ()) > len(WORDS):
+            raise refusal(
+                "retries.on", unknown[0] if unknown else self.on, f"give words of {', '.join(WORDS)}, each once"
+            )
         for code in (self.final_exits or ())[: _EXITS_MAX + 1]:
             check_number("retries.final_exits", code, Bound(1, 255, whole=True))
         if len(self.final_exits or ()) > _EXITS_MAX:
@@ -150,6 +151,7 @@ class NextTry:
 
     wait_s: float
     memory: str | None = None
+    """More memory than the try before had; ``None``: as much."""
 
 
 def next_try(policy: Retries, end: Ended, used: int, budget: int) -> NextTry | str:
@@ -167,8 +169,8 @@ def next_try(policy: Retries, end: Ended, used: int, budget: int) -> NextTry | s
         return f"{end.retry} of {most} tries made" if most else "retries.max is 0"
     if used >= budget:
         return f"the run's budget of {budget} tries is used up"
-    memory = _more_memory(policy, end.memory) if word == "oom" else end.memory
-    if word == "oom" and memory is not None and memory == end.memory and policy.memory_cap is not None:
+    memory = _more_memory(policy, end.memory) if word == "oom" else None
+    if memory is not None and memory == end.memory:
         return f"it had all the memory that retries.memory_cap allows ({policy.memory_cap})"
     return NextTry(_wait_s(policy, end), memory)
 
@@ -189,7 +191,7 @@ def _more_memory(policy: Retries, memory: str | None) -> str | None:
     """Return the memory of the next try, in whole MiB; ``None``: that of this try is unknown."""
     now = parse_memory(memory)
     if now is None or policy.memory_factor is None:
-        return memory
+        return None
     more, cap = int(now * policy.memory_factor), parse_memory(policy.memory_cap)
     if cap is not None and more >= cap:
         return memory if now >= cap else policy.memory_cap

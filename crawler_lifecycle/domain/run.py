@@ -241,6 +241,9 @@ class RunRequest:
             for n, minutes in enumerate(self.poll_minutes):
                 check_number(f"poll_minutes[{n}]", minutes, LIMITS["poll_minutes"])
         check_tags("tags", self.tags)
+        if self.retries is not None and self.retries.retry_on is not None:
+            cure = "nodes are chosen in the crawler's entry or in LIFECYCLE_RETRIES"
+            raise refusal("retries.retry_on", self.retries.retry_on.node_selector, cure)
 
     def _check_identity(self) -> None:
         if self.crawler is None and self.run_id is None:

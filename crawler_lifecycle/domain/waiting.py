@@ -190,8 +190,7 @@ def _retry(s: Standing, queued: int) -> str | None:
         return None
     said, _, why = (s.waiting_for or "").removeprefix(_RETRY_AT).partition(" ")
     if s.now is not None and not s.moments and (at := moment(said)) is not None:
-        left = (at - s.now).total_seconds()
-        when = f"retrying in {span(left)}" if left > 0 else "retrying now"
+        when = f"retrying in {span((at - s.now).total_seconds())}"
     else:
         when = f"{_RETRY_AT}{said}"
     return f"{when} {why}" + (f"; {_tasks(queued)} QUEUED in all" if queued > 1 else "")

@@ -18,6 +18,7 @@ from typing import Any
 
 from . import VERSION, contract
 from .child import Child, Ended, become_subreaper, block_signals, hide_environment
+from .crawlee import Crawlee
 from .feeds import Feeds
 from .forced import ForcedStop
 from .log import CappedLog
@@ -57,6 +58,7 @@ class Runner:
         # The crawler writes to another file. We copy only its valid content, so that readers see no invalid stats.
         self._scratch = None if terms.stats_file else _scratch(terms)
         self._child_stats = f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
+        self._crawlee: Crawlee | None = None
         self._resumed = False
         self._resumption: contract.Json = {}
         self._warned = False
@@ -131,6 +133,8 @@ class Runner:
             env["CRAWL_DEADLINE"] = contract.moment(self._terms.deadline)
         if self._terms.memory_limit is None and (limit := cgroup_limit()) is not None:
             env["CRAWL_MEMORY_LIMIT"] = str(limit)
+        if self._terms.state_dir and not self._scrapy:
+            self._crawlee = Crawlee(env, self._terms.state_dir, resume=self._terms.resume)
         return env
 
     def _open_state(self, env: dict[str, str]) -> None:
@@ -205,7 +209,7 @@ class Runner:
 
     def _read_stats(self) -> None:
         """Copy the crawler's stats if they are new and valid."""
-        raw = contract.read(self._child_stats)
+        raw = contract.read(self._child_stats) or (self._crawlee.read() if self._crawlee else None)
         if raw is None or raw == self._stats_raw:
             return
         self._stats_raw = raw

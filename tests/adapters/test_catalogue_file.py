@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
         ("plain\n", 1, "not a list"),
         ("\n- plain\n", 2, "not a crawler"),
         ("- kind: command\n  command: [x]\n", 1, "name: missing; add it"),
-        (GOOD + "  retries: 3\n", 4, "retries: unknown key; known are name, kind"),
+        (GOOD + "  again: 3\n", 4, "again: unknown key; known are name, kind"),
         (GOOD + "  args:\n    site: {defalt: x}\n", 5, "args.site.defalt: unknown key; known are default, required"),
         (GOOD + "  resources: {mem: 1Gi}\n", 4, "resources.mem: unknown key; known are cpu, memory"),
         (GOOD + "  kubernetes: {nodes: {}}\n", 4, "kubernetes.nodes: unknown key"),

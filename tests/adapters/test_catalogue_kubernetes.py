@@ -301,6 +301,8 @@ def test_what_every_process_is_told_about_itself_is_no_secret_of_a_crawler() -> 
     assert named - CONTRACT == {"CRAWL_HOOK", "CRAWL_HOOK_NEXT", "CRAWL_SHOP"} & named
     page = Path("docs/crawlers.md").read_text()
     assert set(re.findall(r"`(CRAWL_[A-Z_]+[A-Z])`", page)) - CONTRACT == {"CRAWL_HOOK", "CRAWL_SHOP_KEY"}
+    page = Path("docs/contract.md").read_text()
+    assert CONTRACT ^ set(re.findall(r"`(CRAWL_[A-Z_]+[A-Z])`", page)) == {"CRAWL_JOB_DIR", "CRAWL_PLANS_PROCESS"}
 
 
 def test_names_that_only_resemble_ours_are_anybodys(tmp_path: Path) -> None:

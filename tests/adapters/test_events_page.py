@@ -26,7 +26,7 @@ from tests.contracts.store.world import Clock, World
 from tests.support.databases import make_tables
 from tests.support.event_bus import BUS, aws_error, event_bus_server, use_aws
 from tests.support.fakes.cluster import FakeCluster
-from tests.support.fakes.services import FakeArchive, FakeCatalogue, FakeNotifier, FakeScheduler, FakeSink
+from tests.support.fakes.services import FakeArchive, FakeCatalogue, FakeNotifier, FakeScheduler, FakeSink, untried
 from tests.support.faulty_http import Answer
 from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 
@@ -58,7 +58,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 def deploying(store: Store, notifier: Notifier) -> DeploymentActivities:
     rows = (store.deployment, store.looks, store.runs, store.tasks, store.events)
-    return DeploymentActivities(*rows, FakeCluster(), FakeScheduler(), [notifier])
+    return DeploymentActivities(*rows, FakeCluster(), FakeScheduler(), [notifier], untried(store))
 
 
 def completing(store: Store, sink: EventSink, notifier: Notifier) -> CompletionActivities:

@@ -13,6 +13,7 @@ import respx
 from crawler_lifecycle.cli import main, output
 from crawler_lifecycle.cli.client import polling
 from tests.cli.cli_support import GATEWAY, NOW, Crawlctl, Result
+from tests.cli.cli_world import Served, serve
 from tests.support.s3 import S3Server, rclone_s3, use_aws
 from tests.support.s3_faults import FaultProxy, fault_proxy
 
@@ -37,6 +38,13 @@ def gateway() -> Iterator[respx.MockRouter]:
     """The gateway; a request that a test did not expect fails it."""
     with respx.mock(base_url=GATEWAY, assert_all_called=True) as router:
         yield router
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """The gateway over a socket, in a thread: for programs, and for what comes in pieces."""
+    with serve() as running:
+        yield running
 
 
 @pytest.fixture

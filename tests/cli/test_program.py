@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -19,16 +18,9 @@ from crawler_lifecycle.cli import session
 from crawler_lifecycle.gateway.access.tokens import digest
 from tests.cli.cli_answers import RUN, problem
 from tests.cli.cli_support import GATEWAY, Crawlctl
-from tests.cli.cli_world import Served, serve
+from tests.cli.cli_world import Served
 
 BIN = Path(sys.executable).parent
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    """A gateway over a socket."""
-    with serve() as running:
-        yield running
 
 
 # --- completion ----------------------------------------------------------------------------------------------------

@@ -9,15 +9,6 @@ import pytest
 
 from tests.dev.dev_support import Dev
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Thirty programs one after the other take their time on a small machine."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(600))
-
 
 @pytest.fixture
 def dev(tmp_path: Path) -> Iterator[Dev]:

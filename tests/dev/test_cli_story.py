@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -192,3 +194,36 @@ def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> N
         finally:
             gateway.terminate()
             assert gateway.wait(ANSWER_S) == 0
+
+
+#: How the crawler is -> the lines that fail. "silent" ends with exit 0, and takes its summary away.
+DEVIATIONS = {
+    "good": [],
+    "deaf": ["stop", "last words", "resume", "goes on"],
+    "forgetful": ["goes on"],
+    "silent": ["end", "files"],
+}
+
+
+def test_crawlers_are_checked_against_the_contract(running: Dev) -> None:
+    """The four at the same time: each waits for its counters most of the time."""
+    catalogue, project = running.state_dir / "crawlers.yaml", running.state_dir / "contract"
+    project.mkdir()
+    shutil.copy(Path(__file__).with_name("contract_crawler.py"), project)
+    entry = "- {{name: {0}, kind: command, project: {1}, command: [python, contract_crawler.py, {0}], {2}}}\n"
+    grace = {"deaf": "limits: {stop_grace_s: 1}, "}
+    entries = [entry.format(how, project, f"{grace.get(how, '')}resumable: true") for how in DEVIATIONS]
+    catalogue.write_text(catalogue.read_text() + "".join(entries))
+    wait_until(lambda: "forgetful" in running.crawlctl("crawler", "list", "-o", "name").stdout)
+
+    def check(how: str) -> subprocess.CompletedProcess[str]:
+        return running.crawlctl("crawler", "check", how, "-o", "json", check=False)
+
+    with ThreadPoolExecutor(len(DEVIATIONS)) as pool:
+        answers = dict(zip(DEVIATIONS, pool.map(check, DEVIATIONS), strict=True))
+    for how, done in answers.items():
+        lines = json.loads(done.stdout)["checks"]
+        failed = [line["check"] for line in lines if line["result"] == "FAILED"]
+        assert (failed, done.returncode) == (DEVIATIONS[how], int(bool(failed))), [line["text"] for line in lines]
+    assert json.loads(answers["good"].stdout)["summary"] == {"ok": 9, "FAILED": 0, "skipped": 0}
+    assert running.crawlctl("list", "--tag", "check", "--status", "PROCESSING", "-o", "name").stdout == ""

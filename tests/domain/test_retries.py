@@ -103,6 +103,7 @@ def test_a_task_that_had_all_its_memory_is_not_tried_again() -> None:
         ({"max": 101}, "retries.max", "from 0 to 100"),
         ({"max": -1}, "retries.max", "from 0 to 100"),
         ({"max": True}, "retries.max", "from 0 to 100"),
+        ({"on": ["lost"] * 7}, "retries.on", "each once"),
         ({"on": ["evicted", "sad"]}, "retries.on", "interrupted, evicted, lost, oom, banned, failed"),
         ({"backoff_s": -1}, "retries.backoff_s", "from 0"),
         ({"factor": 0}, "retries.factor", "from 1"),
@@ -146,6 +147,16 @@ def test_keys_that_contradict_each_other_are_refused_at_each_door(
 def test_other_nodes_need_labels_and_a_number(given: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match=r"^retries\.retry_on\."):
         OtherNodes(**{"node_selector": {"a": "b"}, **given})  # type: ignore[arg-type]
+
+
+def test_labels_of_nodes_are_checked_where_operators_give_them() -> None:
+    with pytest.raises(InvalidRequest, match=r"^books: retries\.retry_on\.node_selector: 'a b' is no name of a label"):
+        CrawlerDefinition("books", retries=Retries(retry_on=OtherNodes({"a b": "c"})))
+
+
+def test_a_request_chooses_no_nodes() -> None:
+    with pytest.raises(InvalidRequest, match=r"^retries\.retry_on: .* in the crawler's entry"):
+        RunRequest(crawler="books", retries=Retries(retry_on=OtherNodes({"a": "b"})))
 
 
 def test_each_key_comes_from_the_nearest_place_that_gives_it() -> None:

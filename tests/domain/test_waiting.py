@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.domain.waiting import Standing, ageless, place_in_line, span, waiting
+from crawler_lifecycle.domain.waiting import Standing, ageless, place_in_line, retry_wait, span, waiting
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LIVE = Standing("PROCESSING", NOW, tasks={"RUNNING": 2})
@@ -85,6 +85,20 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     "a line that the cluster's refusal made": (
         replace(NEW, waiting_for="quota: pods", waiting_since=before(20), line=place_in_line("a", 1, 1)),
         "waiting for 20 s: quota: pods",
+    ),
+    "the next try": (
+        replace(
+            LIVE, tasks={"QUEUED": 1}, waiting_for=retry_wait(NOW + timedelta(seconds=245), "retry (2 of 3): drained")
+        ),
+        "retrying in 4 min (2 of 3): drained",
+    ),
+    "the next try, beside others": (
+        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 2}, waiting_for=retry_wait(before(3), "retry (1 of 3): drained")),
+        "retrying in 0 s (1 of 3): drained; 2 tasks QUEUED in all",
+    ),
+    "a next try that has begun": (
+        replace(LIVE, tasks={"RUNNING": 1}, waiting_for=retry_wait(before(3), "retry (1 of 3): drained")),
+        None,
     ),
     "nothing yet": (NEW, "its first tasks are being deployed"),
     "no workflow": (

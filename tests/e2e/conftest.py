@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.world import World
 
-HERE = Path(__file__).parent
 TABLE = pytest.StashKey[list[str]]()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test here may wait for several things, each of which has a minute; and its stack has to start."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="package")

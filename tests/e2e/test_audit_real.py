@@ -20,7 +20,6 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.store import open_store
 from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, QUICK, World, moment, until
-from tests.support.builds import ROOT
 
 SHORT = {"max_pages": "3", "delay": "0.05"}
 #: From due to looked at, whatever keeps a run from being looked at; the rest is what a slow machine may take.
@@ -202,35 +201,6 @@ def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stac
     settled(stack)
 
 
-@pytest.mark.slow
-def test_what_was_not_delivered_is_sent_again(stack: World) -> None:
-    """The workflow is terminated while the archive cannot be written."""
-    stack.healthy()
-    archive = stack.folder / "archive"
-    archive.mkdir(exist_ok=True)
-    kept = archive.rename(stack.folder / "archive.kept")
-    archive.write_text("no folder")
-    try:
-        run_id = started(stack, SHORT)
-        failed = "SELECT error FROM export_record WHERE run_id = ? AND status = 'failed'"
-        until(lambda: stack.query(failed, run_id), "an export that failed")
-        stack.temporal("workflow", "terminate", "--workflow-id", owner(stack, run_id), "--reason", "by an operator")
-        # A try that is under way would bring the files after all, once they can be written.
-        stack.undeploy()
-    finally:
-        archive.unlink()
-        kept.rename(archive)
-        stack.deploy(ROOT)
-    report = audit(stack)
-    assert report["repaired"] == {"undelivered": 1}
-    done = "SELECT url FROM export_record WHERE run_id = ? AND status = 'exported'"
-    until(lambda: stack.query(done, run_id), "the export")
-    [(uid,)] = stack.query("SELECT run_uid FROM run_history WHERE run_id = ?", run_id)
-    stack.cli_result(f"crawl-export/{run_id}-{uid}/1")
-    stack.prove(run_id, "COMPLETED", "finished")
-    settled(stack)
-
-
 def test_a_run_whose_starter_died_is_started(stack: World) -> None:
     """The row was committed, and then the gateway was gone."""
     stack.healthy()
@@ -262,8 +232,8 @@ def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(sta
     supervisor.start([temporal])
     stack.stack.wait_healthy()
     back = datetime.now(UTC)
-    until(lambda: stack.gateway.list_of_runs()["overdue"]["run_id"] == run_id, "the word that its look is overdue")
-    assert f"(run {run_id})" in stack.gateway.correction_summary()["text"]
+    until(lambda: stack.gateway.get("/v1/runs")["overdue"]["run_id"] == run_id, "the word that its look is overdue")
+    assert f"(run {run_id})" in stack.gateway.get("/v1/corrections/summary")["text"]
     until(lambda: stack.gateway.run(run_id)["attempt"] == 2, "another workflow", 120)
     looked = "SELECT verified_at FROM run_history WHERE run_id = ?"
     until(lambda: moment(stack.query(looked, run_id)[0][0]) > back, "a look", 30)
@@ -273,7 +243,7 @@ def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(sta
     assert stack.tasks(run_id) == {"RUNNING": 1}, "the crawl itself went on"
     stack.gateway.stop(run_id, force=True)
     until(lambda: stack.closed([run_id]), "the end of the run")
-    assert stack.gateway.list_of_runs()["overdue"]["count"] == 0
+    assert stack.gateway.get("/v1/runs")["overdue"]["count"] == 0
     # The schedule of audits went with Temporal's database.
     described = ["schedule", "describe", "--schedule-id", "crawl-audit"]
     until(lambda: stack.temporal(*described, check=False).returncode == 0, "the schedule of audits")

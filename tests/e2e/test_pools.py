@@ -1,4 +1,4 @@
-"""Caps and order hold while the worker and Temporal are killed; the crawlers' own journal is the judge."""
+"""Caps and order hold while worker, Temporal and database are killed; the crawlers' own journal is the judge."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.world import QUICK, World, until
+from tests.support.mariadb import MariaDb, running_mariadb
 
-POOLS = {"narrow": {"max": 2}, "wide": {"weight": 1}}
+POOLS = {"narrow": {"max": 2}, "single": {"max": 1}, "wide": {"weight": 1}}
 SLOTS, TASKS = 5, 12
 _NAP = """
 import json, os, time
@@ -29,17 +30,24 @@ note("end")
 
 
 @pytest.fixture(scope="module")
-def pooled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A stack with two pools."""
+def server() -> Iterator[MariaDb]:
+    """A server that loses nothing when it is killed."""
+    with running_mariadb("--innodb-flush-log-at-trx-commit=2") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def pooled(server: MariaDb, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A stack with three pools."""
     folder = tmp_path_factory.mktemp("pools")
     (folder / "nap.py").write_text(_NAP)
     args = {name: {"required": True} for name in ("journal", "pool")}
     entry = {"name": "nap", "kind": "command", "project": str(folder), "command": ["python", "nap.py"], "args": args}
     (folder / "crawlers.yaml").write_text(json.dumps([entry | {"items": False}]))
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, server.database() as url:
         patch.setenv("LIFECYCLE_POOLS", json.dumps(POOLS))
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
-        world = World(folder / "state", crawlers=folder / "crawlers.yaml")
+        world = World(folder / "state", database=url, crawlers=folder / "crawlers.yaml")
         try:
             world.start()
             yield world
@@ -64,21 +72,35 @@ def most_at_once(journal: list[tuple[str, str, float, str, str]], pool: str | No
     return max(accumulate(steps), default=0)
 
 
-def test_a_cap_holds_while_worker_and_temporal_are_killed(pooled: World, tmp_path: Path) -> None:
+def test_caps_and_order_hold_while_everything_is_killed(pooled: World, server: MariaDb, tmp_path: Path) -> None:
     file = tmp_path / "journal"
-    runs = [start(pooled, file, pool, TASKS) for pool in ("narrow", "wide", "narrow", "wide")]
-    for part in ("worker", "temporal"):
+    first = start(pooled, file, "narrow", TASKS, priority=5)
+    runs = [first, *(start(pooled, file, pool, TASKS) for pool in ("wide", "single", "wide"))]
+    until(lambda: any(line[3] == str(first) for line in journal_of(file)), "the first run")
+    runs.append(start(pooled, file, "narrow", TASKS, priority=1))
+    for part in ("worker", "database", "temporal"):
         seen = len(journal_of(file))
-        until(lambda seen=seen: len(journal_of(file)) >= seen + 2, f"work before the {part} is killed")
-        pooled.stack.kill_part(part, signal.SIGKILL)
+        until(lambda seen=seen: len(journal_of(file)) >= seen + 4, f"work before the {part} is killed")
+        if part == "database":
+            server.kill()
+            server.restart()
+        else:
+            pooled.stack.kill_part(part, signal.SIGKILL)
         pooled.stack.wait_healthy()
     until(lambda: not pooled.open_runs(), "the end of all runs")
     journal = journal_of(file)
-    assert most_at_once(journal, "narrow") <= 2
+    assert {pool: most_at_once(journal, pool) <= one.get("max", SLOTS) for pool, one in POOLS.items()} == dict.fromkeys(
+        POOLS, True
+    )
     assert most_at_once(journal) <= SLOTS
     begun = [(run_id, index) for _, what, _, run_id, index in journal if what == "begin"]
     assert sorted(begun) == sorted((str(run_id), str(n)) for run_id in runs for n in range(TASKS)), "each of them once"
     assert {pooled.gateway.run(run_id)["status"] for run_id in runs} == {"COMPLETED"}
+    order = [run_id for run_id, _ in begun]
+    mine = [at for at, run_id in enumerate(order) if run_id == str(runs[-1])]
+    assert order[mine[0] : mine[-1]].count(str(first)) <= TASKS // 2, (
+        "who does not come while all is down is passed over"
+    )
 
 
 def test_what_is_urgent_gets_the_next_free_place(pooled: World, tmp_path: Path) -> None:

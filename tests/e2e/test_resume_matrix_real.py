@@ -1,7 +1,7 @@
 """Resuming on a stack of real processes: what is on the cluster is adopted, what ended is told, nothing is done twice.
 
 The rows of ``docs/resuming.md`` that depend on something real: process ids, folders, Scrapy's state, HTTP beside
-Temporal. A few of them on MariaDB, too.
+Temporal. All other rows: ``tests/workflows/test_resume_matrix.py``.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,45 +24,11 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON
 from examples.story_checks import CHECKS, run_folder, task_processes
-from tests.e2e.world import ENDLESS, QUICK, Row, World, moment, until
-from tests.support.mariadb import MariaDb
+from tests.e2e.world import ENDLESS, QUICK, Row, World, until
 
 SOME = {"max_pages": "60", "delay": "0.15"}
 #: Scrapy, slow enough to be stopped in the middle of it.
 SLOW: Row = {"crawler": "operations", "args": {"max_pages": "30"}, "settings": {"DOWNLOAD_DELAY": "0.4"}}
-
-ON_MARIADB = {"test_what_executes_is_adopted", "test_resumed_twice_at_once", "test_a_killed_scrapy_crawl_begins_anew"}
-
-
-@pytest.fixture(scope="module")
-def second_stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    mariadb: MariaDb = request.getfixturevalue("mariadb")
-    with mariadb.database() as url:
-        world = World(tmp_path_factory.mktemp("resume-mariadb") / "state", database=url)
-        try:
-            world.start()
-            yield world
-        finally:
-            world.end()
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    both = ["sqlite", pytest.param("mariadb", marks=pytest.mark.slow)]
-    chosen = both if metafunc.function.__name__ in ON_MARIADB else ["sqlite"]
-    metafunc.parametrize("kind", chosen, indirect=True)
-
-
-@pytest.fixture
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest, kind: str) -> World:
-    """The stack, whole and with no run of an earlier test open."""
-    world: World = request.getfixturevalue("stack" if kind == "sqlite" else "second_stack")
-    world.healthy()
-    return world
 
 
 # --- what every test does --------------------------------------------------------------------------------------------
@@ -85,35 +50,11 @@ def folder_of(world: World, run: int, index: int = 0, attempt: int = 1) -> Path:
     return run_folder(world.folder, run) / str(index) / str(attempt)
 
 
-def kill_crawl(world: World, run: int) -> None:
-    """End every process of the run's tasks behind our back, without a trace of how."""
-    folder = run_folder(world.folder, run)
-    for name in ("supervisor.json", "process.json"):
-        for file in folder.glob(f"*/*/{name}"):
-            known = json.loads(file.read_text())
-            with suppress(ProcessLookupError):
-                os.kill(known["pid"], signal.SIGKILL)
-    strays = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if belongs(pid, folder)]
-    for pid in strays:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    until(lambda: not any(belongs(pid, folder) for pid in strays), "the end of its processes")
-
-
-def belongs(pid: int, folder: Path) -> bool:
-    with suppress(OSError):
-        return f"CRAWL_FILES_DIR={folder}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-    return False
-
-
 def resumed(world: World, run: int, attempt: int = 2, **more: Any) -> None:
     """Resume it over HTTP and wait until the next attempt has its workflow."""
     world.gateway.resume(run, **more)
     sql = "SELECT attempt FROM run_history WHERE run_id = ?"
     until(lambda: world.query(sql, run) == [(attempt,)], f"attempt {attempt}")
-
-
-GONE = ("killed", "vanished")
 
 
 def proved(world: World, run: int, status: str, outcome: str, attempt: int, *corrections: str) -> Row:
@@ -158,9 +99,9 @@ def says(world: World, run: int, note: str, resumed: bool) -> None:
 # --- adopted, told, repeated -----------------------------------------------------------------------------------------
 
 
-def test_what_executes_is_adopted(place: World) -> None:
+def test_what_executes_is_adopted(world: World) -> None:
     """The worker is killed and the workflow terminated while the crawl goes on."""
-    world, run = place, start(place, args=ENDLESS)
+    run = start(world, args=ENDLESS)
     before = task_processes(world.places, run)
     world.stack.kill_part("worker")
     terminate(world, run)
@@ -176,24 +117,8 @@ def test_what_executes_is_adopted(place: World) -> None:
     assert rows(world, run) == [(0, 1, "CANCELLED", False)]
 
 
-@pytest.mark.slow
-def test_an_end_that_came_meanwhile_is_told_first(place: World) -> None:
-    world = place
-    with world.site_stands_still():
-        run = start(world, args={"max_pages": "15", "delay": "0.1"})
-        terminate(world, run)
-    end = folder_of(world, run) / "end.json"
-    until(end.exists, "the end of the crawl")
-    resumed(world, run)
-    proved(world, run, "COMPLETED", "finished", 2)
-    assert rows(world, run) == [(0, 1, "SUCCEEDED", False)]
-    [(ended_at,)] = world.query("SELECT ended_at FROM task_history WHERE run_id = ?", run)
-    assert moment(ended_at) == moment(json.loads(end.read_text())["finished_at"])
-
-
-def test_of_several_tasks_only_those_are_started_that_have_to_be(place: World) -> None:
+def test_of_several_tasks_only_those_are_started_that_have_to_be(world: World) -> None:
     """One executes, one was killed while nobody looked, one waits for its turn."""
-    world = place
     with world.site_stands_still():
         run = start(world, args=SOME, tasks=[{}, {}, {"args": {"max_pages": "3"}}], max_parallel_tasks=2)
         until(lambda: world.tasks(run) == {"RUNNING": 2, "QUEUED": 1}, "two tasks that run")
@@ -217,32 +142,6 @@ def test_of_several_tasks_only_those_are_started_that_have_to_be(place: World) -
     assert set(after) == {"0/1", "1/1", "1/2", "2/2"}
 
 
-@pytest.mark.slow
-def test_a_wiped_cluster(place: World) -> None:
-    world, run = place, start(place, args=ENDLESS)
-    terminate(world, run)
-    world.stack.kill_part("worker")  # with a look of the first attempt that might see the half of it
-    kill_crawl(world, run)
-    shutil.rmtree(folder_of(world, run))
-    resumed(world, run)
-    until(lambda: rows(world, run)[1:] == [(0, 2, "RUNNING", False)], "the new task")
-    assert rows(world, run)[0] == (0, 1, "LOST", True)
-    world.gateway.stop(run)
-    proved(world, run, "FAILED", "cancelled", 2, "vanished")
-
-
-@pytest.mark.slow
-def test_a_failed_run_fails_again_under_its_next_attempt(place: World) -> None:
-    world = place
-    run = int(world.gateway.start({"crawler": "broken", **QUICK}, uuid.uuid4().hex)["run_id"])
-    proved(world, run, "FAILED", "failed", 1)
-    resumed(world, run)
-    proved(world, run, "FAILED", "failed", 2)
-    assert rows(world, run) == [(0, 1, "FAILED", True), (0, 2, "FAILED", False)]
-    ended = world.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended' ORDER BY seq", run)
-    assert ended == [(1,), (2,)]
-
-
 # --- refused ---------------------------------------------------------------------------------------------------------
 
 
@@ -252,22 +151,9 @@ def by_temporal(world: World, run: int, name: str) -> Row:
     return world.cli_result(name)
 
 
-@pytest.mark.slow
-def test_a_live_run_is_nobody_elses(place: World) -> None:
-    world, run = place, start(place, args=ENDLESS)
-    close = by_temporal(world, run, f"resume-live-{run}")
-    assert close["status"] == "FAILED"
-    assert "RunIsLive" in json.dumps(close)
-    with pytest.raises(CommandFailed) as caught:
-        world.gateway.resume(run)
-    assert caught.value.code is Exit.NOT_IN_THIS_STATE
-    world.gateway.stop(run)
-    proved(world, run, "FAILED", "cancelled", 1)
-
-
-def test_resumed_twice_at_once(place: World) -> None:
+def test_resumed_twice_at_once(world: World) -> None:
     """Twice over HTTP and once by Temporal, at the same moment: one new attempt."""
-    world, run = place, start(place, args=ENDLESS)
+    run = start(world, args=ENDLESS)
     before = task_processes(world.places, run)
     terminate(world, run)
     closes: list[Row] = []
@@ -312,8 +198,7 @@ def test_resumed_twice_at_once(place: World) -> None:
     proved(world, run, "FAILED", "cancelled", 2)
 
 
-def test_a_completed_run_is_executed_again_only_on_demand(place: World) -> None:
-    world = place
+def test_a_completed_run_is_executed_again_only_on_demand(world: World) -> None:
     # One page after the other: which service comes first decides which three operations are crawled.
     one_by_one = {"CONCURRENT_REQUESTS": "1"}
     request = {"crawler": "operations", "args": {"max_pages": "3"}, "settings": one_by_one, **QUICK}
@@ -342,8 +227,7 @@ def crawled_in_part(world: World) -> Iterator[int]:
         yield run
 
 
-def test_a_stopped_scrapy_crawl_goes_on_where_it_was(place: World) -> None:
-    world = place
+def test_a_stopped_scrapy_crawl_goes_on_where_it_was(world: World) -> None:
     with crawled_in_part(world) as run:
         world.gateway.stop(run)
         # It ends when what it waits for has come; with nothing to wait for, at once.
@@ -358,26 +242,13 @@ def test_a_stopped_scrapy_crawl_goes_on_where_it_was(place: World) -> None:
     says(world, run, WENT_ON, True)
 
 
-def forced(world: World, run: int) -> None:
-    world.gateway.stop(run, force=True)
-
-
-def killed(world: World, run: int) -> None:
-    terminate(world, run)
-    kill_crawl(world, run)
-
-
-@pytest.mark.parametrize("how", [forced, pytest.param(killed, marks=pytest.mark.slow)])
-def test_a_killed_scrapy_crawl_begins_anew(place: World, how: Callable[[World, int], None]) -> None:
+def test_a_killed_scrapy_crawl_begins_anew(world: World) -> None:
     """Its state cannot be trusted, and the run says so."""
-    world = place
     with crawled_in_part(world) as run:
-        how(world, run)
-        if how is forced:
-            until(lambda: world.status(run) == "FAILED", "the end of the run")
-    if how is forced:
-        proved(world, run, "FAILED", "cancelled", 1)
+        world.gateway.stop(run, force=True)
+        until(lambda: world.status(run) == "FAILED", "the end of the run")
+    proved(world, run, "FAILED", "cancelled", 1)
     resumed(world, run)
-    proved(world, run, "COMPLETED", "finished", 2, *([] if how is forced else GONE))
+    proved(world, run, "COMPLETED", "finished", 2)
     assert set(crawled(world, run, 1)[:3]) <= set(crawled(world, run, 2)), "from the beginning"
     says(world, run, NOT_CLEAN, False)

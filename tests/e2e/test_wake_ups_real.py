@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from examples.story_checks import run_folder
-from tests.e2e.world import ENDLESS, QUICK, Row, World, until
+from tests.e2e.world import ENDLESS, Row, World, until
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The ladder is ten hours long: what ends here, ends because somebody noticed.
@@ -133,19 +131,6 @@ def test_what_ended_while_no_worker_was_there_is_noticed_by_the_next(world: Worl
 
 
 @pytest.mark.slow
-def test_switched_off_the_ladder_finds_the_same(world: World) -> None:
-    world.deploy(ROOT, LIFECYCLE_WORKER__WAKE_UPS="false")
-    try:
-        assert wake_ups(world) == {}
-        run_id = world.gateway.start({"crawler": "plain", "args": SOME, **QUICK}, "off")["run_id"]
-        until(lambda: world.closed([run_id]), "the end of the run")
-        world.prove(run_id, "COMPLETED", "finished")
-        assert woken(world, run_id) == 0
-    finally:
-        world.deploy(ROOT)
-
-
-@pytest.mark.slow
 def test_an_observer_of_its_own_wakes_for_workers_that_do_not_look_out(world: World) -> None:
     world.deploy(ROOT, LIFECYCLE_WORKER__WAKE_UPS="false")
     try:
@@ -159,17 +144,3 @@ def test_an_observer_of_its_own_wakes_for_workers_that_do_not_look_out(world: Wo
     finally:
         world.undeploy("observer")
         world.deploy(ROOT)
-
-
-@pytest.mark.slow
-def test_the_story_needs_no_wake_ups(tmp_path: Path) -> None:
-    told = subprocess.run(
-        [sys.executable, "-m", "examples.story", "--state-dir", str(tmp_path / "state"), "--free-ports"],
-        cwd=ROOT,
-        env={**os.environ, "TERM": "dumb", "LIFECYCLE_WORKER__WAKE_UPS": "false"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert told.returncode == 0, (told.stdout + told.stderr)[-3000:]
-    assert "every check held" in told.stdout

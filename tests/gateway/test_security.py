@@ -69,7 +69,7 @@ def test_undeclared_parameters_are_refused_on_every_list(client: TestClient, run
 # --- text that is code elsewhere --------------------------------------------------------------------------------------
 
 
-FILTERS = ("crawler", "outcome", "flow_id", "tag", "trigger", "status", "stage", "created_from")
+FILTERS = ("crawler", "outcome", "flow_id", "tag", "trigger", "status", "stage", "created_from", "pool", "parent")
 
 
 def test_a_filter_finds_what_is_equal_and_runs_nothing(world: World, client: TestClient, run_id: int) -> None:
@@ -114,13 +114,6 @@ def test_stored_text_comes_back_as_it_was_and_as_json(client: TestClient) -> Non
     assert taken >= 8
 
 
-def test_a_resume_of_a_run_that_is_being_stopped_is_refused(world: World, client: TestClient, run_id: int) -> None:
-    client.post(f"/v1/runs/{run_id}/stop")
-    answer = client.post(f"/v1/runs/{run_id}/resume")
-    assert (answer.status_code, answer.json()["code"]) == (409, "not_in_this_state")
-    assert answer.json()["run_id"] == run_id
-
-
 # --- what steers logs -------------------------------------------------------------------------------------------------
 
 
@@ -139,15 +132,3 @@ def test_no_request_breaks_a_line_of_the_log(tmp_path: Path) -> None:
     records = [json.loads(line) for line in lines if line and "listens on" not in line]
     assert sum(record.get("operation") == "stopRun" and "status" in record for record in records) >= len(HOSTILE)
     assert not [line for line in lines if "\x1b" in line or "\u202e" in line or "\x00" in line]
-
-
-def test_added_tasks_need_a_usable_key_as_well(world: World, client: TestClient) -> None:
-    for key in ["", " ", "a" * 121]:
-        body = {"crawler": "plain", "tasks": [{"args": {}}]}
-        number = client.post("/v1/runs", json=body).json()["run_id"]
-        world.claim(number)
-        answer = client.post(
-            f"/v1/runs/{number}/tasks", json={"tasks": [{"args": {}}]}, headers={"Idempotency-Key": key}
-        )
-        assert answer.status_code == 422, answer.text
-        assert len(world.store.tasks.list_tasks(number)) == 1

@@ -144,6 +144,19 @@ async def corrected(lab: Lab) -> Handle:
     return await _ended(handle, "failed")
 
 
+async def retried(lab: Lab) -> Handle:
+    """Killed from outside, and tried again after a wait, while another task executes."""
+    killed = Behaviour(executes=None)
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        killed if index == 0 and attempt == 1 else Behaviour(executes=900)
+    )
+    retries = {"max": 2, "on": ["failed"], "backoff_s": 300, "jitter": 0}
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 2, "retries": retries})
+    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    lab.cluster.end_now(1)
+    return await _ended(handle, "finished")
+
+
 async def continued(lab: Lab) -> Handle:
     """Several executions of one run; the histories of all of them are kept."""
     lab.cluster.behaviour = Behaviour(executes=2 * 3600)
@@ -696,9 +709,9 @@ IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
 ]
 
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
-    completed, waves, put_off, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
-    never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
-    stopped_pushing, updated_for_long,
+    completed, waves, put_off, stopped, force_stopped, resumed, refused, corrected, retried, continued, grown, pushed,
+    exported, never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying,
+    stopped_waiting, stopped_pushing, updated_for_long,
     woken, woken_in_a_wave, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
     nothing_to_prove, stopped_before_verdict,
     repaired, audited, audited_long,

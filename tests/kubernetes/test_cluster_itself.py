@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubernetes.cluster import binaries, images, node
+from tests.kubernetes.cluster import images, node
 from tests.kubernetes.cluster.admin import Admin, AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.places import CGROUPS, Places, base
-from tests.kubernetes.cluster.processes import ClusterFailed, Part, until
+from tests.kubernetes.cluster.processes import ClusterFailed, until
 
 pytestmark = pytest.mark.slow
 
@@ -98,16 +98,6 @@ def test_two_at_once_share_nothing() -> None:
         assert refused.value.status == 401
 
 
-def test_two_real_ones_at_once() -> None:
-    _real(1)
-    with Cluster(nodes=1) as one, Cluster(nodes=1) as two:
-        assert _trace(one.places.name)
-        assert _trace(two.places.name)
-        two.end()
-        assert _trace(two.places.name) == []
-        assert one.admin.get(f"/api/v1/nodes/{one.node_names[0]}")["metadata"]["name"] == one.node_names[0]
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_whoever_ends_it_every_process_ends(number: int, tmp_path: Path) -> None:
     """Also SIGKILL: the kernel ends the parts, and the next start clears what only a living process can."""
@@ -127,86 +117,8 @@ def test_whoever_ends_it_every_process_ends(number: int, tmp_path: Path) -> None
     places.release()
 
 
-def test_it_ends_with_its_parent(tmp_path: Path) -> None:
-    """The parent is a shell that dies without a word to its child."""
-    program = f"exec {' '.join(UP)} --kwok 1 --dir {tmp_path}/c"
-    shell = subprocess.Popen(["sh", "-c", f"({program}) & wait"], stdout=subprocess.PIPE, text=True)
-    assert shell.stdout is not None
-    assert json.loads(shell.stdout.readline())
-    shell.kill()
-    shell.wait()
-    until(lambda: not _processes(str(tmp_path)), "the end of every process", 150)
-    shell.stdout.close()
-
-
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ClusterFailed, match="not empty"):
         Cluster(kwok=1, folder=tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
-
-
-def test_parts_can_be_broken_and_come_back() -> None:
-    with Cluster(kwok=1) as cluster:
-        namespace = cluster.namespace()
-        impatient = Admin(cluster.api, cluster.token(), cluster.plane.authority.certificate, timeout_s=0.5)
-        cluster.freeze("kube-apiserver")
-        with pytest.raises(OSError, match="timed out"):
-            impatient.get("/api/v1/namespaces")
-        cluster.thaw("kube-apiserver")
-        until(cluster.admin.ready, "the thawed server", 150)
-        cluster.kill("kube-apiserver")
-        with pytest.raises(OSError, match="refused"):
-            cluster.admin.get("/api/v1/namespaces")
-        cluster.start_part("kube-apiserver")
-        assert cluster.admin.get(f"/api/v1/namespaces/{namespace}")["metadata"]["name"] == namespace
-        cluster.restart("etcd")
-        assert cluster.admin.get(f"/api/v1/namespaces/{namespace}")["metadata"]["name"] == namespace
-        with pytest.raises(ClusterFailed, match="no part 'engine'; there are etcd"):
-            cluster.kill("engine")
-        with pytest.raises(ClusterFailed, match="no real node"):
-            cluster.kill("kubelet")
-
-
-def test_a_part_that_dies_at_its_start_shows_its_last_words(tmp_path: Path) -> None:
-    part = Part("bad", ["sh", "-c", "echo no such thing; exit 3"], tmp_path / "bad.log")
-    part.start()
-    with pytest.raises(ClusterFailed, match="bad ended while waiting for it:\nno such thing"):
-        until(lambda: False, "it", 10, [part])
-
-
-def test_what_cannot_be_built_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBE_BINARIES", str(tmp_path))
-    with pytest.raises(binaries.NoBinaries, match=r"etcd, kube-apiserver.*run `make kube-binaries`"):
-        binaries.available()
-    with pytest.raises(binaries.NoBinaries, match="unset it to have them built"):
-        binaries.build()
-    monkeypatch.delenv("KUBE_BINARIES")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(binaries.NoBinaries, match="Go toolchain"):
-        binaries.build()
-
-
-def test_the_key_follows_pins_and_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = binaries.key()
-    assert binaries.key() == before
-    monkeypatch.setattr(binaries, "PROGRAMS", binaries.PROGRAMS[:-1])
-    assert binaries.key() != before
-    monkeypatch.undo()
-    (tmp_path / "go.sum").write_text("x")
-    monkeypatch.setattr(binaries, "MODULES", tmp_path)
-    assert binaries.key() != before
-
-
-def test_an_archive_is_the_same_each_time(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "file").write_text("text")
-    layers = [images.Layer(((tmp_path / "in", ""),)), images.Layer(((tmp_path / "in", "app"),))]
-    digests = set()
-    for number in range(2):
-        os.utime(tmp_path / "in" / "file", (number, number))
-        archive = tmp_path / f"{number}.tar"
-        digests.add(images.write_archive(archive, "crawl.test/x:1", layers, entrypoint=["/file"], user="1000"))
-    assert len(digests) == 1
-    assert (tmp_path / "0.tar").read_bytes() == (tmp_path / "1.tar").read_bytes()

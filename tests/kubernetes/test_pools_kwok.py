@@ -1,53 +1,93 @@
-"""Caps and shares of pools on a real API server; who ran when is read from the pods."""
+"""Caps and order of pools on a real API server while worker and Temporal are killed; the pods say who ran when."""
 
 from __future__ import annotations
 
-import asyncio
+import json
+import signal
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
-from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.stack.layout import Layout
+from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.clusters.kubernetes import labels
-from crawler_lifecycle.domain.pools import Pool, Pools
-from tests.contracts.cluster.kube_harness import FINISHED, scripted
+from tests.contracts.cluster.kube_harness import FINISHED
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.kube_lab import QUICK, KubeLab, kube_laboratory
+from tests.kubernetes.cluster.processes import until
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+QUICK = {"poll_minutes": [0.03], "limits": {"start_check_s": 0.3}}
+POOLS = {"narrow": {"max": 2}, "single": {"max": 1}, "wide": {"weight": 1}}
+SLOTS, TASKS = 5, 6
+Json = dict[str, Any]
 
 
-def most_at_once(kube: KubeLab, runs: set[str]) -> int:
-    """The most pods of these runs that were there at the same moment, from their creation to their end."""
-    moves = []
-    for pod in kube.pods():
-        if pod["metadata"]["labels"][labels.RUN] in runs:
-            end = pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"]
-            moves += [
-                (datetime.fromisoformat(end), -1),
-                (datetime.fromisoformat(pod["metadata"]["creationTimestamp"]), 1),
-            ]
+def begun(pod: Json) -> datetime:
+    return datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+
+
+def ended(pod: Json) -> datetime:
+    return datetime.fromisoformat(pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"])
+
+
+def most_at_once(pods: Iterable[Json]) -> int:
+    """The most of these pods that were there at the same moment, from their creation to their end."""
+    moves = [move for pod in pods for move in ((begun(pod), 1), (ended(pod), -1))]
     return max(accumulate(step for _, step in sorted(moves)))
 
 
-async def test_caps_hold_on_kubernetes(server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path) -> None:
-    pools = Pools({"narrow": Pool(max=2), "wide": Pool()}, slots=5)
-    async with kube_laboratory(server.client, tmp_path, kwok_cluster, watched=True, pools=pools) as kube:
-        kube.knows(scripted(run_for="2s", message=FINISHED))
-        names = ("narrow", "wide", "narrow", "wide")
-        handles = [
-            await kube.lab.start({"crawler": "books", "tasks": [{}] * 4, "pool": name, **QUICK}) for name in names
-        ]
-        results = [await kube.lab.ended(handle, 180) for handle in handles]
-        assert [result.status for result in results] == ["COMPLETED"] * 4
-        by_pool = {
-            name: {str(r.run_id) for r, one in zip(results, names, strict=True) if one == name} for name in names
-        }
-        pods = await asyncio.to_thread(kube.pods)
-        assert Counter(pod["metadata"]["labels"][labels.RUN] for pod in pods) == {str(r.run_id): 4 for r in results}
-        assert most_at_once(kube, by_pool["narrow"]) <= 2
-        assert most_at_once(kube, by_pool["narrow"] | by_pool["wide"]) <= 5
-        assert all(row.in_use == row.waiting_tasks == 0 for row in kube.lab.store.pools.list_pools())
+@pytest.fixture
+def stack(kwok_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    """A stack of three pools, whose crawls are pods of two seconds."""
+    namespace = kwok_cluster.namespace("pools")
+    kwok_cluster.admin.ensure(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "crawl"}})
+    script = {"KWOK_RUN_FOR": "2s", "KWOK_MESSAGE": FINISHED}
+    entry = {"name": "nap", "kind": "command", "command": ["nap"], "items": False, "env": script}
+    (tmp_path / "crawlers.yaml").write_text(json.dumps([entry]))
+    monkeypatch.setenv("LIFECYCLE_POOLS", json.dumps(POOLS))
+    monkeypatch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
+    place = ClusterAccess(kwok_cluster.kubeconfig, None, namespace, "crawl.test/crawlers:1")
+    crawlers = tmp_path / "crawlers.yaml"
+    return Stack(Layout(tmp_path / "state", only_free_ports=True, kubernetes=place, crawlers=crawlers))
+
+
+def test_caps_and_order_hold_on_kubernetes(stack: Stack, kwok_cluster: Cluster) -> None:
+    namespace = stack.layout.kubernetes.namespace if stack.layout.kubernetes else ""
+    stack.start()
+    try:
+        with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:
+
+            def pods(*runs: int) -> list[Json]:
+                found: list[Json] = kwok_cluster.admin.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+                return [pod for pod in found if not runs or int(pod["metadata"]["labels"][labels.RUN]) in runs]
+
+            def start(pool: str, **more: object) -> int:
+                body = {"crawler": "nap", "tasks": [{}] * TASKS, "pool": pool, **QUICK, **more}
+                return int(str(gateway.start(body, f"{pool}-{more}")["run_id"]))
+
+            slow, single, wide = start("narrow", priority=5), start("single"), start("wide")
+            until(lambda: pods(slow), "the first pod of the pool", 150)
+            runs = {slow: "narrow", single: "single", wide: "wide", (urgent := start("narrow", priority=1)): "narrow"}
+            for part in ("worker", "temporal"):
+                seen = len(pods())
+                until(lambda seen=seen: len(pods()) > seen, f"work before the {part} is killed", 150)
+                stack.kill_part(part, signal.SIGKILL)
+                stack.wait_healthy()
+            until(lambda: all(gateway.run(run)["ended_at"] for run in runs), "the end of all runs", 180)
+            assert {gateway.run(run)["status"] for run in runs} == {"COMPLETED"}
+            counts = Counter(int(pod["metadata"]["labels"][labels.RUN]) for pod in pods())
+            assert counts == dict.fromkeys(runs, TASKS), "each task once"
+            for pool, one in POOLS.items():
+                assert most_at_once(pods(*(run for run, name in runs.items() if name == pool))) <= one.get("max", SLOTS)
+            assert most_at_once(pods()) <= SLOTS
+            times = sorted(map(begun, pods(urgent)))
+            between = [pod for pod in pods(slow) if times[0] < begun(pod) < times[-1]]
+            assert len(between) <= TASKS // 2, "who does not come while all is down is passed over"
+    finally:
+        stack.stop(kill_crawls=True)

@@ -15,14 +15,6 @@ from crawler_lifecycle.clusters.kubernetes.files import layout
 from tests.support.crawler_image import FOLDER, PACKAGES, REFERENCE, ROOT, assemble, install, locked, recipe, steps
 from tests.support.oci import assert_as_made, blob, manifest_of
 
-HADOLINT = Path(sys.executable).parent / "hadolint"
-
-
-def test_hadolint_has_nothing_to_say() -> None:
-    done = subprocess.run([HADOLINT, FOLDER / "Dockerfile"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "images/crawler/Dockerfile" in (ROOT / "Makefile").read_text()
-
 
 def test_the_runner_lies_where_jobs_start_it_and_nothing_runs_as_root() -> None:
     made = recipe()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 from crawler_lifecycle.settings import Settings
 
 ROOT = Path(__file__).parents[2]
-HADOLINT = Path(sys.executable).parent / "hadolint"
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -30,16 +27,6 @@ FINAL = STEPS[max(n for n, (name, _) in enumerate(STEPS) if name == "FROM") :]
 
 def of(name: str, steps: list[tuple[str, str]] = FINAL) -> list[str]:
     return [rest for found, rest in steps if found == name]
-
-
-def test_hadolint_has_nothing_to_say() -> None:
-    done = subprocess.run([HADOLINT, ROOT / "Dockerfile"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_hadolint_would_have_said_something() -> None:
-    bad = "FROM python\nRUN cd /x && apt-get install curl\n"
-    assert subprocess.run([HADOLINT, "-"], input=bad, capture_output=True, text=True).returncode != 0
 
 
 def test_what_is_copied_exists_and_gets_past_dockerignore() -> None:

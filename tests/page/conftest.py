@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +11,7 @@ from playwright.sync_api import Browser
 from tests.e2e.world import World
 from tests.page.browser import Visitor, chromium
 
-HERE = Path(__file__).parent
 Visits = Callable[..., Visitor]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each thing that a journey waits for has a minute or two."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")

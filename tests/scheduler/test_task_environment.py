@@ -16,7 +16,7 @@ from crawler_lifecycle.web.listening import Unservable
 from tests.support.run_refs import run_ref
 
 KEY = "k" * 32
-TASK = QueuedTask(70, 3, {})
+TASK = QueuedTask(70, 3, {}, attempt=2)
 DEPLOYMENT = Deployment(
     run_ref(7), 2, "plain", {}, {}, [TASK], Resources(), Limits(), datetime(2026, 11, 20, tzinfo=UTC)
 )

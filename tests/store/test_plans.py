@@ -111,7 +111,7 @@ MAY = {
         for method in ("make_graph", "claim_graph", "get_graph", "find_graph", "list_graphs")
     },
     **{
-        (method, "scan", "head"): "the first waiting runs of each pool, at most 10 of each"
+        (method, "scan", "head"): "the first waiting runs of each pool, at most as many as there are places to give"
         for method in ("offer_tasks", "record_deployed", "call")
     },
     ("in_line", "scan", "head"): "at most a thousand runs that come first are counted, for people",

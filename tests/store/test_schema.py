@@ -115,6 +115,7 @@ def test_downgrade_leaves_nothing(empty_url: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.processes
 def test_two_processes_upgrade_at_once(empty_url: str) -> None:
     # On SQLite the file is the lock: they wait for each other as long as a slow machine takes.
     program = """

@@ -36,7 +36,7 @@ CHANGES = {
     "America/New_York": ("2027-03-14T07:00", "2027-11-07T06:00"),
     "Australia/Lord_Howe": ("2027-04-03T15:00", "2027-10-02T15:30"),
 }
-#: An hour that is left out, and half an hour that comes twice; the rest with the slow ones. What a zone decides is
+#: In `make test-more`: an hour left out, and half an hour that comes twice; the rest is slow. What a zone decides is
 #: which minutes are due, and ``domain/schedules/test_calendar.py`` compares those in many zones.
 ALWAYS = {("Europe/Berlin", "2027-03-28T01:00"), ("Australia/Lord_Howe", "2027-04-03T15:00")}
 
@@ -153,7 +153,7 @@ class Play:
 @pytest.mark.parametrize(
     ("zone", "change", "seed"),
     [
-        pytest.param(zone, change, seed, marks=[] if (zone, change) in ALWAYS else pytest.mark.slow)
+        pytest.param(zone, change, seed, marks=pytest.mark.troubles if (zone, change) in ALWAYS else pytest.mark.slow)
         for seed, (zone, both) in enumerate(CHANGES.items())
         for change in both
     ],

@@ -3,22 +3,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.shared import utc_now
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import in_real_time, temporal_server
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each thing that a test waits for has a minute."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

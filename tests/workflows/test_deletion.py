@@ -110,6 +110,7 @@ async def test_what_still_delivers_is_ended_and_waited_for(real_lab: Lab) -> Non
     ]
 
 
+@pytest.mark.troubles
 async def test_an_outage_is_told_and_what_is_left_goes_after_it(real_lab: Lab, local: Path) -> None:
     run = await planted(real_lab)
     task = local / "tasks" / str(run) / "0" / "1"

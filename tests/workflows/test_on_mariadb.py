@@ -48,7 +48,6 @@ async def test_the_same(mariadb_lab: Lab, chosen: Callable[[Lab], Awaitable[None
 
 @pytest.mark.servers
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 async def test_a_database_that_is_away_for_a_while_fails_no_run(unhurried: WorkflowEnvironment, tmp_path: Path) -> None:
     """Killed while runs are in every phase, and back after seconds: all of them go on and end by the truth."""
     with running_mariadb("--innodb-flush-log-at-trx-commit=2") as server, server.database() as url:

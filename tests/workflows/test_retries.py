@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.domain.retries import Retries
+from crawler_lifecycle.domain.retries import OtherNodes, Retries
 from crawler_lifecycle.domain.task import End
 from tests.support.fakes.cluster import KILLED, Behaviour
 from tests.support.lab import Lab, laboratory
@@ -104,8 +104,10 @@ async def test_after_oom_the_next_try_has_more_memory_and_the_crawler_remembers_
 
 async def test_later_tries_avoid_the_node_and_may_go_elsewhere(lab: Lab) -> None:
     evict(lab, 2)
-    elsewhere = {"node_selector": {"capacity": "on-demand"}, "after": 2}
-    await lab.run({"crawler": "books", "retries": {"backoff_s": 0, "retry_on": elsewhere}})
+    books = lab.scheduler.catalogue.crawlers["books"]
+    elsewhere = Retries(backoff_s=0, retry_on=OtherNodes({"capacity": "on-demand"}, after=2))
+    lab.scheduler.catalogue.crawlers["books"] = replace(books, retries=elsewhere)
+    await lab.run({"crawler": "books"})
     given = [dict(task.node_selector) for call in lab.scheduler.calls for task in call.tasks]
     assert given == [{}, {}, {"capacity": "on-demand"}]
 

@@ -24,7 +24,7 @@ from tests.support.stop_world import MISSED, World, play
 #: run is, by what is down when it is done, and by the group of its kind (plain, forced, insisting). So every phase and
 #: every kind meets every state, and the kinds take turns in the phases, so that each phase has two groups at least.
 SAMPLE = covering()
-#: What `make test` plays: each phase and each kind, and each group in each state.
+#: What comes first: each phase and each kind, and each group in each state. `make test` plays stops by their names.
 FEW = cover(SAMPLE, lambda cell: {cell.phase, cell.kind, (cell.group, cell.state)})
 REST = [cell for cell in cells() if cell not in SAMPLE]
 #: How long the cells of one test may take, in seconds: less than pytest allows, which ends no worker.
@@ -53,13 +53,12 @@ def played(state: str) -> pytest.MarkDecorator:
     return pytest.mark.troubles if state in ("database down", "cluster answering errors") else pytest.mark.slow
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.troubles
 async def test_every_phase_ends_as_the_table_says(skipping: WorkflowEnvironment, tmp_path: Path) -> None:
     await matches_the_table(skipping, tmp_path, FEW)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("state", [pytest.param(one, marks=played(one)) for one in STATES])
 async def test_every_phase_in_every_state(skipping: WorkflowEnvironment, tmp_path: Path, state: str) -> None:
@@ -67,7 +66,6 @@ async def test_every_phase_in_every_state(skipping: WorkflowEnvironment, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
 async def test_time_is_skipped_for_the_tests_that_come_after_several_cells(
     skipping: WorkflowEnvironment, tmp_path: Path
@@ -81,7 +79,6 @@ async def test_time_is_skipped_for_the_tests_that_come_after_several_cells(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("phase", PHASES)

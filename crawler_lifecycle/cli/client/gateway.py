@@ -91,6 +91,13 @@ class Gateway:
         """Return the full document of a run."""
         return self._send("GET", f"/v1/runs/{run_id}")
 
+    def crawler(self, name: str) -> Document:
+        """Return an entry of the catalogue."""
+        for row in self.rows("/v1/crawlers"):
+            if row.get("name") == name:
+                return row
+        raise CommandFailed(Exit.NOT_FOUND, f"there is no crawler {name!r}", None, "crawlctl crawler list")
+
     def poll(self, path: str, **params: Any) -> Document:
         """Return a document that is polled. The gateway does not send an unchanged version again (``ETag``).
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.admin.services import keep_files_private
-from crawler_lifecycle.cli.output import clean, console, emit, show_rows
+from crawler_lifecycle.cli.output import emit, show_finding, show_rows
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.subjects import Column, Document, of
@@ -52,7 +52,7 @@ def doctor(
     for line in [*problem, *where, *run(checks, context)]:
         lines.append(line)
         if current().for_people:
-            _show(line)
+            show_finding(line.level.ljust(6), _STYLES[line.level], line.check, line.text, line.cure)
     counts = {level: sum(line.level == level for line in lines) for level in ("ok", "warn", "bad")}
     rows = [asdict(line) for line in lines]
     document = {"summary": counts, "checks": rows, "settings": in_force}
@@ -140,18 +140,3 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
         return checks, ()
     text = f"{who}; not checked: {', '.join(c.name for c in checks if c.name not in wanted)}"
     return [check for check in checks if check.name in wanted], (ok("component", text),)
-
-
-# --- for people ----------------------------------------------------------------------------------------------------
-
-
-def _show(line: Line) -> None:
-    from rich.text import Text
-
-    terminal = console()
-    text = Text(line.level.ljust(6), style=_STYLES[line.level])
-    text.append(line.check.ljust(13), style="bold").append(clean(line.text), style="not bold")
-    terminal.print(text)
-    if line.cure:
-        terminal.print(Text(" " * 19 + f"cure: {clean(line.cure)}"))
-    terminal.file.flush()

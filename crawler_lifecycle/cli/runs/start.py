@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.bounds import LIMITS
 from crawler_lifecycle.domain.crawlers.arguments import Scalar
 from crawler_lifecycle.subjects import TERMINAL, Cell, status_word
 
-from .texts import RUN
+from .texts import RUN, Arguments, Crawler, Settings
 
 Seconds = float | Literal["none"] | None
 
@@ -54,13 +54,11 @@ _NO_OPTIONS = RunOptions()
 
 
 def start(
-    crawler: Annotated[str, Parameter(help="name of a crawler of the catalogue (crawlctl crawler list)")],
+    crawler: Crawler,
     /,
     *,
-    arg: Annotated[
-        list[str] | None, Parameter(name=["--arg", "-a"], help="argument of the crawler, name=value")
-    ] = None,
-    setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
+    arg: Arguments = None,
+    setting: Settings = None,
     tasks: Annotated[int | None, Parameter(help="number of tasks; each gets its index")] = None,
     task_file: Annotated[Path | None, Parameter(help="file with a JSON object of arguments for each task")] = None,
     max_parallel: Annotated[int | None, Parameter(help="at most this many tasks at once")] = None,

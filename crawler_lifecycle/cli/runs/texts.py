@@ -17,6 +17,9 @@ from crawler_lifecycle.subjects import RUN as SUBJECT
 from crawler_lifecycle.subjects import TERMINAL, Document, deletion_words, pace, plain, project, status_word
 
 RunId = Annotated[int, Parameter(help="the run's id")]
+Crawler = Annotated[str, Parameter(help="name of a crawler of the catalogue (crawlctl crawler list)")]
+Arguments = Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of the crawler, name=value")]
+Settings = Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")]
 
 _GENERAL = asdict(Limits())
 #: Fields of a request -> their names in ``describe``.
@@ -232,9 +235,14 @@ def exit_of(task: Document) -> str | None:
 
 def arguments(crawler: Document) -> str:
     """Return the names of the crawler's arguments. A required one has an exclamation mark."""
+    needed = required(crawler)
+    return ", ".join(f"{name}!" if name in needed else name for name in crawler.get("args") or {})
+
+
+def required(crawler: Document) -> list[str]:
+    """Return the names of the arguments without which the crawler cannot be started."""
     given = {name: spec if isinstance(spec, dict) else {} for name, spec in (crawler.get("args") or {}).items()}
-    needed = [name for name, spec in given.items() if spec.get("required") and spec.get("default") is None]
-    return ", ".join(f"{name}!" if name in needed else name for name in given)
+    return [name for name, spec in given.items() if spec.get("required") and spec.get("default") is None]
 
 
 def argument_lines(crawler: Document) -> list[tuple[str, str]]:

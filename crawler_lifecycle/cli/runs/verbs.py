@@ -154,14 +154,11 @@ def crawlers() -> None:
 def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")], /) -> None:
     """Show one crawler of the catalogue."""
     with current().gateway() as gateway:
-        rows = gateway.rows("/v1/crawlers")
-    found = next((row for row in rows if row.get("name") == name), None)
-    if found is None:
-        raise CommandFailed(Exit.NOT_FOUND, f"there is no crawler {name!r}", None, "crawlctl crawler list")
+        found = gateway.crawler(name)
     lines = [(key, plain(value)) for key, value in found.items() if value not in (None, [], {}, "") and key != "args"]
     lines[2:2] = argument_lines(found)
     emit(found, names=[name], table=lambda: show_facts(lines))
-    say(f"next: crawlctl start {name}")
+    say(f"next: crawlctl start {name} · crawlctl crawler check {name}")
 
 
 # --- control ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.retries import DEFAULT, Retries
 from crawler_lifecycle.domain.run import Limits, RunRequest, check_sizes
 
 from .arguments import Argument, ArgumentType, check_declared, check_value
-from .pod import PodOptions, check_secret
+from .pod import PodOptions, check_labels, check_secret
 from .settings import check_allowed, check_settings
 
 #: Prefixes of variables that a catalogue entry may not set: variables of the process contract, and variables that
@@ -97,7 +97,7 @@ class CrawlerDefinition:
             check_sizes(_defaults(self), self.settings)
             self.expected.check()
             check_pool_name(self.pool)
-            self.retries.over(DEFAULT).check(self.resources.memory)
+            check_retries(self.retries, self.resources.memory)
             self.kubernetes.check_shm(self.resources.memory or self.kubernetes.requests.memory)
         except InvalidRequest as error:
             raise InvalidRequest(f"{self.name}: {error}") from None
@@ -134,6 +134,13 @@ class CrawlerDefinition:
     def spider_name(self) -> str:
         """The spider's name inside its project. The default is the crawler's name."""
         return self.spider or self.name
+
+
+def check_retries(policy: Retries, memory: str | None = None) -> None:
+    """Raise ``InvalidRequest`` for keys of an operator's policy that contradict each other, or that are no labels."""
+    policy.over(DEFAULT).check(memory)
+    if policy.retry_on is not None:
+        check_labels("retries.retry_on.node_selector", policy.retry_on.node_selector)
 
 
 def _defaults(crawler: CrawlerDefinition) -> dict[str, str]:

@@ -99,7 +99,8 @@ def _check_one_of(key: str, text: str | None, known: Iterable[str]) -> None:
     _refuse(refused, key, text, f"is not allowed; give one of {', '.join(known)}")
 
 
-def _check_labels(key: str, labels: Mapping[str, str]) -> None:
+def check_labels(key: str, labels: Mapping[str, str]) -> None:
+    """Raise ``InvalidRequest`` unless names and values are those of Kubernetes' labels."""
     cure = "give up to 63 letters, digits, '-', '_' and '.', that begin and end with a letter or digit"
     for name, value in labels.items():
         _check_qualified(key, name)
@@ -294,8 +295,8 @@ class PodOptions:
     annotations: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_labels("kubernetes.node_selector", self.node_selector)
-        _check_labels("kubernetes.labels", self.labels)
+        check_labels("kubernetes.node_selector", self.node_selector)
+        check_labels("kubernetes.labels", self.labels)
         for name in self.annotations:
             _check_qualified("kubernetes.annotations", name)
         for key, names in (("labels", self.labels), ("annotations", self.annotations)):

@@ -346,7 +346,9 @@ def _detail(row: Row) -> dict[str, Any]:
     seen = finding.observation if finding and not foreign else None
     details = load_details(row) if row["details"] and not foreign else None
     end = seen.end if seen else None
-    counters = [source.counters for source in (details, seen) if source is not None]
+    # Live counters of an executing task may be newer than those of its look, which ``record_look`` has compared.
+    counted = (details, seen) if finding is None or finding.change.after.terminal else ()
+    counters = [source.counters for source in counted if source is not None]
     peaks = [source.peak_memory for source in (details, seen) if source is not None]
     return {
         "task_id": row["task_id"],

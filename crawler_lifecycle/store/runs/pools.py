@@ -7,7 +7,7 @@ never give one place twice. Places are counted from the rows of tasks that looks
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
@@ -21,15 +21,15 @@ from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import PLACE_WAIT
 from crawler_lifecycle.ports.pools import InLine, PoolRow
 from crawler_lifecycle.store.base.bulk import chunks, put_row, rows_in
-from crawler_lifecycle.store.base.rows import made
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime
 
 from .tables import LIVE_RUNS, pool_gate, pool_ticket, run_history, task_history
 from .unit import Unit
 
-#: The most tickets of each pool that one decision reads.
-HEADS = 10
+#: The most tickets of each pool that the decision about one run reads, and those of all pools when runs are called.
+HEADS, HEADS_OF_ALL = 10, 200
 #: The most tickets before a run that are counted for people.
 AHEAD_MAX = 1000
 
@@ -41,21 +41,28 @@ def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
     """Take up to ``most`` places for a run that wants ``wanted`` in all. Return the number of places that it gets.
 
     A run that does not get all of them keeps its place in the line, and waits until it is called (``PoolStore.call``).
+    So does a run that comes by itself while its pool has another one to call first. That decision needs no lock.
     """
     name = pools.serving(unit.run["pool"])
-    mine = _ticket(unit, name, wanted)
-    with _gate(unit.conn, pools, unit.now) as gate:
-        others = [one for one in _heads(unit.conn, gate, unit.now) if one.run_id != unit.run_id]
-        gate.sample(unit.now, gate.rivals([*others, mine]))
-        got = min(gate.grant([*others, mine], unit.now).get(unit.run_id, 0), most)
-        gate.share(name).given += got
-        if got < wanted:
-            unit.update_run(waiting_for=f"{PLACE_WAIT}{name}")
+    mine, before, got = _ticket(unit, name, wanted), _before(unit), 0
+    if (before and before["called_at"]) or _is_first(unit, mine):
+        with _gate(unit.conn, pools, unit.now) as gate:
+            others = [one for one in _heads(unit.conn, gate, unit.now, HEADS) if one.run_id != unit.run_id]
+            gate.sample(unit.now, gate.rivals([*others, mine]))
+            got = min(gate.grant([*others, mine], unit.now).get(unit.run_id, 0), most)
+            gate.share(name).given += got
     if wanted > got:
-        _stay(unit, mine, wanted - got, anew=got > 0)
+        unit.update_run(waiting_for=f"{PLACE_WAIT}{name}")
+        _stay(unit, mine, wanted - got, None if got else before)
     else:
         leave_line(unit)
     return got
+
+
+def _is_first(unit: Unit, mine: Ticket) -> bool:
+    """Return whether no other run of the pool must be called before this one."""
+    first = _first(unit.conn, [mine.pool], 1, unit.now)
+    return not first or mine.order <= first[0].order
 
 
 def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
@@ -64,14 +71,18 @@ def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
     with _gate(unit.conn, pools, unit.now) as gate:
         gate.refused = (gate.busy(), unit.now)
         gate.share(name).given = max(0.0, gate.share(name).given - refused)
-    _stay(unit, _ticket(unit, name, refused), refused)
+    _stay(unit, _ticket(unit, name, refused), refused, _before(unit))
 
 
-def _stay(unit: Unit, ticket: Ticket, wanted: int, *, anew: bool = False) -> None:
-    """Keep the run in the line for this number of places. ``anew``: its wait begins again, because it got some."""
-    p, row = pool_ticket.c, asdict(replace(ticket, wanted=wanted))
-    before = unit.conn.execute(select(p.waits_since).where(p.run_id == unit.run_id)).scalar_one_or_none()
-    row["waits_since"] = unit.now if anew or before is None else before
+def _before(unit: Unit) -> Row | None:
+    """Return what the run's ticket says about its wait until now; ``None``: it does not wait."""
+    p = pool_ticket.c
+    return unit.conn.execute(select(p.called_at, p.waits_since).where(p.run_id == unit.run_id)).mappings().one_or_none()
+
+
+def _stay(unit: Unit, ticket: Ticket, wanted: int, before: Row | None) -> None:
+    """Keep the run in the line for this number of places. Without a wait ``before``, its wait begins now."""
+    row = asdict(replace(ticket, wanted=wanted)) | {"waits_since": before["waits_since"] if before else unit.now}
     put_row(unit.conn, pool_ticket, {"run_id": row.pop("run_id")}, row)
 
 
@@ -109,7 +120,8 @@ class PoolStore(StorePart):
         with self._db.writing() as conn:
             now = self._clock()
             with _gate(conn, self._pools, now) as gate:
-                lines = _heads(conn, gate, now), _passed(conn, now)
+                each = max(HEADS, HEADS_OF_ALL // len({DEFAULT, *self._pools.named}))
+                lines = _heads(conn, gate, now, each), _passed(conn, now)
                 workflows = _workflows(conn, [one.run_id for line in lines for one in line])
                 heads, passed = ([one for one in line if one.run_id in workflows] for line in lines)
                 gate.sample(now, gate.rivals([*heads, *passed]))
@@ -274,19 +286,24 @@ def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
         return Gate(pools)
 
 
-def _heads(conn: Connection, gate: Gate, now: datetime) -> list[Ticket]:
-    """Return the first tickets of each pool, most urgent and oldest first, without runs that did not come."""
+def _heads(conn: Connection, gate: Gate, now: datetime, each: int) -> list[Ticket]:
+    """Return the first tickets of each pool, but no more than there are free places to give."""
+    return _first(conn, {DEFAULT, *gate.pools.named}, max(1, min(each, gate.free(now))), now)
+
+
+def _first(conn: Connection, pools: Collection[str], each: int, now: datetime) -> list[Ticket]:
+    """Return the first tickets of these pools, most urgent and oldest first, without runs that did not come."""
     times = {"since": now - timedelta(seconds=CALL_S), "until": now + timedelta(seconds=CALL_S)}
-    rows = conn.execute(_heads_query(tuple(sorted({DEFAULT, *gate.pools.named}))), times)
+    rows = conn.execute(_first_query(tuple(sorted(pools))), {"each": each, **times})
     return [Ticket(*row) for row in rows]
 
 
 @functools.cache
-def _heads_query(pools: tuple[str, ...]) -> CompoundSelect[Any]:
+def _first_query(pools: tuple[str, ...]) -> CompoundSelect[Any]:
     p = pool_ticket.c
     since, until = (bindparam(name, type_=UtcTime) for name in ("since", "until"))
     came = or_(p.called_at.is_(None), and_(p.called_at > since, p.called_at < until))
-    first = select(*_TICKET).where(came).order_by(p.priority, p.since, p.run_id).limit(HEADS)
+    first = select(*_TICKET).where(came).order_by(p.priority, p.since, p.run_id).limit(bindparam("each"))
     return union_all(*(select(first.where(p.pool == name).subquery("head")) for name in pools))
 
 

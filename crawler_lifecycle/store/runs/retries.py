@@ -13,8 +13,9 @@ from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.retries import Ended, NextTry
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import RETRY, retry_wait
+from crawler_lifecycle.ports.looks import TaskChanged
 from crawler_lifecycle.ports.runs import Fence, Resting, Retried
-from crawler_lifecycle.store.base.bulk import chunks, insert_mappings, put_row
+from crawler_lifecycle.store.base.bulk import CHUNK, insert_mappings, put_row
 from crawler_lifecycle.store.base.rows import Row
 
 from .moves import update_tasks
@@ -40,7 +41,7 @@ class RetryStore(RunPart):
         with self._unit(fence.run_id, fence) as unit:
             if unit.stop is None and not unit.status.terminal:
                 used = _used(unit)
-                for ended in chunks(_undecided(unit)):
+                while ended := _undecided(unit):  # a page at a time, because arguments may be large
                     used += _decide(unit, ended, decide, used, most, remember=remember)
             counts, resting = unit.counts(), count_resting(unit.conn, unit.run_id, unit.now)
             if resting.tasks:
@@ -63,7 +64,7 @@ def _undecided(unit: Unit) -> Sequence[Row]:
     t = task_history.c
     columns = (t.task_id, t.task_index, t.attempt, t.outcome, t.cause, t.exit_code, t.args)
     query = current_tasks(unit.run_id, *columns, t.retry, t.memory, t.node)
-    query = query.where(t.status.in_(_NOT_SUCCEEDED), t.retry_note.is_(None)).order_by(t.task_index)
+    query = query.where(t.status.in_(_NOT_SUCCEEDED), t.retry_note.is_(None)).order_by(t.task_index).limit(CHUNK)
     return unit.conn.execute(query).mappings().all()
 
 
@@ -90,7 +91,7 @@ def _decide(unit: Unit, ended: Sequence[Row], decide: Decide, used: int, most: i
     update_tasks(unit, notes, replace=("retry_note",))
     if again:
         _try_again(unit, again, most)
-        grown = [new.memory for row, new in again if new.memory is not None and new.memory != row["memory"]]
+        grown = [new.memory for _, new in again if new.memory is not None]
         if remember and grown:
             whose = {"project": unit.run["project"], "crawler": unit.run["crawler"]}
             most_of_all = max(grown, key=lambda text: parse_memory(text) or 0)
@@ -102,7 +103,7 @@ def _try_again(unit: Unit, again: Sequence[tuple[Row, NextTry]], most: int) -> N
     t, new = task_history.c, list[dict[str, object]]()
     for row, one in again:
         wait = timedelta(seconds=one.wait_s)
-        rest = {"not_before": unit.now + wait, "memory": one.memory, "avoid_node": row["node"]}
+        rest = {"not_before": unit.now + wait, "memory": one.memory or row["memory"], "avoid_node": row["node"]}
         reason = f"{RETRY}({row['retry'] + 1} of {most}): {row['cause'] or row['outcome']}"[:1000]
         new.append({**_numbers(row), "args": dict(row["args"]), **rest, "reason": reason})
     same = {"run_id": unit.run_id, "run_attempt": unit.attempt, "status": TaskStatus.QUEUED.value}
@@ -115,11 +116,12 @@ def _try_again(unit: Unit, again: Sequence[tuple[Row, NextTry]], most: int) -> N
         row, one = by_index[index]
         pairs.append({"task_id": row["task_id"], "superseded_by": task_id})
         told = {"retry": row["retry"] + 1, "of": most, "after": row["outcome"], "not_before": not_before.isoformat()}
-        told |= {"memory": one.memory} if one.memory != row["memory"] else {}
+        told |= {"memory": one.memory} if one.memory else {}
         changes.append({"task_id": task_id, "attempt": row["attempt"] + 1, "evidence": told})
     update_tasks(unit, pairs, replace=("superseded_by",))
     same = {"run_id": unit.run_id, "to_status": same["status"], "committed_at": unit.now, "source": "retry"}
     insert_mappings(unit.conn, status_transition, changes, **same)
+    unit.told_changes += [TaskChanged(TaskStatus.QUEUED, "retry", None)] * len(changes)
     unit.changed = True
 
 

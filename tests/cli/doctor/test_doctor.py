@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -47,7 +47,7 @@ from crawler_lifecycle.temporal.operator import task_queues
 from crawler_lifecycle.temporal.operator.server import Server
 from crawler_lifecycle.temporal.operator.task_queues import Poller, Queue, Version
 from tests.cli.cli_support import GATEWAY, Crawlctl, Result
-from tests.cli.cli_world import Served, serve
+from tests.cli.cli_world import Served
 from tests.support.databases import make_tables
 from tests.support.mariadb import MariaDb
 
@@ -710,13 +710,6 @@ def test_a_database_that_is_away(doctor: Any, closed_port: Callable[[], int]) ->
 
 
 # --- services ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    """A gateway over a socket."""
-    with serve() as running:
-        yield running
 
 
 def test_a_gateway_that_is_ready(doctor: Any, served: Served) -> None:

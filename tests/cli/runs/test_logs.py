@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.cli.runs import logs
 from tests.cli.cli_support import Crawlctl
-from tests.cli.cli_world import Served, serve
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    """A gateway over a socket."""
-    with serve() as running:
-        yield running
+from tests.cli.cli_world import Served
 
 
 def test_a_task_and_the_last_lines_of_its_log(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:

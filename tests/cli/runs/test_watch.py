@@ -7,7 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -18,7 +18,7 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.runs import watch
 from tests.cli.cli_answers import COMPLETED, CORRECTION, FAILED, RESUMED, RUN, STOPPED, TASKS
 from tests.cli.cli_support import GATEWAY, Crawlctl
-from tests.cli.cli_world import Served, serve
+from tests.cli.cli_world import Served
 
 QUEUED = [TASKS[0] | {"status": "QUEUED", "outcome": None, "reason": "quota"}]
 RUNNING = [TASKS[0] | {"status": "RUNNING", "outcome": None}]
@@ -187,13 +187,6 @@ def test_a_document_without_an_end_is_refused(crawlctl: Crawlctl, form: str) -> 
 
 
 # --- on a terminal -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    """A gateway in a thread, for programs that run on a terminal of their own."""
-    with serve() as running:
-        yield running
 
 
 def _heed() -> None:  # a shell starts what runs in the background with SIGINT ignored, and children inherit that

@@ -133,6 +133,9 @@ def test_whatever_lies_in_a_folder_is_read_and_kept(folder: Path, left: Mapping[
             put(place.state / "tasks" / str(run) / "0" / "1" / name, thing)
         (place.state / "live" / f"crawl-{run}-0-1").touch()
         look = place.cluster.look(run, [task])
+        decide = {"supervisor.json", "process.json"} & set(left) if look.observations[0].phase is Phase.GONE else ()
+        for data in (json.loads(left[name]) for name in decide if isinstance(left[name], bytes)):
+            assert [type(data[name]) for name in ("pid", "start", "boot")] == [int, int, str], "else it is not gone"
         details = place.cluster.details(run, [task])
         LocalLogs(place.state).read(run, task, None, 1000)
         place.cluster.task_records(run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from dataclasses import asdict
 from datetime import datetime
@@ -12,35 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders import folder as files
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.task import Observation, Phase, read_end
+from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.runner.held import Held
 from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
-from tests.support.examples import examples
 from tests.support.run_refs import run_ref
-
-NAMES = ["spec.json", "supervisor.json", "waiting.json", "process.json", "stop.json", "end.json", "stats.json"]
-NAMES.extend(["summary.json", "log"])
-BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-_leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-_values = st.recursive(_leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner))
-_fields = st.sampled_from((
-    "uid", "pid", "start", "boot", "reason", "since", "started_at", "exit_code", "signal", "message", "finished_at",
-    "pages", "items", "errors", "bytes", "updated_at", "finish_reason", "exit", "peak_memory", "memory_text",
-))  # fmt: skip
-#: Never a live process: whatever number is made up, the boot is another one.
-_objects = st.dictionaries(_fields, _values, max_size=8).map(
-    lambda made: json.dumps({**made, "boot": "other"} if made.get("boot") == BOOT else made).encode()
-)
-_garbage = st.binary(max_size=200) | _objects | st.just(b"[" * 100_000) | st.just(b'{"pages": ' + b"9" * 5000 + b"}")
 
 
 def bounded(seen: Observation) -> None:
@@ -72,29 +52,6 @@ def test_an_end_at_the_ends_of_numbers_and_of_the_calendar_is_an_end(bench: Benc
             assert (seen.phase, seen.end is not None) == (Phase.ENDED, True)
             assert "out of range" in ((seen.end and seen.end.message) or "")
             bounded(seen)
-
-
-@settings(max_examples=examples(60))
-@given(contents=st.dictionaries(st.sampled_from(NAMES), _garbage, max_size=6))
-def test_garbage_is_never_a_crash_and_never_gone(contents: dict[str, bytes]) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        bench = Bench(Path(place))
-        bench.folder().mkdir(parents=True)
-        for name, content in contents.items():
-            (bench.folder() / name).write_bytes(content)
-        seen = bench.look()
-        if seen.phase is Phase.GONE:
-            # Only when the files that decide it are what they should be.
-            for name in {"supervisor.json", "process.json"} & set(contents):
-                data = json.loads(contents[name])
-                assert type(data["pid"]) is int
-                assert type(data["start"]) is int
-                assert type(data["boot"]) is str
-        if seen.end is not None:
-            assert read_end(seen.end)
-        bounded(seen)
-        bench.cluster.details(run_ref(RUN), [bench.ref()])
-        bench.cluster.stop(run_ref(RUN), bench.ref())
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"exit_code": "0"}', b"x" * 300_000, b"\xff\xfe"])
@@ -233,32 +190,3 @@ def test_what_a_crawler_put_in_the_place_of_its_log_is_not_read(bench: Bench, tm
         os.mkfifo(log)
     [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
     assert details.log_tail is None
-
-
-def test_a_huge_log_is_moved_aside(bench: Bench) -> None:
-    # The last line alone is one too many: nothing is moved before everything is written.
-    code = """
-import os, time
-files = os.environ["CRAWL_FILES_DIR"]
-log, limit = files + "/../log", 50 * 2**20
-while (missing := limit - os.path.getsize(log)) > 0:
-    os.write(1, (b"y" * 1023 + b"\\n") * 1024 if missing >= 2**20 else b"y" * missing)
-os.write(1, b"y\\n")
-open(files + "/ready", "w").close()
-def moved():
-    try:
-        return os.path.getsize(log) <= 2**20
-    except FileNotFoundError:  # between the old one and the new one there is none
-        return False
-while not moved():
-    time.sleep(0.05)
-print("after", flush=True)
-"""
-    bench.start(code)
-    bench.until(Phase.ENDED)
-    assert (bench.folder() / "log").stat().st_size < 2**20
-    assert (bench.folder() / "log.1").stat().st_size == 50 * 2**20
-    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
-    assert details.log_tail is not None
-    assert len(details.log_tail) == 16 * 1024
-    assert "after" in details.log_tail

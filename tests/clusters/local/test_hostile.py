@@ -27,7 +27,6 @@ from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
-LEVELS = ("run", "index", "attempt")
 KINDS = ("nothing", "file", "link", "loop", "pipe", "elsewhere")
 #: Files of a task that say something, and what a crawler may write into them to be left alone.
 LIES = {
@@ -298,6 +297,7 @@ FLOOD = """
 import os
 for _ in range(3200):
     os.write(1, b"y" * 65536)
+print("after", flush=True)
 """
 
 
@@ -317,8 +317,10 @@ def test_a_flood_never_takes_more_than_the_cap(bench: Bench) -> None:
     bench.until_on_file()
     most = max(most, weigh())  # a slow machine may not have looked in between
     assert 50 * 2**20 < most <= 101 * 2**20
+    assert 50 * 2**20 <= (bench.folder() / "log.1").stat().st_size <= 51 * 2**20, "it is moved aside when it is full"
     [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
     assert len(details.log_tail or "") == 16 * 1024
+    assert "after" in (details.log_tail or "")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from crawler_lifecycle.ports.runs import Fence, Owner, TaskRef
 from crawler_lifecycle.store import Store, open_store
 from tests.clusters.local.local_bench import SLEEP, Bench, wait_until
 from tests.support.databases import make_tables
-from tests.support.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler
+from tests.support.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler, untried
 
 
 class Stand:
@@ -68,7 +68,7 @@ class Stand:
     def deploy(self, fence: Fence) -> None:
         store = self.store
         rows = (store.deployment, store.looks, store.runs, store.tasks, store.events)
-        activities = DeploymentActivities(*rows, self.cluster, self.scheduler, [FakeNotifier()])
+        activities = DeploymentActivities(*rows, self.cluster, self.scheduler, [FakeNotifier()], untried(store))
         ActivityEnvironment().run(activities.run_onetime_crawler, Deploy(fence))
 
     def look(self, fence: Fence) -> None:

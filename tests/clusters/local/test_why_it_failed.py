@@ -16,7 +16,7 @@ from crawler_lifecycle.ports.runs import Fence, Owner, RunRow, TaskRow
 from crawler_lifecycle.store import open_store
 from tests.clusters.local.local_bench import Bench, wait_until
 from tests.support.databases import make_tables
-from tests.support.fakes.services import FakeNotifier, FakeScheduler
+from tests.support.fakes.services import FakeNotifier, FakeScheduler, untried
 
 FEED = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/items.jsonl', 'w').write('{}\\n{}\\n{}')\n"
 FAKE = "print('Traceback (most recent call last):\\n  File x\\nKeyError: 1', flush=True)\n"
@@ -31,7 +31,7 @@ def crawled(folder: Path, code: str, **options: Any) -> tuple[RunRow, TaskRow]:
     handle = store.initiation.create_run(RunRequest(crawler="demo"), "r1", Owner("crawl/demo/r1", "chain"))
     fence = Fence(handle.run_id, handle.attempt, "chain", handle.run_uid)
     rows = (store.looks, store.runs, store.tasks, store.events)
-    deploying = DeploymentActivities(store.deployment, *rows, cluster, scheduler, [FakeNotifier()])
+    deploying = DeploymentActivities(store.deployment, *rows, cluster, scheduler, [FakeNotifier()], untried(store))
     looking = ReconciliationActivities(store.looks, store.tasks, store.events, cluster, [FakeNotifier()])
     play = ActivityEnvironment().run
     play(deploying.run_onetime_crawler, Deploy(fence))

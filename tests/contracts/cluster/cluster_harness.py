@@ -107,7 +107,7 @@ class Harness:
             crawler="demo",
             args=args,
             settings={},
-            tasks=[QueuedTask(100 * attempt + index, index, {}) for index in range(tasks)],
+            tasks=[QueuedTask(100 * attempt + index, index, {}, attempt=attempt) for index in range(tasks)],
             resources=Resources(),
             limits=Limits(stop_grace_s=60),
             expires_at=self.now() + timedelta(seconds=expires_in),

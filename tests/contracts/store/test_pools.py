@@ -92,6 +92,18 @@ def test_a_run_that_does_not_come_is_passed_over_and_called_again(pooled: World)
     assert ask(pooled, new) == 0
 
 
+def test_nobody_overtakes_a_run_of_the_same_pool_by_asking(pooled: World) -> None:
+    full = run(pooled, "full", tasks=5, pool="five")
+    pooled.begin(full)
+    old = {f"o{n}": run(pooled, f"o{n}", pool="five") for n in range(3)}
+    assert [ask(pooled, one) for one in old.values()] == [0, 0, 0]
+    pooled.finish(full)
+    new, urgent = run(pooled, "new", tasks=2, pool="five"), run(pooled, "urgent", pool="five", priority=1)
+    assert [ask(pooled, new), ask(pooled, urgent)] == [0, 1], "five are free: three and one are of those before it"
+    assert called(pooled) == [*old, "new"], "all at once, and nobody waits for the end of another task"
+    assert [ask(pooled, one) for one in (new, *old.values())] == [1, 1, 1, 1]
+
+
 def test_runs_that_never_come_keep_no_place_from_the_others(pooled: World) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)

@@ -26,6 +26,7 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
     StoreUnavailable,
 )
+from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.looks import Correction, Details, Look
@@ -58,6 +59,7 @@ FENCED: dict[str, Call] = {
     "acted_on_stop": lambda s, f: s.stops.acted_on_stop(f, START),
     "end_run": lambda s, f: s.completion.end_run(f, lambda groups, stop: verdict(groups, stop)),
     "requeue_ended": lambda s, f: s.deployment.requeue_ended(f, True),
+    "retry_ended": lambda s, f: s.retries.retry_ended(f, lambda end, used: NextTry(0), 3),
     "append_event": lambda s, f: s.events.append_event(f, "run.ended", "key", {}),
     "begin_export": lambda s, f: s.exports.begin_export(f),
     "record_export": lambda s, f: s.exports.record_export(f, "done", None, None),

@@ -74,10 +74,19 @@ def test_unknown_paths_and_methods(client: TestClient) -> None:
         assert client.get(page).status_code == 404
 
 
+FOREIGN = (
+    *("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8500", "10.0.0.1", "localhost."),
+    *("localhost:8500.evil.com", "127.0.0.1:8500.evil.com", "[::1]evil.com"),
+)
+
+
 def test_a_foreign_host_is_refused_on_every_route(client: TestClient) -> None:
-    for host in ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8500", "10.0.0.1"]:
+    for host in FOREIGN:
         for path in ("/healthz", "/v1/runs"):
-            assert _problem(client.get(path, headers={"host": host})) == (403, "foreign_host"), host
+            for headers in ({"Host": host}, {"Host": host, "Origin": f"http://{host}"}):
+                assert _problem(client.get(path, headers=headers)) == (403, "foreign_host"), host
+        own = {"Host": "localhost:8500", "Origin": f"http://{host}"}
+        assert _problem(client.get("/v1/runs", headers=own)) == (403, "foreign_origin")
 
 
 def test_this_machine_is_known_by_its_names(client: TestClient) -> None:
@@ -89,13 +98,7 @@ def test_a_foreign_origin_is_refused(world: World, client: TestClient) -> None:
     for origin in [
         *("http://evil.example", "null", "file://", "https://localhost.evil.example", "x"),
         # Another port is another page, and so is another name of this machine.
-        *(
-            "http://127.0.0.1:3000",
-            "http://localhost",
-            "http://[::1]",
-            f"https{BASE.removeprefix('http')}",
-            f"{BASE}:1",
-        ),
+        *("http://127.0.0.1:3000", "http://localhost", "http://[::1]", f"https{BASE[4:]}", f"{BASE}:1"),
     ]:
         answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"origin": origin})
         assert _problem(answer) == (403, "foreign_origin"), origin
@@ -159,22 +162,8 @@ def test_loopback_is_recognised() -> None:
     ours = ("127.0.0.1", "127.8.8.8:80", "::1", "localhost", "[::1]:8500", "LOCALHOST:8500")
     foreign = (
         *("0.0.0.0", "", "::", "[::]:80", "evil:localhost", "192.168.1.1", "127.1", "0x7f000001", "localhost."),
-        *(
-            "localhost:8500.evil.com",
-            "localhost:8500:80",
-            "localhost:",
-            "localhost:x",
-            "localhost:123456",
-            "localhost.",
-        ),
-        *(
-            "localhost\n",
-            "ann@localhost",
-            "localhost/x",
-            "127.0.0.1:8500.evil.com",
-            "127.0.0.1.evil.com",
-            "::1%evil.com",
-        ),
+        *("localhost:8500.evil.com", "localhost:8500:80", "localhost:", "localhost:x", "localhost:123456"),
+        *("localhost\n", "ann@localhost", "localhost/x", "127.0.0.1:8500.evil.com", "127.0.0.1.evil.com"),
         *("::1%evil.com", "[::1]evil.com", "[::1].evil.com:80", "[::1", "::1]", "[127.0.0.1]", "[localhost]"),
     )
     assert [host for host in (*ours, *foreign) if is_loopback(host)] == list(ours)
@@ -187,14 +176,6 @@ def test_what_leads_here_says_so_with_its_whole_name() -> None:
         *("http://localhost@evil.com/", "http://ann@localhost:8500/", "localhost:7233@evil.com"),
     )
     assert [address for address in (*here, *elsewhere) if leads_here(address)] == list(here)
-
-
-def test_a_host_that_begins_like_ours_is_a_foreign_one(client: TestClient) -> None:
-    for host in ["localhost:8500.evil.com", "127.0.0.1:8500.evil.com", "[::1]evil.com", "localhost."]:
-        for headers in ({"Host": host}, {"Host": host, "Origin": f"http://{host}"}):
-            assert _problem(client.get("/v1/runs", headers=headers)) == (403, "foreign_host"), host
-        own = {"Host": "localhost:8500", "Origin": f"http://{host}"}
-        assert _problem(client.get("/v1/runs", headers=own)) == (403, "foreign_origin")
 
 
 def test_allow_names_every_method_of_a_path(client: TestClient) -> None:

@@ -139,6 +139,7 @@ def many_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tries, "WRONG_MAX", 1e9)
 
 
+@pytest.mark.troubles
 @pytest.mark.timeout(900)
 def test_the_api_does_what_its_document_says(world: World, tmp_path: Path) -> None:
     """Four thousand requests: every bound of every field, from both sides. What is random is below."""

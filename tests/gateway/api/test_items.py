@@ -153,7 +153,7 @@ def test_a_run_without_items_names_the_cure(left: Any) -> None:
 def test_what_a_crawler_may_write(left: Any) -> None:
     client, address, folders, _ = left
     with (folders[0] / "items.jsonl").open("w") as file:
-        file.write('{"a": "' + "x" * 50 * 2**20 + '"}\n')
+        file.write('{"a": "' + "x" * 9 * 2**20 + '"}\n')
         file.write(lines(dict.fromkeys(map(str, range(100_000)), 1), {"a": float("nan")}, [1]))
         file.write("[" * 900 + "]" * 900 + "\n")
     (folders[1] / "items.jsonl").symlink_to("/etc/passwd")

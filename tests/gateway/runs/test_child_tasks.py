@@ -72,7 +72,10 @@ def test_wrong_tasks_are_named_and_nothing_is_added(world: World, client: TestCl
         answer = client.post(f"/v1/runs/{run_id}/tasks", json=body)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), body
         assert words in answer.text
-        assert len(world.store.tasks.list_tasks(run_id)) == 1
+    for key in ("", " ", "a" * 121):
+        answer = client.post(f"/v1/runs/{run_id}/tasks", json=PAGES, headers={"Idempotency-Key": key})
+        assert answer.status_code == 422, key
+    assert len(world.store.tasks.list_tasks(run_id)) == 1
 
 
 def test_a_run_that_ends_or_ended_takes_none(world: World, client: TestClient, run_id: int) -> None:

@@ -229,8 +229,10 @@ def test_a_lost_run_gets_a_workflow_beside_one_that_exports(
 
 
 def test_a_live_run_cannot_be_resumed(client: TestClient, run_id: int) -> None:
-    answer = client.post(f"/v1/runs/{run_id}/resume")
-    assert (answer.status_code, answer.json()["code"]) == (409, "not_in_this_state")
+    for _ in range(2):
+        answer = client.post(f"/v1/runs/{run_id}/resume")
+        assert (answer.status_code, answer.json()["code"]) == (409, "not_in_this_state")
+        client.post(f"/v1/runs/{run_id}/stop")  # nor one that is being stopped
 
 
 def test_a_run_whose_workflow_is_gone_can(world: World, client: TestClient, run_id: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import RunStatus, Verdict
 from crawler_lifecycle.domain.task import Change, End, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.streams.timeline import TEXT_MAX, _sentence
@@ -105,6 +106,20 @@ def test_everything_is_told_in_order_and_in_words(world: World, client: TestClie
         (None, "INITIALIZING"), ("INITIALIZING", "STOPPING"), ("STOPPING", "FAILED"), ("FAILED", "INITIALIZING"),
     ]  # fmt: skip
     assert all(entry["committed_at"] == entry["at"] and entry["source"] for entry in statuses)
+
+
+def test_each_further_try_is_one_line(world: World, client: TestClient, run: Run) -> None:
+    run.task_lost()
+    run.store.retries.retry_ended(run.fence, lambda end, used: NextTry(240, "768Mi"), 3)
+    [told] = [entry for entry in _timeline(client, run.run_id) if entry["source"] == "retry"]
+    again = max(task.task_id for task in run.store.tasks.list_tasks(run.run_id))
+    assert (told["kind"], told["task_id"], told["attempt"], told["to_status"]) == ("task", again, 2, "QUEUED")
+    text = (
+        f"Task 0 (id {again}) is tried again (1 of 3) with 768Mi of memory, not before {told['evidence']['not_before']}"
+    )
+    assert told["text"] == f"{text}: the try before ended as lost"
+    answer = client.get(f"/v1/runs/{run.run_id}").json()
+    assert answer["waiting"].startswith("retrying in ")
 
 
 def test_pages_say_the_same_as_the_whole(world: World, client: TestClient, run: Run) -> None:

@@ -235,16 +235,3 @@ class Cluster:
     def describe(self) -> dict[str, str]:
         """What somebody else needs to use it."""
         return {"kubeconfig": str(self.kubeconfig), "api": self.api, "dir": str(self.places.folder)}
-
-
-def clear_leftovers(prefix: str = "clk") -> None:
-    """Clear every slot that nobody holds: what killed runs left."""
-    held: list[Places] = []
-    try:
-        while True:
-            held.append(Places.take(prefix=prefix))
-    except ClusterFailed:
-        pass
-    finally:
-        for places in held:
-            places.release()

@@ -17,6 +17,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from crawler_lifecycle.activities.retries import Policies
+from crawler_lifecycle.adapters.archive.limits import checked_key
 from crawler_lifecycle.cloudevents import bus_text
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, WorkflowState
@@ -34,6 +36,7 @@ from crawler_lifecycle.domain.errors import (
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
@@ -41,6 +44,7 @@ from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.files import FilePart, FilesMissing, FileSource
 from crawler_lifecycle.ports.runs import Deployed, Deployment, Event, Fence, Owner
 from crawler_lifecycle.ports.webhooks import WebhookSender
+from crawler_lifecycle.store import Store
 
 
 class Faults:
@@ -70,6 +74,11 @@ class FakeCatalogue:
 
     def all(self) -> list[CrawlerDefinition]:
         return list(self.crawlers.values())
+
+
+def untried(store: Store) -> Policies:
+    """Policies that try nothing again."""
+    return Policies(store.retries, FakeCatalogue(), Retries(max=0))
 
 
 class FakeDeployer:
@@ -368,9 +377,7 @@ class FakeArchive:
         files_max: int | None = None,
     ) -> ExportResult:
         self.faults.strike()
-        if key.startswith("/") or ".." in key.split("/"):
-            raise InvalidRequest(f"key: {key!r} is not allowed; give a relative path of plain names")
-        target, size = io.BytesIO(), 0
+        url, target, size = f"memory:///{checked_key(key)}", io.BytesIO(), 0
         entries: list[dict[str, object]] = []
         skipped: list[dict[str, str]] = []
         lacking: list[str] = []
@@ -396,8 +403,7 @@ class FakeArchive:
             document = {**manifest, "files": entries, "skipped": skipped, "skipped_count": len(skipped)}
             with archive.open("manifest.json", "w") as member:
                 member.write(json.dumps(document).encode())
-        url, content = f"memory:///{key}", target.getvalue()
-        self.stored[url] = content
+        content = self.stored[url] = target.getvalue()
         note = f"files of {len(lacking)} tasks are missing: {'; '.join(lacking)}" if lacking else None
         return ExportResult(url, len(content), len(entries), hashlib.sha256(content).hexdigest(), note)
 

@@ -30,6 +30,7 @@ async def described(client: Client) -> Any:
     return await client.get_schedule_handle(names.AUDIT_SCHEDULE).describe()
 
 
+@pytest.mark.troubles
 async def test_the_schedule_is_what_the_settings_say(unhurried: WorkflowEnvironment) -> None:
     client = unhurried.client
     await asyncio.gather(*(keep_audit_schedule(client, 900, repair=True) for _ in range(4)))
@@ -57,6 +58,7 @@ async def test_the_schedule_is_what_the_settings_say(unhurried: WorkflowEnvironm
     assert caught.value.status is RPCStatusCode.NOT_FOUND
 
 
+@pytest.mark.troubles
 async def test_open_workflows_come_in_pages_and_are_confirmed_one_by_one(idle_lab: Lab) -> None:
     lab, directory = idle_lab, idle_lab.parts.directory
     handles = {handle.id: handle for handle in [await lab.start({"crawler": "books"}) for _ in range(5)]}
@@ -131,6 +133,7 @@ async def test_an_unreachable_server_is_no_answer() -> None:
         await asyncio.to_thread(directory.state, "any")
 
 
+@pytest.mark.troubles
 async def test_the_highest_number_is_found_by_counting(idle_lab: Lab) -> None:
     """Closed workflows count, numbers that no run can have do not."""
     lab, directory = idle_lab, idle_lab.parts.directory

@@ -73,6 +73,7 @@ async def test_by_force_functions_are_killed(real_lab: Lab, monkeypatch: pytest.
     assert sorted(g.functions.killed) == ["long", "s0"]
 
 
+@pytest.mark.troubles
 async def test_a_stop_ends_what_executes_of_a_graph_whose_row_another_hand_spoilt(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = Behaviour(executes=None)
     g = holding(real_lab, "s0")
@@ -102,6 +103,7 @@ async def test_a_stop_that_was_there_first_begins_nothing(real_lab: Lab) -> None
     assert (result.state, result.cause, g.functions.batches) == ("cancelled", "Stopped", [])
 
 
+@pytest.mark.troubles
 async def test_without_a_worker_a_graph_waits_in_sight_and_stops_all_the_same(real_lab: Lab) -> None:
     g = graph_lab(real_lab)
     handle = await g.start(chain(3))
@@ -189,6 +191,7 @@ async def test_a_command_that_comes_with_the_end_is_carried_out(real_lab: Lab) -
     assert len(await real_lab.chain(handle)) == 1, "the same execution goes on"
 
 
+@pytest.mark.troubles
 async def test_what_a_lost_workflow_had_begun_ends_and_begins_again(real_lab: Lab) -> None:
     g = holding(real_lab, "s1", "long")
     async with g.working():

@@ -131,6 +131,7 @@ async def test_a_long_function_is_told_that_it_was_cancelled(real_lab: Lab, user
     assert ledger.read_text().split() == ["begun", "told"]
 
 
+@pytest.mark.troubles
 async def test_a_function_whose_process_was_killed_is_called_again(real_lab: Lab, users: Any, tmp_path: Path) -> None:
     spec = Workflow(id="nightly").add("dies", users.dies_once, backoff_s=0.1).spec()
     async with functions_of(real_lab, tmp_path, users.__name__) as (g, functions):

@@ -61,6 +61,7 @@ async def test_crawls_are_begun_when_their_turn_comes_and_their_ends_go_on(real_
     assert "x" in str(found["red"].reason)
 
 
+@pytest.mark.troubles
 async def test_a_crawl_whose_row_another_hand_has_spoilt_ends_alone(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     g = graph_lab(real_lab)
@@ -160,6 +161,7 @@ async def test_managers_are_steps_and_a_retry_resumes_them(real_lab: Lab) -> Non
     assert (m.row().attempt, len(runs(g))) == (2, 2)
 
 
+@pytest.mark.troubles
 async def test_ends_that_nobody_told_are_found(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     real_lab.cluster.behaviour = INSTANT
 

@@ -117,6 +117,7 @@ async def turns(handle: WorkflowHandle[Any, Any]) -> list[tuple[int, str]]:
     return [(one.priority_key, one.fairness_key) for one in calls]
 
 
+@pytest.mark.troubles
 async def test_a_call_that_died_begins_again_what_it_had_begun(real_lab: Lab) -> None:
     g, deaths = graph_lab(real_lab), iter([True])
 
@@ -133,6 +134,7 @@ async def test_a_call_that_died_begins_again_what_it_had_begun(real_lab: Lab) ->
     assert {path: one.attempt for path, one in g.steps().items()} == {"s0": 1, "s1": 2, "s2": 1}
 
 
+@pytest.mark.troubles
 async def test_an_answer_that_was_lost_after_its_commit_starts_nothing_twice(real_lab: Lab) -> None:
     g, losses = graph_lab(real_lab), iter([True, True])
     change = real_lab.store.graphs.change
@@ -149,6 +151,7 @@ async def test_an_answer_that_was_lost_after_its_commit_starts_nothing_twice(rea
     assert once_each(g)
 
 
+@pytest.mark.troubles
 async def test_lost_doubled_foreign_and_unreadable_signals_change_nothing(real_lab: Lab) -> None:
     g = graph_lab(real_lab)
     g.functions.held["s1"] = threading.Event()
@@ -173,6 +176,7 @@ async def _is_open(handle: WorkflowHandle[Any, Any]) -> bool:
         return False
 
 
+@pytest.mark.troubles
 async def test_a_call_whose_workflow_somebody_ended_is_made_again(real_lab: Lab) -> None:
     g = graph_lab(real_lab)
     handle = await g.start([step("long", timeout_s=3600)])
@@ -202,6 +206,7 @@ def forgetful(unhurried: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -
     return unhurried
 
 
+@pytest.mark.troubles
 async def test_continuing_as_new_loses_nothing_and_interrupts_nothing(
     forgetful: WorkflowEnvironment, tmp_path: Path
 ) -> None:
@@ -220,6 +225,7 @@ async def test_continuing_as_new_loses_nothing_and_interrupts_nothing(
         assert len(await lab.chain(handle)) > 2
 
 
+@pytest.mark.troubles
 async def test_while_the_history_is_full_nothing_waits(forgetful: WorkflowEnvironment, tmp_path: Path) -> None:
     """A short function that hangs keeps this execution from ending; whatever becomes ready meanwhile begins."""
     async with laboratory(forgetful.client, tmp_path, clock=utc_now) as lab:
@@ -236,6 +242,7 @@ async def test_while_the_history_is_full_nothing_waits(forgetful: WorkflowEnviro
         assert once_each(g)
 
 
+@pytest.mark.troubles
 async def test_a_flooded_graph_leaves_at_once_and_makes_its_calls_again(
     unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ async def test_a_run_that_a_person_resumed_counts_again(real_lab: Lab) -> None:
     assert len([end for end in m.plan.ends if end[0] == 1]) == 2
 
 
+@pytest.mark.troubles
 async def test_lost_doubled_foreign_and_unreadable_signals_change_nothing(
     real_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ def _fields(answer: CycleAnswer) -> dict[str, Any]:
     return {name: getattr(answer, name) for name in answer.__dataclass_fields__}
 
 
+@pytest.mark.troubles
 async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[quick(n) for n in range(4)])
@@ -192,6 +194,7 @@ async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real
     assert after_deaths == {names.QUEUE_PLANS}, "nobody waits for a worker that may be dead"
 
 
+@pytest.mark.troubles
 async def test_another_worker_goes_on_when_the_one_with_the_object_is_gone(
     real_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +314,7 @@ async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab) -> None:
     assert m.row().owner_run_id is None
 
 
+@pytest.mark.troubles
 async def test_a_long_stream_continues_as_new_and_forgets_nothing(
     unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

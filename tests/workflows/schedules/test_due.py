@@ -273,6 +273,7 @@ async def test_what_a_person_may_do_to_a_temporal_schedule(real_lab: Lab) -> Non
     await s.gone()
 
 
+@pytest.mark.troubles
 async def test_what_was_lost_is_begun_by_the_search_for_it(real_lab: Lab) -> None:
     s, at = Scheduled(real_lab, "lost"), second()
     assert real_lab.store.schedules.decide_due("lost", at, s.row.revision).decision is Decision.STARTED

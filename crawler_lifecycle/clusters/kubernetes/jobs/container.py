@@ -1,4 +1,4 @@
-"""The crawler's container: its environment (the process contract in docs/crawlers.md), limits and requests."""
+"""The crawler's container: its environment (the process contract in docs/contract.md), limits and requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def variables(
 def contract(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, end_grace_s: int
 ) -> Mapping[str, str]:
-    """Return the variables of the process contract (docs/crawlers.md). Raises ``InvalidRequest`` for bad arguments."""
+    """Return the variables of the process contract (docs/contract.md). Raises ``InvalidRequest`` for bad arguments."""
     run_timeout_s = deployment.limits.run_timeout_s
     found = contract_of(deployment, crawler, task) | {
         "CRAWL_FILES_DIR": layout.FILES_MOUNT,

@@ -114,10 +114,6 @@ def outcome(job: Object | None, pod: Object | None, stop: float | None = None) -
 # --- conditions count by their status, and marks by what they explain
 
 
-def _by_person(**more: Any) -> Object:
-    return pod(done(400, 143), meta=deleted(390), **more)
-
-
 @pytest.mark.parametrize(
     ("told", "found"),
     [

@@ -1,0 +1,315 @@
+"""``crawlctl crawler check``: starts, stops and resumes a crawler, and reports what of the contract it keeps."""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.client.polling import Polling
+from crawler_lifecycle.cli.inputs import pairs
+from crawler_lifecycle.cli.output import clean, emit, moment, number, show_finding, took
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import current, say
+from crawler_lifecycle.cli.subjects import By, Project
+from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.subjects import STOPPED, TERMINAL, Document
+
+from .texts import RUN, Arguments, Crawler, Settings, required
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.cli.client.gateway import Gateway
+
+T = TypeVar("T")
+Counts = dict[str, int]
+
+TAG, WHY = "check", "crawlctl crawler check"
+_STYLES = {"ok": "green", "FAILED": "red bold", "skipped": "yellow"}
+#: Different readings of the counters that prove growth. After more of them, we no longer wait for the word ``resumed``,
+#: which looks find: they are nearly as frequent as the readings.
+_GROWTHS, _PATIENCE = 3, 8
+_QUICK: dict[str, Any] = {"tags": [TAG], "poll_minutes": [0.05]}
+#: Seconds for the archive; seconds after the grace in which a stopped run must end; and seconds after ``--limit-s`` at
+#: which the service itself stops a run, if this program died.
+_EXPORT_S, _STOP_S, _ABANDONED_S = 60.0, 60.0, 300.0
+
+
+class Line(NamedTuple):
+    """One part of the contract: its result, a sentence about it, and the cure."""
+
+    check: str
+    result: Literal["ok", "FAILED", "skipped"]
+    text: str
+    cure: str | None = None
+
+
+def _bad(check: str, text: str, cure: str, section: str) -> Line:
+    return Line(check, "FAILED", text, f"{cure} (docs/contract.md#{section})")
+
+
+class Seen(NamedTuple):
+    """A run, and the row of its task in one attempt, empty before there is one."""
+
+    run: Document
+    task: Document
+
+    @property
+    def ended(self) -> bool:
+        return self.run.get("status") in TERMINAL
+
+    @property
+    def stopped(self) -> bool:
+        """True if our stop ended it, also if it had to be killed."""
+        return self.ended and self.run.get("outcome") in STOPPED
+
+    @property
+    def counts(self) -> Counts:
+        return {name: self.task[name] for name in ("pages", "items") if self.task.get(name) is not None}
+
+    @property
+    def cause(self) -> str:
+        return clean(self.task.get("cause") or self.run.get("cause") or self.run.get("waiting") or "no reason is known")
+
+
+def check(
+    crawler: Crawler,
+    /,
+    *,
+    arg: Arguments = None,
+    setting: Settings = None,
+    limit_s: Annotated[float, Parameter(help="at most this many seconds for each step, and for a whole crawl")] = 120,
+    project: Project = None,
+    by: By = None,
+) -> int:
+    """Check that a crawler keeps the contract (docs/contract.md), with real runs that have the tag check.
+
+    It starts the crawler, waits until its counters grow, stops it, resumes it, and starts it once more to let it end.
+    Each line says ok, FAILED or skipped, and the cure. The exit code is 1 if something failed. Runs that still execute
+    at the end are stopped, also after Ctrl-C.
+    """
+    if not 1 <= limit_s <= 86400:
+        raise CommandFailed(Exit.USAGE, f"--limit-s {limit_s:g} is not allowed", None, "give 1 to 86400 seconds")
+    args = pairs(arg, "-a")
+    request: dict[str, Any] = {"crawler": crawler, "args": args, "settings": pairs(setting, "-s")}
+    request |= {"requested_by": by or user()} | ({"project": project} if project else {})
+    with current().gateway() as gateway:
+        entry = gateway.crawler(crawler)
+        if missing := [clean(name) for name in required(entry) if name not in args]:
+            what = f"crawler {crawler} requires the arguments {', '.join(missing)}"
+            raise CommandFailed(Exit.USAGE, what, None, f"add {' '.join(f'-a {name}=…' for name in missing)}")
+        trial, lines = Trial(gateway, entry, request, limit_s), list[Line]()
+        try:
+            for line in trial.lines():
+                lines.append(line)
+                if current().for_people:
+                    show_finding(line.result.ljust(9), _STYLES[line.result], line.check, line.text, line.cure)
+        finally:
+            trial.leave_nothing()
+    counts = {result: sum(line.result == result for line in lines) for result in _STYLES}
+    rows, failed = [line._asdict() for line in lines], [line.check for line in lines if line.result == "FAILED"]
+    document = {"crawler": crawler, "runs": trial.runs, "summary": counts, "checks": rows}
+    emit(document, names=failed, table=lambda: None, rows=rows)
+    say(", ".join(f"{count} {result}" for result, count in counts.items()))
+    return Exit.ERROR if failed else Exit.DONE
+
+
+class Trial:
+    """The runs of one check. Its methods continue after a restart of the gateway. They raise ``CommandFailed``."""
+
+    def __init__(self, gateway: Gateway, entry: Document, request: dict[str, Any], limit_s: float) -> None:
+        self._longest_s = min(limit_s + _ABANDONED_S, entry["limits"].get("run_timeout_s") or math.inf)
+        self._grace_s = entry["limits"].get("stop_grace_s") or 30.0
+        self._gateway, self._entry, self._limit_s, self._by = gateway, entry, limit_s, request["requested_by"]
+        self._request = request | _QUICK | {"limits": {"start_check_s": 1, "run_timeout_s": self._longest_s}}
+        self.runs: list[int] = []
+        self._live: set[str] = set()
+        """The request ids of runs that may execute. They also find a run whose start was not answered."""
+
+    def lines(self) -> Iterator[Line]:
+        """Carry out the check, and yield each line as soon as it is known."""
+        run, counts = self._start(), list[Counts]()
+        seen = self._follow(run, lambda seen: bool(seen.task.get("started_at")))
+        if not seen.task.get("started_at"):
+            cure = "correct its entry in the catalogue; if it waits for a place, free one, or raise --limit-s"
+            yield _bad("executes", f"no task of run {run} executed: {seen.cause}", cure, "start")
+            return
+        yield Line("executes", "ok", f"after {took(seen.run.get('created_at'), seen.task['started_at'])}, as run {run}")
+        seen = self._follow(run, lambda seen: _readings(counts, seen) >= _GROWTHS)
+        seen = seen if seen.ended else self._stop(run)
+        yield _counters(counts, seen)
+        yield self._stop_line(seen)
+        yield self._last_words(seen)
+        yield from self._resuming(seen)
+        if seen.stopped:
+            run = self._start()
+            seen = self._follow(run, lambda seen: False)
+        if seen.ended or run != self.runs[0]:
+            yield from self._ending(run, seen)
+
+    def leave_nothing(self) -> None:
+        """Ask the runs of this check that have not ended to stop."""
+        try:
+            found = self._gateway.runs(limit=50, crawler=self._request["crawler"], tag=[TAG]) if self._live else []
+            for run in [row["run_id"] for row in found if row["request_id"] in self._live]:
+                self._gateway.stop(run, reason=WHY, requested_by=self._by)
+                say(f"run {run} is asked to stop; next: crawlctl wait {run} --for ended")
+        except CommandFailed as failure:
+            what = f"runs may still execute, at most for {self._longest_s:g} s: {failure.what}"
+            say(f"{what}; next: crawlctl list --tag {TAG}")
+
+    # --- steps
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        return next(Polling().answers(call, answered=True))
+
+    def _start(self) -> int:
+        request_id = str(uuid.uuid4())
+        self._live.add(request_id)
+        answer = self._ask(lambda: self._gateway.start(self._request, request_id))
+        run = int(answer["run_id"])
+        self.runs.append(run)
+        say(f"run {run} is started")
+        return run
+
+    def _look(self, run: int, attempt: int) -> Seen:
+        found = self._gateway.poll(RUN.path(run))  # before the task, which is then at least as new
+        rows = [row for row in self._gateway.tasks(run) if row.get("attempt") == attempt]
+        if found.get("status") in TERMINAL:
+            self._live.discard(str(found.get("request_id")))
+        return Seen(found, rows[-1] if rows else {})
+
+    def _follow(self, run: int, done: Callable[[Seen], bool], limit_s: float = 0.0, attempt: int = 1) -> Seen:
+        """Poll a run until ``done``, its end, or the limit, and return the last answer."""
+        polling = Polling(timeout_s=limit_s or self._limit_s, longest_s=1.0)
+        for seen in polling.answers(lambda: self._look(run, attempt), answered=True):
+            if done(seen) or seen.ended:
+                return seen
+        return self._ask(lambda: self._look(run, attempt))
+
+    def _stop(self, run: int, attempt: int = 1) -> Seen:
+        words = {"reason": WHY, "requested_by": self._by, "request_id": str(uuid.uuid4())}
+        self._ask(lambda: self._gateway.stop(run, **words))
+        return self._follow(run, lambda seen: False, self._grace_s + _STOP_S, attempt)
+
+    # --- lines
+
+    def _stop_line(self, seen: Seen) -> Line:
+        times = (seen.run.get("stop") or {}).get("requested_at"), seen.task.get("ended_at")
+        (asked, ended), after = map(moment, times), took(*times)
+        if seen.ended and not seen.stopped:
+            cure = "let it crawl for some 20 s by its arguments or settings; after a stop it must not say finished"
+            if asked and ended and ended > asked:
+                return _bad("stop", f"{seen.cause}, {after} after the stop", cure, "stop")
+            return Line("stop", "skipped", f"it ended before a stop could end it: {seen.cause}", cure)
+        code = seen.task.get("exit_code")
+        if seen.run.get("outcome") == "cancelled" and not seen.task.get("exit_signal") and code in (0, 11):
+            return Line("stop", "ok", f"cancelled with exit {code}, {after} after the stop")
+        text = seen.cause if seen.ended else f"it still executes {after} after the stop"
+        cure = f"on {self._entry['stop_signal']} save what is needed, and end with exit 0 or 11 in {self._grace_s:g} s"
+        return _bad("stop", text, cure, "stop")
+
+    def _last_words(self, seen: Seen) -> Line:
+        if not seen.stopped:
+            return Line("last words", "skipped", "it was not stopped")
+        log = ""
+        with suppress(CommandFailed):  # there may be none
+            log = self._ask(lambda: self._gateway.logs(seen.run["run_id"], seen.task.get("task_id"), tail=50))
+        _, mark, said = log.rpartition('{"crawl_progress": {')  # the crawler may have begun the line
+        if mark and (told := re.search(r'"finish_reason": "((?:[^"\\]|\\.)+)"', said)):
+            return Line("last words", "ok", f"finish reason {clean(told[1])}")
+        cure = "end by yourself with exit 0 or 11 after the stop signal, or write finish_reason into CRAWL_STATS_FILE"
+        return _bad("last words", "its log tells no finish reason", cure, "end")
+
+    def _resuming(self, before: Seen) -> Iterator[Line]:
+        if not before.stopped or not self._entry.get("resumable"):
+            why = "its entry of the catalogue does not say resumable: true" if before.stopped else "it was not stopped"
+            yield from (Line(name, "skipped", why) for name in ("resume", "goes on"))
+            return
+        run, counts = int(before.run["run_id"]), list[Counts]()
+        self._live.add(str(before.run["request_id"]))
+        attempt = int(self._ask(lambda: self._gateway.resume(run, requested_by=self._by))["attempt"])
+
+        def done(seen: Seen) -> bool:
+            return _readings(counts, seen) >= (_PATIENCE if seen.task.get("resumed") is None else 1)
+
+        seen = self._follow(run, done, attempt=attempt)
+        note, failed = clean(seen.task.get("resume_note")), seen.run.get("status") == "FAILED"
+        if not seen.ended:
+            self._stop(run, attempt)
+        if seen.task.get("resumed") is True and not failed:
+            yield Line("resume", "ok", note)
+        else:
+            cure = 'with CRAWL_RESUME=1 go on from CRAWL_STATE_DIR, and write "resumed": true into CRAWL_STATS_FILE'
+            yield _bad("resume", (not failed and note) or seen.cause, cure, "state")
+        first = counts[0] if counts else {}
+        if lower := _lower(first, before.counts) or ("none is told" if before.counts and not first else ""):
+            cure = "keep the counters in CRAWL_STATE_DIR, and count on from them"
+            yield _bad("goes on", f"counters after the resume: {lower}", cure, "state")
+        else:
+            yield Line("goes on", "ok" if first else "skipped", f"from {_words(before.counts)} to {_words(first)}")
+
+    def _ending(self, run: int, seen: Seen) -> Iterator[Line]:
+        if not seen.ended:
+            seen = self._stop(run)
+            yield Line("end", "skipped", f"it did not end in {self._limit_s:g} s", "give it less, or raise --limit-s")
+        elif seen.run.get("status") == "COMPLETED":
+            yield Line("end", "ok", f"{clean(seen.run.get('outcome'))}, exit {seen.task.get('exit_code')}")
+        else:
+            cure = "end with exit 0 when all is done, and with another code and its reason on standard error if not"
+            yield _bad("end", f"{clean(seen.run.get('outcome'))}: {seen.cause}", cure, "end")
+        yield self._items(run, seen)
+        yield self._files(run)
+
+    def _items(self, run: int, seen: Seen) -> Line:
+        if self._entry.get("items") is False:
+            return Line("items", "skipped", "its entry of the catalogue says items: off")
+        stats = self._ask(lambda: self._gateway.get(RUN.path(run, "/items/stats")))
+        items, notes = int(stats["items"]), clean("; ".join(stats["notes"]))
+        text = f"{number(items)} can be read" + (f": {notes}" if notes else "")
+        cure = "write items.jsonl in CRAWL_FILES_DIR, a JSON object a line"
+        if notes if items else seen.task.get("items"):
+            return _bad("items", f"{text} ({number(seen.task.get('items'))} were told)", cure, "items")
+        return Line("items", "ok", text) if items else Line("items", "skipped", text, f"{cure}, if it has any")
+
+    def _files(self, run: int) -> Line:
+        export: Document = {}
+        for found in Polling(timeout_s=_EXPORT_S).answers(lambda: self._gateway.run(run), answered=True):
+            export = next((one for one in found["exports"] if one["attempt"] == found["attempt"]), {})
+            if export.get("status") in ("exported", "empty"):
+                break
+        if export.get("status") == "exported":
+            return Line("files", "ok", f"{number(export['files'])} in the archive, {number(export['bytes'])} bytes")
+        text = clean(export.get("error") or export.get("status")) or "no archive yet"
+        return _bad("files", text, "leave CRAWL_FILES_DIR in its place; crawlctl doctor checks the archive", "files")
+
+
+def _readings(counts: list[Counts], seen: Seen) -> int:
+    """Add the counters to the different readings above zero, and return the number of these."""
+    if any(seen.counts.values()) and seen.counts not in counts:
+        counts.append(seen.counts)
+    return len(counts)
+
+
+def _counters(counts: list[Counts], seen: Seen) -> Line:
+    cure = "write pages and items into CRAWL_STATS_FILE about once a second, and never set them back"
+    first, last = (counts[0], counts[-1]) if counts else ({}, {})
+    if lower := _lower(seen.counts, last):
+        return _bad("counters", f"they went back: {lower}", cure, "counters")
+    if not first or (first == last and (seen.stopped or not seen.ended)):
+        return _bad("counters", f"they stayed at {_words(first)}", cure, "counters")
+    return Line("counters", "ok", f"from {_words(first)} to {_words(seen.counts or last)}")
+
+
+def _lower(now: Counts, before: Counts) -> str:
+    """Return a text with the counters that are lower than before."""
+    lower = [name for name in before if now.get(name, before[name]) < before[name]]
+    return ", ".join(f"{now[name]:,} {name}, before {before[name]:,}" for name in lower)
+
+
+def _words(counts: Counts) -> str:
+    return ", ".join(f"{value:,} {name}" for name, value in counts.items()) or "no pages and no items"
