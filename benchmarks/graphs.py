@@ -45,8 +45,8 @@ FAN, FAN_IN = int(os.environ.get("BENCHMARK_FAN", "1000")), int(os.environ.get("
 SLOW, QUICK, APART_S = 1500, 20, 1.0
 PARTS = ("chains", "fans", "crawls", "fair", "gateway", "chancy", "killed", "rest")
 #: Without it a server gives functions to workers in the order in which graphs gave them away.
-#: A queue has four parts by default, and is fair within each.
-FAIR = ("matching.enableFairness=true", *(f"matching.numTaskqueue{way}Partitions=1" for way in ("Read", "Write")))
+#: A queue has four parts by default, and is fair within each. `crawlctl dev` writes into one of them.
+FAIR = ("matching.enableFairness=true", "matching.numTaskqueueWritePartitions=1")
 #: Graphs at work when a worker is killed; seconds by which they must go on, and until nobody waits any longer.
 KILLED, GOES_ON_S, GIVEN_UP_S = 8, 15.0, 120.0
 MODULE = "steps_of_benchmark"

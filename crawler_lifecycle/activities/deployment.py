@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
 from crawler_lifecycle.ports.cluster import TaskPlaces
 from crawler_lifecycle.ports.looks import FoundState, Look
 from crawler_lifecycle.ports.protocols import Notifier, SchedulerClient
-from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence
+from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence, Resting
 
 from .reconciliation import LookStep, ref_of
 from .retries import Policies
@@ -73,10 +73,8 @@ class DeployReport:
     refused: str | None = None
     in_line: bool = False
     """True if the run waits for places of its pool."""
-    resting: int = 0
-    """The number of tasks whose next try may not begin yet. It is counted if no task was offered."""
-    wait_s: float | None = None
-    """Seconds until the first of them may begin."""
+    resting: Resting = field(default_factory=Resting)
+    """The tasks whose next try may not begin yet. They are counted if no task was offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,7 @@ class DeploymentActivities:
                 resting = self.policies.retries.resting(fence.run_id)
                 if stop is None and counts.queued > resting.tasks and not (counts.active or in_line):
                     raise NothingDeployed("a deployment call of the previous attempt may still create tasks")
-                return DeployReport(Counts.of(counts), in_line=in_line, resting=resting.tasks, wait_s=resting.wait_s)
+                return DeployReport(Counts.of(counts), in_line=in_line, resting=resting)
             call = Deployment(
                 run=fence.run,
                 attempt=fence.attempt,

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.retries import Ended, NextTry, Retries, budget_of, next_try, resolved
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.protocols import Catalogue
-from crawler_lifecycle.ports.runs import Fence, QueuedTask
+from crawler_lifecycle.ports.runs import Fence, QueuedTask, Resting
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.deployment import DeploymentStore
@@ -29,10 +29,7 @@ class RetryReport:
     counts: Counts
     ended: int
     """The number of tasks that ended without success, and are not tried again."""
-    resting: int
-    """The number of tasks whose next try may not begin yet."""
-    wait_s: float | None
-    """Seconds until the first of them may begin."""
+    resting: Resting
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +92,4 @@ class RetryActivities:
                 return next_try(policy, replace(end, memory=end.memory or memory), used, budget)
 
             done = self.retries.retry_ended(fence, decide, policy.max or 0, remember=bool(policy.remember))
-        return RetryReport(Counts.of(done.counts), done.ended, done.resting.tasks, done.resting.wait_s)
+        return RetryReport(Counts.of(done.counts), done.ended, done.resting)

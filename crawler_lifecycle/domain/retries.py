@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar
 
 from .bounds import DAY_S, INT_MAX, Bound, check_number, refusal
 from .resources import parse_memory
@@ -118,11 +118,7 @@ class Retries:
 
     def over(self, base: Retries) -> Retries:
         """Return this policy with the keys of ``base`` where this one has none."""
-        return Retries(**{f.name: _first(getattr(self, f.name), getattr(base, f.name)) for f in fields(self)})
-
-
-def _first(own: Any, other: Any) -> Any:
-    return other if own is None else own
+        return replace(base, **{f.name: own for f in fields(self) if (own := getattr(self, f.name)) is not None})
 
 
 #: The policy where no place says otherwise: what the cluster caused goes on by itself.

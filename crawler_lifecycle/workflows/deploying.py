@@ -84,7 +84,7 @@ class Deploying:
                 return
             s.in_line = report.in_line
             if not report.offered:
-                s.rest(report.resting, report.wait_s, workflow.now())
+                s.rest(report.resting, workflow.now())
             if not report.offered or report.deferred:
                 return
 

@@ -237,7 +237,7 @@ class CrawlerLifecycleWorkflow:
         s = self._s
         report = await call(RetryActivities.retry_ended_tasks, s.fence, wake=s.stop_wanted)
         s.counts, s.ended = report.counts, report.ended
-        s.rest(report.resting, report.wait_s, workflow.now())
+        s.rest(report.resting, workflow.now())
         self._deploying.allow()
 
     def _say_why(self) -> None:

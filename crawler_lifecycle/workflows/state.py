@@ -31,7 +31,7 @@ from crawler_lifecycle.domain.run import (
 )
 from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.ports.runs import Fence, RunHandle
+from crawler_lifecycle.ports.runs import Fence, Resting, RunHandle
 
 from .calls import Interrupted, MustLeave
 
@@ -272,9 +272,9 @@ class RunState:
         """Return whether tasks ended without success about which the policy of retries was not asked."""
         return sum(self.counts.by_status.get(status, 0) for status in ("FAILED", "LOST")) > self.ended
 
-    def rest(self, tasks: int, wait_s: float | None, now: datetime) -> None:
+    def rest(self, resting: Resting, now: datetime) -> None:
         """Note the tasks whose next try may not begin yet. The wait is at least a second, because clocks differ."""
-        self.resting = tasks
+        self.resting, wait_s = resting.tasks, resting.wait_s
         self.retry_at = None if wait_s is None else now + timedelta(seconds=max(wait_s, 1.0))
 
     @property

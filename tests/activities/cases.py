@@ -286,7 +286,7 @@ def _prepare_retry(w: World) -> Any:
 
 
 def _retried(w: World, report: Any) -> None:
-    assert (report.counts.by_status, report.ended, report.resting) == ({"QUEUED": 1}, 0, 1)
+    assert (report.counts.by_status, report.ended, report.resting.tasks) == ({"QUEUED": 1}, 0, 1)
     first, second = [t for t in w.store.tasks.list_tasks(1, superseded=True) if t.task_index == 0]
     assert (first.status, first.superseded_by, second.attempt, second.retry) == ("LOST", second.task_id, 2, 1)
     assert "retrying at " in (w.row().waiting_for or "")

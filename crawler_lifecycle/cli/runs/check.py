@@ -178,7 +178,7 @@ class Trial:
 
     def _look(self, run: int, attempt: int) -> Seen:
         found = self._gateway.poll(RUN.path(run))  # before the task, which is then at least as new
-        rows = [row for row in self._gateway.tasks(run) if row.get("attempt") == attempt]
+        rows = [row for row in self._gateway.tasks(run) if row.get("run_attempt") == attempt]
         if found.get("status") in TERMINAL:
             self._live.discard(str(found.get("request_id")))
         return Seen(found, rows[-1] if rows else {})

@@ -32,6 +32,8 @@ TROUBLED_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttrib
 
 #: With it, a queue serves one graph after the other in turns. Without it, first come, first served.
 FAIR = "matching.enableFairness"
+#: A queue has four parts by default, and takes turns within each. New work goes into one of them; all are still read.
+WRITTEN_PARTS = "matching.numTaskqueueWritePartitions"
 
 #: The longest time between two tries of a failed workflow step. The server's default is 10 minutes. A blocked run could
 #: wait for this long after its repair.
@@ -70,7 +72,7 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
     for name in LIFTED:
         words += ["--dynamic-config-value", f"{name}=5000"]
     words += ["--dynamic-config-value", "=".join(NOBODY)]
-    words += ["--dynamic-config-value", f"{FAIR}=true"]
+    words += ["--dynamic-config-value", f"{FAIR}=true", "--dynamic-config-value", f"{WRITTEN_PARTS}=1"]
     words += ["--dynamic-config-value", f"{TROUBLED_AFTER}=3", "--dynamic-config-value", f'{RETRIED_WITHIN}="20s"']
     return words
 

@@ -105,7 +105,8 @@ def _try_again(unit: Unit, again: Sequence[tuple[Row, NextTry]], most: int) -> N
         wait = timedelta(seconds=one.wait_s)
         rest = {"not_before": unit.now + wait, "memory": one.memory or row["memory"], "avoid_node": row["node"]}
         reason = f"{RETRY}({row['retry'] + 1} of {most}): {row['cause'] or row['outcome']}"[:1000]
-        new.append({**_numbers(row), "args": dict(row["args"]), **rest, "reason": reason})
+        rest |= {name: row[name] + 1 for name in ("attempt", "retry")}
+        new.append({"task_index": row["task_index"], "args": dict(row["args"]), **rest, "reason": reason})
     same = {"run_id": unit.run_id, "run_attempt": unit.attempt, "status": TaskStatus.QUEUED.value}
     insert_mappings(unit.conn, task_history, new, **same, status_since=unit.now, ever_seen=False)
     by_index = {row["task_index"]: (row, one) for row, one in again}
@@ -123,10 +124,6 @@ def _try_again(unit: Unit, again: Sequence[tuple[Row, NextTry]], most: int) -> N
     insert_mappings(unit.conn, status_transition, changes, **same)
     unit.told_changes += [TaskChanged(TaskStatus.QUEUED, "retry", None)] * len(changes)
     unit.changed = True
-
-
-def _numbers(row: Row) -> dict[str, int]:
-    return {"task_index": row["task_index"], "attempt": row["attempt"] + 1, "retry": row["retry"] + 1}
 
 
 def _waits(run_id: int, now: datetime, *columns: ColumnElement[Any]) -> Select[Any]:

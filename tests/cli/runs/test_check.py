@@ -85,7 +85,7 @@ class Shop:
         elif what == "resume":
             run |= {"attempt": 2, "status": "PROCESSING", "outcome": None}
             run["tasks"].append(
-                {"task_id": 2, "attempt": 2, "started_at": "2026-11-20T11:59:30Z", "resume_note": "said"}
+                {"task_id": 2, "run_attempt": 2, "started_at": "2026-11-20T11:59:30Z", "resume_note": "said"}
             )
         else:
             self._step(run)
@@ -97,7 +97,7 @@ class Shop:
             return httpx.Response(200, json={"runs": list(self.runs.values())})
         body, number = json.loads(request.content), len(self.runs) + 1
         assert (body["tags"], body["limits"]["run_timeout_s"]) == (["check"], 420)
-        task = {"task_id": 1, "attempt": 1, "started_at": "2026-11-20T11:58:00Z" if self.started else None}
+        task = {"task_id": 1, "run_attempt": 1, "started_at": "2026-11-20T11:58:00Z" if self.started else None}
         run = {"run_id": number, "status": "PROCESSING", "attempt": 1, "tasks": [task], "exports": [self.export]}
         self.runs[number] = run | {"request_id": request.headers["Idempotency-Key"], "waiting": "4 of 4 slots in use"}
         return httpx.Response(202, json=self.runs[number])
