@@ -309,7 +309,7 @@ DEPLOYMENT = [
     Case("signal_pusher_started", "started", lambda w: w.started(), _told_started, renews=DELIVERED_AGAIN),
     Case("signal_pusher_started", "refused", _prepare_failed_start, _told_not_started, renews=DELIVERED_AGAIN),
     Case("requeue_ended_tasks", "resume", _prepare_requeue, _requeued),
-    Case("retry_ended_tasks", "lost", _prepare_retry, _retried),
+    Case("retry_ended_tasks", "lost", _prepare_retry, _retried, same=_counts),
 ]  # fmt: skip
 
 

@@ -338,12 +338,13 @@ def test_start_takes_every_field_of_a_request(gateway: respx.MockRouter, crawlct
     words += ["--trigger", "scheduled", "--due-at", "2026-03-01T12:00:00Z", "--flow", "--night", "--parent", "w/1"]
     words += ["--project", "shop-a"]
     words += ["--tag", "t", "--priority", "1", "--poll-minutes", "1", "--by", "ada", "--cpu", "500m", "--memory", "1Gi"]
-    words += ["--pool", "shop-a"]
+    words += ["--pool", "shop-a", "--retries", "0"]
     words += ["--run-timeout", "none", "--stall-timeout", "60", "--start-timeout", "9", "--start-check", "1"]
     result = crawlctl(*words, "--stop-grace", "5", "--force-stop-after", "none")
     assert result.code == 0, result.err
     body = _body(route)
     assert set(body) == set(StartRun.model_fields) - {"request_id"}, "which goes in the header"
+    assert body["retries"] == {"max": 0}
     assert body["resources"] == {"cpu": "500m", "memory": "1Gi"}
     assert set(body["resources"]) == {field.name for field in fields(Resources)}
     assert body["limits"] == {
