@@ -140,7 +140,7 @@ def test_what_cannot_be_is_null_or_not_unique_is_refused_by_the_schema(world: Wo
     for table, column in (("run_history", "status"), ("task_history", "status"), ("run_history", "attempt")):
         with pytest.raises((IntegrityError, OperationalError)):
             hand.write(f"UPDATE {table} SET {column} = NULL")
-    columns = "run_id, attempt, task_index, status, status_since, args, ever_seen"
+    columns = "run_id, attempt, run_attempt, task_index, status, status_since, args, ever_seen"
     with pytest.raises(IntegrityError):
         hand.write(f"INSERT INTO task_history ({columns}) SELECT {columns} FROM task_history")
     assert world.statuses(fence) == {0: TaskStatus.PENDING}
