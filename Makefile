@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -16,7 +16,8 @@ help:
 	@echo "make dev        keep the same stack up (Ctrl-C ends it)"
 	@echo "make test       ruff, mypy, pytest on SQLite and fakes, and one whole stack; says in words what it had to skip"
 	@echo "make test-more  runs in the laboratory under faults, floods, limits and audits; all that needs a MariaDB or MySQL"
-	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises; crawlers of npm and with browsers"
+	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises"
+	@echo "make test-foreign  docs/foreign-crawlers.md: Crawlee, Playwright and browsertrix are installed, crawl, are stopped, killed and go on"
 	@echo "make test-page  the page in a real Chromium, on a whole stack: what a person does there"
 	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, curl, jq, unzip, runc, CNI plugins, Graphviz, Chromium"
 	@echo "make test-all   everything, whole matrices and the Kubernetes included; tells where the time went"
@@ -95,6 +96,10 @@ test-stacks: env
 
 test-embedded: env
 	@$(call held,$(PY) -m pytest -q -m "not slow and not soak" tests/dev)
+
+# What npm and pip fetch is 240 MB, so it is fetched for this alone.
+test-foreign: test-deps env
+	@$(PY) -m pytest -q -m "not soak" tests/dev/test_foreign_crawlers.py
 
 # One browser and one stack, which some of the tests kill: one at a time.
 test-page: env

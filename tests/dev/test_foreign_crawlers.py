@@ -110,6 +110,7 @@ def kill(dev: Dev, crawler: str, number: int, site: GatedSite, name: str) -> Non
     site.open(name)
 
 
+@pytest.mark.slow
 def test_all_go_on_after_a_stop_and_after_a_kill(dev: Dev) -> None:
     """No page is asked for again but those that were in the hands of the crawler."""
     with gated_site() as site:
@@ -168,6 +169,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 def test_exit_codes_of_browsertrix_mean_what_the_page_says(dev: Dev) -> None:
     runs = {options: start(dev, "browsertrix", site=dev.known["site"] + "/", options=options) for options in ENDS}
     ends = {}
