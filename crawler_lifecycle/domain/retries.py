@@ -110,7 +110,6 @@ class Retries:
         if self.cap_s is not None and self.backoff_s is not None and self.cap_s < self.backoff_s:
             cure = f"give at least backoff_s ({self.backoff_s:g}), or lower backoff_s: no wait may be longer than cap_s"
             raise refusal("retries.cap_s", self.cap_s, cure)
-
         first, cap = parse_memory(memory), parse_memory(self.memory_cap)
         if first is not None and cap is not None and cap < first:
             cure = f"give at least the memory of the first try ({memory}), or lower resources.memory"
@@ -151,8 +150,10 @@ class NextTry:
 
 
 def next_try(policy: Retries, end: Ended, used: int, budget: int) -> NextTry | str:
-    """Return the next try, or the reason why there is none. ``used``: tries of the run's budget so far."""
-    policy = policy.over(DEFAULT)
+    """Return the next try, or the reason why there is none.
+
+    ``policy`` is a whole one (``resolved``). ``used``: tries of the run's budget so far.
+    """
     outcome, most = end.outcome or "failed", policy.max or 0
     if outcome in NEVER:
         return f"{outcome} is never retried"

@@ -20,12 +20,16 @@ from crawler_lifecycle.domain.retries import (
     OtherNodes,
     Retries,
     budget_of,
-    next_try,
     resolved,
 )
+from crawler_lifecycle.domain.retries import next_try as whole_next_try
 from crawler_lifecycle.domain.run import OUTCOMES, RunRequest
 
 ALL = Retries(on=list(WORDS))
+
+
+def next_try(policy: Retries, ended: Ended, used: int, budget: int) -> NextTry | str:
+    return whole_next_try(resolved(policy, None, Retries()), ended, used, budget)
 
 
 def end(outcome: str, code: int | None = None, retry: int = 0, memory: str | None = None) -> Ended:
