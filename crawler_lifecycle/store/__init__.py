@@ -4,6 +4,7 @@ from crawler_lifecycle.store.migrations.schema_version import (
     Schema,
     head_version,
     read_schema,
+    recreate,
     upgrade,
 )
 from crawler_lifecycle.store.retention.pruning import Place, Pruner, open_pruner
@@ -24,6 +25,7 @@ __all__ = [
     "open_pruner",
     "open_store",
     "read_schema",
+    "recreate",
     "sqlite_file",
     "try_writing",
     "upgrade",

@@ -204,6 +204,34 @@ def test_crawls_outlive_it_unless_they_are_to_end_too(dev: Dev) -> None:
         assert db.execute("SELECT status, outcome FROM run_history").fetchall() == [("FAILED", "cancelled")]
 
 
+def test_a_folder_of_an_older_version_is_named_and_set_aside(dev: Dev) -> None:
+    dev.state_dir.parent.joinpath("crawlers.yaml").write_text(
+        "- {name: long, kind: command, command: [sleep, '600']}\n"
+    )
+    dev.start()
+    run_id = int(dev.crawlctl("start", "long", "-o", "name").stdout)
+    wait_until(lambda: _crawlers_of(dev, run_id))
+    assert dev.end(signal.SIGTERM) == 0
+    with closing(sqlite3.connect(dev.state_dir / "lifecycle.db")) as db, db:
+        db.execute("ALTER TABLE task_history RENAME COLUMN retry_note TO former")
+    dev.launch()
+    assert dev.process is not None
+    assert dev.process.wait(ANSWER_S) == 4
+    said = dev.error_output()
+    assert "but lacks task_history.retry_note" in said
+    assert "crawlctl dev --recreate" in said
+    assert "db upgrade" not in said
+    dev.launch("--recreate")
+    assert dev.process.wait(ANSWER_S) == 4
+    assert f"crawls of {dev.state_dir} still run" in dev.error_output()
+    for pid in processes.of_folder(dev.state_dir / "cluster"):
+        os.kill(pid, signal.SIGKILL)
+    dev.start("--recreate")
+    assert dev.crawlctl("list", "-o", "name").stdout == ""
+    (aside,) = dev.state_dir.glob("aside-*")
+    assert {"lifecycle.db", "temporal.db", "cluster", "archive"} <= {entry.name for entry in aside.iterdir()}
+
+
 def test_without_a_catalogue_it_says_what_to_do(dev: Dev) -> None:
     dev.launch("--crawlers", "nowhere.yaml")
     assert dev.process is not None

@@ -53,7 +53,7 @@ def test_it_holds_everything_that_is_needed_and_nothing_else(wheel: Path) -> Non
     assert {
         "crawler_lifecycle/py.typed",
         "crawler_lifecycle/store/migrations/script.py.mako",
-        "crawler_lifecycle/store/migrations/versions/0001_first_schema.py",
+        "crawler_lifecycle/store/migrations/versions/0001.mysql.sql",
         "crawler_lifecycle/runner/inject/crawl_runner_boot.py",
     } <= names
     assert not [name for name in names if "__pycache__" in name or "/test_" in name or "/tests/" in name]

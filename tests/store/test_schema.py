@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import hashlib
 import re
 import subprocess
 import sys
@@ -19,10 +19,11 @@ from alembic.migration import MigrationContext
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store import Store, head_version, open_store, read_schema, upgrade
+from crawler_lifecycle.store import Store, head_version, open_store, read_schema, recreate, sqlite_file, upgrade
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from crawler_lifecycle.store.migrations import schema_version as schema
 from crawler_lifecycle.store.tables import metadata
+from tools.schema import fingerprint, statements
 
 
 def engine_of(url: str) -> sa.Engine:
@@ -52,10 +53,146 @@ def test_migrations_and_tables_agree(empty_url: str) -> None:
     engine.dispose()
 
 
-def test_a_released_schema_moves_no_more_with_the_tables() -> None:
-    before = importlib.metadata.version("crawler-lifecycle").startswith("0.")
+def _described(url: str) -> dict[str, Any]:
+    """All that a database says of its tables, in no order."""
+    engine = engine_of(url)
+    described: dict[str, Any] = {}
+    with engine.connect() as connection:
+        inspected = sa.inspect(connection)
+        for table in inspected.get_table_names():
+            described[table] = {
+                "columns": {
+                    one["name"]: (str(one["type"]), one["nullable"], one["default"])
+                    for one in inspected.get_columns(table)
+                },
+                "key": inspected.get_pk_constraint(table)["constrained_columns"],
+                **{
+                    kind: sorted(str(sorted(one.items(), key=str)) for one in getattr(inspected, f"get_{kind}")(table))
+                    for kind in ("indexes", "unique_constraints", "foreign_keys")
+                },
+                # A column that was added later has a constraint of its own on SQLite.
+                "checks": sorted(
+                    term.strip("()")
+                    for one in inspected.get_check_constraints(table)
+                    for term in re.split(r" and (?![^()]*\))", one["sqltext"], flags=re.IGNORECASE)
+                ),
+            }
+    engine.dispose()
+    return described
+
+
+def test_what_migrations_make_is_what_the_tables_declare(empty_url: str) -> None:
+    """Constraints included, which Alembic does not compare."""
+    upgrade(empty_url)
+    migrated = _described(empty_url)
+    engine = engine_of(empty_url)
+    with engine.begin() as connection:
+        if connection.dialect.name == "mysql":
+            connection.execute(sa.text("SET SESSION foreign_key_checks = 0"))
+        for table in migrated:
+            connection.execute(sa.text(f"DROP TABLE {table}"))
+        for statement in statements(connection.dialect):
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+    assert {**_described(empty_url), "alembic_version": migrated["alembic_version"]} == migrated
+
+
+def test_tables_change_by_a_migration_only() -> None:
+    cure = "the tables changed: write a migration, and put `python -m tools.schema` into its FINGERPRINT"
+    assert fingerprint() == schema.head_fingerprint(), cure
     for script in Path(schema.__file__).parent.glob("versions/*.py"):
-        assert before or "store.tables" not in script.read_text(), f"{script.name}: write out what this version makes"
+        assert "store.tables" not in script.read_text(), f"{script.name}: write out what this version makes"
+
+
+#: What a landed migration is made of. A line is added with each one, and none ever changes.
+FROZEN = {
+    "0001.mysql.sql": "5a136075ab3428cc",
+    "0001.sqlite.sql": "ca852454ce158c9b",
+    "0001_first_schema.py": "77da91be64e8e062",
+    "0002_fingerprint.py": "0c5cb3a51b0bc926",
+}
+
+
+def test_a_migration_that_landed_never_changes() -> None:
+    folder = Path(schema.__file__).parent / "versions"
+    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in folder.glob("0*.*")}
+    assert found == FROZEN
+
+
+OLDER = ["DROP TABLE crawler_memory", "ALTER TABLE task_history RENAME COLUMN retry_note TO former"]
+
+
+@pytest.mark.parametrize("version", ["0001", "0002", "none"])
+def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(empty_url: str, version: str) -> None:
+    upgrade(empty_url)
+    write(empty_url, *OLDER, f"UPDATE alembic_version SET version_num = '{version}'")
+    if version == "none":
+        write(empty_url, "DROP TABLE alembic_version")
+    lacks = "task_history.retry_note" if version == "none" else "table crawler_memory, task_history.retry_note"
+    problem = read_schema(empty_url).problem or ""
+    assert problem.startswith(f"The database has schema version {version}, but lacks {lacks}")
+    assert problem.endswith("crawlctl db upgrade --recreate, which DELETES all that the database records")
+    with closing(open_store(empty_url)) as store, pytest.raises(StoreUnavailable, match=re.escape(problem)):
+        store.health.ping()
+    with pytest.raises(NotInThisState, match=re.escape(problem)):
+        upgrade(empty_url)
+    recreate(empty_url)
+    assert read_schema(empty_url).problem is None
+    with closing(open_store(empty_url)) as store:
+        store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
+
+
+def migrate(url: str, to: str) -> None:
+    """Bring the database to an older or newer schema, as the build that had it as its newest."""
+    if file := sqlite_file(url):
+        file.parent.mkdir(exist_ok=True)
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        config = schema._config()
+        config.attributes["connection"] = connection
+        (command.downgrade if to == "base" else command.upgrade)(config, to)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_each_schema_since_the_first_goes_up_with_its_records(empty_url: str, cut: bool) -> None:
+    """And goes on where an upgrade was cut off between a change and its version, as MySQL leaves it."""
+    migrate(empty_url, "0001")
+    with closing(open_store(empty_url)) as store:
+        run_id = store.initiation.create_run(RunRequest(crawler="services", tags=["a"]), "r", Owner("w", "1")).run_id
+        before = [store.runs.list_runs(tags=["a"]), store.runs.transitions(run_id)]
+        assert read_schema(empty_url).problem == (
+            f"The database has schema version 0001, this build needs {head_version()}; run: crawlctl db upgrade"
+        )
+        if cut:
+            upgrade(empty_url)
+            write(empty_url, "UPDATE alembic_version SET version_num = '0001'")
+        upgrade(empty_url)
+        store.health.ping()
+        assert [store.runs.list_runs(tags=["a"]), store.runs.transitions(run_id)] == before
+
+
+def test_a_build_with_another_migration_of_the_same_number_is_told_apart(empty_url: str) -> None:
+    upgrade(empty_url)
+    write(empty_url, "UPDATE schema_compatibility SET fingerprint = 'another'")
+    for use in (upgrade, lambda url: open_store(url).health.ping()):
+        with pytest.raises(
+            (NotInThisState, StoreUnavailable), match=r"another migration of this number made it; .* --recreate"
+        ):
+            use(empty_url)
+
+
+@pytest.mark.parametrize("version", [None, "0001", "0002", "0999"])
+def test_a_database_with_records_that_can_be_used_is_not_created_anew(empty_url: str, version: str | None) -> None:
+    upgrade(empty_url)
+    write(
+        empty_url, f"UPDATE alembic_version SET version_num = '{version}'" if version else "DELETE FROM alembic_version"
+    )
+    with closing(open_store(empty_url)) as store:
+        store.initiation.create_run(RunRequest(crawler="services"), "r", Owner("w", "1"))
+        with pytest.raises(NotInThisState, match="--recreate would delete all records"):
+            recreate(empty_url)
+        assert store.runs.list_runs(limit=5)
 
 
 def test_an_upgrade_that_was_cut_off_goes_on(empty_url: str) -> None:
@@ -100,16 +237,13 @@ def test_an_upgrade_of_what_is_there_writes_nothing(empty_url: str, monkeypatch:
     assert statements
     writing = ("CREATE", "ALTER", "DROP", "INSERT", "UPDATE", "DELETE")
     assert not [one for one in statements if one.lstrip().upper().startswith(writing)]
-    assert read_schema(empty_url).version == head_version() == "0001"
+    assert read_schema(empty_url).version == head_version()
 
 
 def test_downgrade_leaves_nothing(empty_url: str) -> None:
     upgrade(empty_url)
+    migrate(empty_url, "base")
     engine = engine_of(empty_url)
-    with engine.begin() as connection:
-        config = schema._config()
-        config.attributes["connection"] = connection
-        command.downgrade(config, "base")
     with engine.connect() as connection:
         assert sa.inspect(connection).get_table_names() == ["alembic_version"]
     engine.dispose()
@@ -135,13 +269,13 @@ def test_ping_names_versions_and_the_cure(store: Store, empty_url: str) -> None:
     store.health.ping()
     newer = "UPDATE alembic_version SET version_num = '0999'"
     write(empty_url, newer, "UPDATE schema_compatibility SET works_from = '0999'")
-    with pytest.raises(StoreUnavailable, match=r"0999.*0001.*newer version made it"):
+    with pytest.raises(StoreUnavailable, match=r"0999.*0002.*newer version made it"):
         store.health.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(empty_url)
     assert read_schema(empty_url).version == "0999", "what a newer version made stays as it is"
     write(empty_url, "DROP TABLE alembic_version", "DROP TABLE cancellation_log")
-    with pytest.raises(StoreUnavailable, match=r"none.*0001.*crawlctl db upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"none.*0002.*crawlctl db upgrade"):
         store.health.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
         store.runs.cancellations(1)

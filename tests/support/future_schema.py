@@ -28,6 +28,7 @@ _TEXT = """
 
     revision, down_revision, branch_labels, depends_on = "{version}", "{before}", None, None
     WORKS_FROM = "{works_from}"
+    FINGERPRINT = "of the future"
 
 
     def upgrade():
@@ -67,8 +68,8 @@ def upgrade_by_a_newer_build(url: str, works_from: str, before: str | None = Non
 @contextmanager
 def _build_with(migrations: Path) -> Iterator[None]:
     def forget() -> None:
-        schema.head_version.cache_clear()
-        schema.known_versions.cache_clear()
+        for found in (schema.head_version, schema.head_fingerprint, schema.known_versions):
+            found.cache_clear()
 
     try:
         with mock.patch.object(schema, "_MIGRATIONS", migrations):

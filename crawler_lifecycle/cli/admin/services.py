@@ -154,23 +154,30 @@ def scheduler() -> int:
 
 
 def db_upgrade(
-    *, url: Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABASE__URL")] = None
+    *,
+    url: Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABASE__URL")] = None,
+    recreate: Annotated[
+        bool,
+        Parameter(negative=(), help="DELETE all records of a database that cannot be upgraded, and make it anew"),
+    ] = False,
 ) -> None:
     """Upgrade the database's schema to this version, if it is older.
 
     Then raise the counter of run ids above every id that workflows or the cluster still use, because a database that
     was restored or newly made would use them again. With --url only the schema is upgraded.
     """
-    from crawler_lifecycle.store import head_version, read_schema, upgrade
+    from crawler_lifecycle import store
 
     keep_files_private()
     settings = None if url is not None else load_settings()
     url = url or load_settings().database.url
     with database_errors():
-        before = read_schema(url)
-        upgrade(url)
-    head = head_version()
-    if before.newer or before.version == head:
+        before = store.read_schema(url)
+        (store.recreate if recreate else store.upgrade)(url)
+    head = store.head_version()
+    if recreate:
+        say(f"database created anew at {head}; what it recorded is deleted")
+    elif before.newer or before.version == head:
         say(f"database at {before}; nothing to do" if before.newer else f"database already at {head}")
     else:
         say(f"database {before.version or 'empty'} -> {head}")

@@ -52,6 +52,9 @@ def dev(
     ui: Annotated[bool, Parameter(negative=(), help="also run Temporal's web UI; any web page can call it")] = False,
     metrics: Annotated[bool, Parameter(negative=(), help="open a port with the worker's metrics")] = False,
     kill: Annotated[bool, Parameter(negative=(), help="also end running crawls at the end")] = False,
+    recreate: Annotated[
+        bool, Parameter(negative=(), help="begin anew; files of the state directory are set aside in a folder of it")
+    ] = False,
     cluster: Annotated[
         Literal["local", "kubernetes"], Parameter(help="execute crawls as processes of this machine, or as pods")
     ] = "local",
@@ -91,6 +94,7 @@ def dev(
         kubernetes=pods,
         archive=archive,
         events=events,
+        recreate=recreate,
         demanded=[name for name, wanted in (("temporal_ui", ui), ("metrics", metrics)) if wanted],
     )
     stack = Stack(plan, say=say, silent_s=SILENT_S)

@@ -89,6 +89,8 @@ class Layout:
     """The catalogue; ``None``: the catalogue of the environment, of this folder, or of the examples."""
     only_free_ports: bool = False
     """True to use no usual port, even if it is free."""
+    recreate: bool = False
+    """True to begin anew: what another build left in the state directory is set aside."""
     demanded: Collection[str] = ()
     """Names of ports in ``ON_DEMAND`` to open."""
 

@@ -40,6 +40,17 @@ def end_process(pid: int, started: int | None, grace_s: float) -> None:
             time.sleep(0.02)
 
 
+def of_folder(folder: Path) -> list[int]:
+    """Return the processes of this user whose command line, environment or working directory names this folder."""
+    name, found = os.fsencode(folder) + b"/", []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            told = os.fsencode((entry / "cwd").readlink()) + b"/"
+            if name in told + (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return sorted(found)
+
+
 def spawn(
     command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
@@ -84,6 +85,8 @@ class Stack:
             cluster_access.check_namespace(cluster_access.connect(self.layout.kubernetes.settings()))
         before = self._before()
         self._end_leftovers(before)
+        if self.layout.recreate:
+            self._set_aside()
         self.layout = plan = replace(self.layout, ports=self.layout.choose_ports(before, self._tell))
         (self.state_dir / "temporal.toml").write_text("")
         crawlers, more = self._catalogues()
@@ -194,6 +197,22 @@ class Stack:
                 self._tell(f"ending {name} (process {pid}), which is left over from a killed stack")
                 processes.end_process(pid, started[name], 5.0)
 
+    def _set_aside(self) -> None:
+        """Move the files of the state directory into a folder of it. Raises ``CommandFailed`` if its crawls still run."""
+        if crawls := processes.of_folder(self.layout.cluster_dir):
+            raise CommandFailed(
+                Exit.NOT_IN_THIS_STATE,
+                f"crawls of {self.state_dir} still run (processes {', '.join(map(str, crawls[:5]))})",
+                "a new stack would not know them",
+                "crawlctl dev --kill of the version that started them, or kill the processes",
+            )
+        aside = self.state_dir / f"aside-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+        aside.mkdir(mode=0o700)
+        for entry in self.state_dir.iterdir():
+            if entry.name not in ("dev.lock", "logs") and not entry.name.startswith("aside-"):
+                entry.rename(aside / entry.name)
+        self._tell(f"the former files of {self.state_dir} are in {aside.name}; delete it when nobody needs them")
+
     def _catalogues(self) -> tuple[Path, Path | None]:
         """Return the catalogue for the parts, and a second one: the given one, or that of this folder or the examples.
 
@@ -233,6 +252,12 @@ class Stack:
     def _finish_migrations(self, process: subprocess.Popen[bytes]) -> None:
         log = self.layout.logs / "database.log"
         try:
+            if process.wait(timeout=120) == Exit.NOT_IN_THIS_STATE and self.layout.database is None:
+                from crawler_lifecycle.store import read_schema  # imported here, because it loads SQLAlchemy
+
+                fault = read_schema(str(self.layout.addresses()["database"])).fault
+                cure = "crawlctl dev --recreate, which begins anew and sets the former files aside"
+                raise CommandFailed(Exit.NOT_IN_THIS_STATE, f"{self.state_dir} is of another version", fault, cure)
             why = "cannot be migrated" if process.wait(timeout=120) else None
         except subprocess.TimeoutExpired:
             why = "is not migrated after 120 s"

@@ -42,7 +42,9 @@ audit_report = new_table(
 
 schema_compatibility = new_table(
     "schema_compatibility",
-    # The only row has the oldest schema version whose builds still work on this database.
+    # The only row. ``works_from`` is the oldest schema version whose builds still work on this database.
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("works_from", String(32), nullable=False),
+    # The fingerprint of the tables, by the build that made them (the FINGERPRINT of its newest migration).
+    Column("fingerprint", String(16)),
 )

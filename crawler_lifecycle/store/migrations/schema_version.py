@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from alembic import command
@@ -18,8 +18,19 @@ from sqlalchemy import Connection, inspect, select, text, update
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.store.audits.tables import schema_compatibility
 from crawler_lifecycle.store.engine import Database, parse_url, translated
+from crawler_lifecycle.store.tables import metadata
+
+from .ddl import first_columns
 
 _MIGRATIONS = Path(__file__).parent
+_FIRST = "0001"
+#: All columns that this build reads and writes, by the database's own words.
+_COLUMNS = {
+    "sqlite": "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'",
+    "mysql": "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = DATABASE()",
+}
+_SHOWN = 5
+_RECREATE = "run: crawlctl db upgrade --recreate, which DELETES all that the database records"
 _LOCK_WAIT_S = 120
 #: The answer timeout of migrations. A migration of a large table may take much longer than other statements.
 _ANSWER_TIMEOUT_S = 3600.0
@@ -47,6 +58,13 @@ def known_versions() -> tuple[str, ...]:
     return tuple(reversed(found))
 
 
+@functools.cache
+def head_fingerprint() -> str:
+    """Return the fingerprint of the tables of this build."""
+    script = ScriptDirectory.from_config(_config()).get_revision(head_version())
+    return str(script.module.FINGERPRINT)
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The schema of a database, and the builds that still work on it."""
@@ -55,6 +73,10 @@ class Schema:
     """The version of the schema; ``None``: the database has no schema yet."""
     works_from: str | None = None
     """The oldest version whose builds still work on this schema; ``None``: it was not read."""
+    lacks: tuple[str, ...] = ()
+    """Tables, and columns of other tables, that a database of this version has, and this one lacks."""
+    foreign: bool = False
+    """Whether another build with a migration of the same number made the tables in another way."""
 
     @property
     def newer(self) -> bool:
@@ -64,17 +86,35 @@ class Schema:
     @property
     def problem(self) -> str | None:
         """The reason why this build cannot work on the schema, with the cure; ``None``: it can."""
+        found = self._problem()
+        return found and f"{found[0]}; {found[1]}"
+
+    @property
+    def fault(self) -> str | None:
+        """``problem`` without the cure."""
+        found = self._problem()
+        return found and found[0]
+
+    def _problem(self) -> tuple[str, str] | None:
         head = head_version()
-        if self.version == head or (self.newer and self.works_from in known_versions()):
+        found = f"The database has schema version {self.version or 'none'}"
+        works = self.version == head or (self.newer and self.works_from in known_versions())
+        if self.lacks:
+            more = f" and {len(self.lacks) - _SHOWN} more" if self.lacks[_SHOWN:] else ""
+            lacks = f"{found}, but lacks {', '.join(self.lacks[:_SHOWN])}{more}"
+            if works:
+                return lacks, f"restore a whole backup, or {_RECREATE}"
+            return f"{lacks}: a build from before the first schema that can be upgraded made it", _RECREATE
+        if self.foreign:
+            how = "its tables differ from this build's: a build with another migration of this number made it"
+            return f"{found}, and {how}", f"run that build, or {_RECREATE}"
+        if works:
             return None
         if self.newer:
             least = f"; it needs a build with schema {self.works_from} or later" if self.works_from else ""
-            return (
-                f"The database has schema version {self.version}, which this build (schema {head}) does not know"
-                f"{least}. A newer version made it: run that version, or restore an older backup"
-            )
-        found = self.version or "none"
-        return f"The database has schema version {found}, this build needs {head}; run: crawlctl db upgrade"
+            unknown = f"{found}, which this build (schema {head}) does not know{least}. A newer version made it"
+            return unknown, "run that version, or restore an older backup"
+        return f"{found}, this build needs {head}", "run: crawlctl db upgrade"
 
     def __str__(self) -> str:
         if self.newer and self.problem is None:
@@ -85,10 +125,33 @@ class Schema:
 def schema_of(connection: Connection) -> Schema:
     """Return the schema of the database."""
     found = Schema(MigrationContext.configure(connection).get_current_revision())
-    # For a version that this build knows, ``works_from`` is not needed.
-    if not found.newer or not inspect(connection).has_table(schema_compatibility.name):
+    if found.version is None:
+        # An upgrade that was interrupted leaves out tables, but no column: each table is created at once.
+        return replace(found, lacks=tuple(one for one in _lacking(connection, first_columns()) if "." in one))
+    if found.version == _FIRST != head_version():
+        return replace(found, lacks=_lacking(connection, first_columns()))
+    if not found.newer and found.version != head_version():
         return found
-    return Schema(found.version, connection.scalar(select(schema_compatibility.c.works_from)))
+    lacks = _lacking(connection, {table.name: frozenset(table.c.keys()) for table in metadata.sorted_tables})
+    if found.newer:
+        # For a version that this build knows, ``works_from`` is not needed.
+        told = inspect(connection).has_table(schema_compatibility.name)
+        works_from = connection.scalar(select(schema_compatibility.c.works_from)) if told else None
+        return replace(found, works_from=works_from, lacks=lacks if works_from in known_versions() else ())
+    kept = None if lacks else connection.scalar(select(schema_compatibility.c.fingerprint))
+    return replace(found, lacks=lacks, foreign=not lacks and kept != head_fingerprint())
+
+
+def _lacking(connection: Connection, wanted: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
+    """Return the tables, and the columns of existing tables, that the database lacks."""
+    found: dict[str, set[str]] = {}
+    for table, column in connection.execute(text(_COLUMNS[connection.dialect.name])):
+        found.setdefault(table, set()).add(column)
+    tables = [f"table {table}" for table in sorted(wanted.keys() - found.keys())]
+    return (
+        *tables,
+        *(f"{table}.{one}" for table in sorted(wanted.keys() & found) for one in sorted(wanted[table] - found[table])),
+    )
 
 
 def read_schema(url: str) -> Schema:
@@ -109,11 +172,36 @@ def upgrade(url: str) -> None:
 
     A second call changes nothing and needs only read rights. Concurrent calls wait for each other. A newer schema on
     which this build can work stays as it is (after the rollback of a deployment). A migration skips tables and indexes
-    that exist already. Raises ``InvalidRequest``, ``StoreUnavailable``, and ``NotInThisState`` for a newer schema on
-    which this build cannot work.
+    that exist already. Raises ``InvalidRequest``, ``StoreUnavailable``, and ``NotInThisState`` for a schema on which
+    this build cannot work: a newer one, and one that no migration begins with.
     """
-    if read_schema(url).version == head_version():
+    found = read_schema(url)
+    if found.version == head_version() and found.problem is None:
         return
+    with _changing(url) as connection:
+        _upgrade(connection)
+
+
+def recreate(url: str) -> None:
+    """Delete all tables of the database at ``url``, and create them anew.
+
+    Raises what ``upgrade`` raises, and ``NotInThisState`` for a database that ``upgrade`` can use.
+    """
+    with _changing(url) as connection:
+        found = schema_of(connection)
+        if not (found.lacks or found.foreign):
+            why = found.problem or f"It has schema version {found}, which this build works with"
+            raise NotInThisState(f"--recreate would delete all records of the database, and nothing demands it. {why}")
+        if connection.dialect.name == "mysql":
+            connection.execute(text("SET SESSION foreign_key_checks = 0"))
+        for table in (*(table.name for table in reversed(metadata.sorted_tables)), "alembic_version"):
+            connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
+        _upgrade(connection)
+
+
+@contextmanager
+def _changing(url: str) -> Iterator[Connection]:
+    """Hold the lock of the schema. The changes are committed at the end."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
@@ -125,24 +213,35 @@ def upgrade(url: str) -> None:
         database.writer.connect() as connection,
         _locked(connection),
     ):
-        found = schema_of(connection)
-        if found.newer:
-            if found.problem is not None:
-                raise NotInThisState(found.problem)
-            return
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-        _record_works_from(connection)
+        yield connection
         connection.commit()
 
 
-def _record_works_from(connection: Connection) -> None:
-    """Record the oldest version whose builds still work on this schema: the latest ``WORKS_FROM`` of all migrations."""
+def _upgrade(connection: Connection) -> None:
+    found = schema_of(connection)
+    if found.newer or found.lacks or found.foreign:
+        if found.problem is not None:
+            raise NotInThisState(found.problem)
+        return
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+    _record_build(connection)
+    # Without a version, tables of any build may have been there, and "create if it does not exist" left them.
+    if (problem := schema_of(connection).problem) is not None:
+        raise NotInThisState(problem)
+
+
+def _record_build(connection: Connection) -> None:
+    """Record the fingerprint of this build, and the oldest version whose builds still work on this schema: the latest
+    ``WORKS_FROM`` of all migrations.
+    """
     versions = known_versions()
     scripts = ScriptDirectory.from_config(_config()).walk_revisions()
     found = [script.module.WORKS_FROM for script in scripts]
-    connection.execute(update(schema_compatibility).values(works_from=max(found, key=versions.index)))
+    works_from = max(found, key=versions.index)
+    values = {"works_from": works_from, "fingerprint": head_fingerprint()}
+    connection.execute(update(schema_compatibility).values(values))
 
 
 @contextmanager

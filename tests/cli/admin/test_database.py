@@ -64,3 +64,17 @@ def test_a_database_that_cannot_be_used_is_named(url: str, code: int, words: str
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
     assert "secret" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_database_of_an_older_build_is_named_and_created_anew_on_demand_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    db(url, "upgrade")
+    refused = db(url, "upgrade", "--recreate")
+    assert (refused.returncode, "--recreate would delete all records" in refused.stderr) == (4, True), refused.stderr
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+        connection.execute("DROP TABLE graph")
+    for verb in ("check", "upgrade"):
+        done = db(url, verb)
+        assert (done.returncode, "but lacks table graph;" in done.stderr) == (4, True), done.stderr
+    assert "created anew" in db(url, "upgrade", "--recreate").stderr
+    assert db(url, "check").returncode == 0

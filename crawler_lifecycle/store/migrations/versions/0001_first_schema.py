@@ -1,20 +1,11 @@
-"""The first schema: all tables of ``crawler_lifecycle.store.tables``.
-
-Until release 1.0 this migration creates the tables as they are defined there, so a column is defined only once. For
-release 1.0 the definitions are copied into this module, because a released migration must not change any more.
-"""
+"""The first schema. It is frozen as SQL beside this module, because it must never change with the tables."""
 
 from __future__ import annotations
 
+import sqlalchemy as sa
 from alembic import op
-from sqlalchemy import Table, select
-from sqlalchemy.schema import CreateTable
 
-from crawler_lifecycle.store.audits.tables import schema_compatibility
-from crawler_lifecycle.store.base.checks import with_checks
-from crawler_lifecycle.store.base.outbox import outbox_counter
-from crawler_lifecycle.store.runs.tables import pool_gate
-from crawler_lifecycle.store.tables import metadata
+from crawler_lifecycle.store.migrations import ddl
 
 revision = "0001"
 down_revision = None
@@ -23,25 +14,23 @@ depends_on = None
 
 #: The oldest schema version whose builds still work on this schema. Every migration has this constant.
 WORKS_FROM = "0001"
+#: ``python -m tools.schema`` of the build that has this schema as its newest.
+FINGERPRINT = "24cbc2bec71c7e59"
 
 
 def upgrade() -> None:
     connection = op.get_bind()
-    # MySQL does not roll DDL back, so an interrupted upgrade may have left tables and indexes.
-    for table in metadata.sorted_tables:
-        connection.execute(CreateTable(with_checks(table), if_not_exists=True))
-        # The order is the same everywhere, because it decides between query plans with the same cost.
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            index.create(connection, checkfirst=True)
-    _first_row(outbox_counter, id=1, seq=0)
-    _first_row(pool_gate, id=1, state={})
-    _first_row(schema_compatibility, id=1, works_from=WORKS_FROM)
+    ddl.create_first(connection)
+    rows: tuple[tuple[str, dict[str, object]], ...] = (
+        ("outbox_counter", {"id": 1, "seq": 0}),
+        ("pool_gate", {"id": 1, "state": "{}"}),
+        ("schema_compatibility", {"id": 1, "works_from": WORKS_FROM}),
+    )
+    for table, values in rows:
+        if connection.execute(sa.select(sa.text("1")).select_from(sa.table(table))).first() is None:
+            connection.execute(sa.table(table, *(sa.column(name) for name in values)).insert().values(values))
 
 
 def downgrade() -> None:
-    metadata.drop_all(op.get_bind())
-
-
-def _first_row(table: Table, **values: object) -> None:
-    if op.get_bind().execute(select(table)).first() is None:
-        op.get_bind().execute(table.insert().values(values))
+    for table in reversed(list(ddl.first_columns())):
+        op.drop_table(table)

@@ -1,0 +1,108 @@
+"""Statements for migrations: the frozen first schema, and changes of large tables while services use them."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from alembic import op
+from sqlalchemy import Column, Connection, inspect, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.schema import CreateColumn
+
+_FOLDER = Path(__file__).parent / "versions"
+_CREATES = re.compile(r"CREATE (?:TABLE IF NOT EXISTS|INDEX|UNIQUE INDEX) [`\"]?(\w+)[`\"]?(?: ON [`\"]?(\w+))?")
+#: Seconds for which an ALTER waits for transactions that use its table. All later statements on the table wait behind
+#: it, so it gives up soon and tries again.
+_WAIT_S, _TRIES = 2, 60
+#: MySQL and MariaDB: a lock was not free in time, and an algorithm that this server does not have for this change.
+_NOT_FREE, _NO_ALGORITHM = 1205, {1221, 1845, 1846, 4080, 4092}
+
+
+def first_statements(dialect: str) -> list[str]:
+    """Return the statements that create the first schema."""
+    return (_FOLDER / f"0001.{dialect}.sql").read_text().rstrip().removesuffix(";").split(";\n\n")
+
+
+@functools.cache
+def first_columns() -> Mapping[str, frozenset[str]]:
+    """Return the columns of each table of the first schema, in the order in which the tables are created."""
+    found = {}
+    for statement in first_statements("sqlite"):
+        if (made := _CREATES.match(statement)) and not made[2]:
+            found[made[1]] = frozenset(re.findall(r"^\t\"?([a-z_]+)\"? ", statement, re.MULTILINE))
+    return found
+
+
+def create_first(connection: Connection) -> None:
+    """Create the first schema. Tables and indexes that exist already stay: MySQL does not roll back an interrupted
+    upgrade.
+    """
+    for statement in first_statements(connection.dialect.name):
+        made = _CREATES.match(statement)
+        if made is None or made[2] is None or not inspect(connection).has_index(made[2], made[1]):
+            connection.exec_driver_sql(statement)
+
+
+def add_column(table: str, column: Column[Any], *, sqlite_check: str) -> None:
+    """Add a column, unless an interrupted upgrade has added it already. Services go on reading and writing the table.
+
+    ``sqlite_check`` is what ``store.base.checks`` says about the column's type on SQLite.
+
+    On MySQL and MariaDB this changes the table's description only, not its rows. The server refuses what it cannot do
+    so; the migration must then do it in another way, and docs/operations.md names the table.
+    """
+    connection = op.get_bind()
+    if column.name in {found["name"] for found in inspect(connection).get_columns(table)}:
+        return
+    statement = f"ALTER TABLE {table} ADD COLUMN {CreateColumn(column).compile(dialect=connection.dialect)}"
+    if connection.dialect.name == "sqlite":
+        statement += f" CONSTRAINT ck_{table}_types_{column.name} CHECK ({sqlite_check})"
+        connection.exec_driver_sql(statement)
+    else:
+        _alter(connection, statement, ("INSTANT", "INPLACE"))
+
+
+def add_index(table: str, name: str, *columns: str) -> None:
+    """Add an index, unless it exists already. MySQL and MariaDB build it while services read and write the table.
+
+    They read the whole table once: count a minute for some millions of rows.
+    """
+    connection = op.get_bind()
+    if inspect(connection).has_index(table, name):
+        return
+    if connection.dialect.name == "sqlite":
+        op.create_index(name, table, list(columns))
+    else:
+        _alter(connection, f"ALTER TABLE {table} ADD INDEX {name} ({', '.join(columns)})", ("INPLACE",))
+
+
+def _alter(connection: Connection, statement: str, algorithms: tuple[str, ...]) -> None:
+    connection.execute(text(f"SET SESSION lock_wait_timeout = {_WAIT_S}"))
+    for tried, algorithm in enumerate(algorithms, 1):
+        lock = "" if algorithm == "INSTANT" else ", LOCK=NONE"
+        try:
+            _patiently(connection, f"{statement}, ALGORITHM={algorithm}{lock}")
+            return
+        except OperationalError as error:
+            if _code(error) not in _NO_ALGORITHM or tried == len(algorithms):
+                raise
+
+
+def _patiently(connection: Connection, statement: str) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            connection.execute(text(statement))
+            return
+        except OperationalError as error:
+            if _code(error) != _NOT_FREE or not left:
+                raise
+            time.sleep(1.0)
+
+
+def _code(error: OperationalError) -> object:
+    return error.orig.args[0] if error.orig is not None and error.orig.args else None
