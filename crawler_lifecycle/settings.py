@@ -241,7 +241,8 @@ class WorkerSettings(_Section):
     wake_ups: bool = True
     """Let the role cluster notice changes on the cluster at once. The role observer always does it."""
     deployment: str | None = Field(default=None, max_length=60, pattern=r"^[A-Za-z0-9_-]+$")
-    """Name of Temporal's worker deployment for all roles. Without it and build_id workers have no versions."""
+    """Name of Temporal's worker deployment; by default TEMPORAL_DEPLOYMENT_NAME, which Temporal's worker controller
+    sets for each role. Without it and build_id workers have no versions."""
     build_id: str | None = Field(default=None, max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
     """Build id for Temporal's worker versioning; by default TEMPORAL_WORKER_BUILD_ID, if deployment is set."""
 
@@ -254,15 +255,16 @@ class WorkerSettings(_Section):
 
         Raises ``InvalidRequest`` if the deployment has a name but the build has none.
         """
-        if self.deployment is None and self.build_id is None:
+        deployment = self.deployment or os.environ.get("TEMPORAL_DEPLOYMENT_NAME") or None
+        if deployment is None and self.build_id is None:
             return None
         build = self.build_id or os.environ.get("TEMPORAL_WORKER_BUILD_ID")
         if not build:
             raise InvalidRequest(
-                f"LIFECYCLE_WORKER__BUILD_ID: missing for the deployment {self.deployment!r}; set it to a name that no "
-                "other build has, for example a commit, or unset LIFECYCLE_WORKER__DEPLOYMENT"
+                f"LIFECYCLE_WORKER__BUILD_ID: missing for the deployment {deployment!r}; set it to a name that no "
+                "other build has, for example a commit; or unset LIFECYCLE_WORKER__DEPLOYMENT, TEMPORAL_DEPLOYMENT_NAME"
             )
-        return self.deployment or DEPLOYMENT, build
+        return deployment or DEPLOYMENT, build
 
 
 class PoolSettings(_Section):

@@ -13,7 +13,8 @@ from crawler_lifecycle.worker.polling import deployment_of
 
 @pytest.fixture(autouse=True)
 def no_build_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TEMPORAL_WORKER_BUILD_ID", raising=False)
+    for name in ("TEMPORAL_WORKER_BUILD_ID", "TEMPORAL_DEPLOYMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize(("given", "version"), [
@@ -39,6 +40,16 @@ def test_an_image_knows_its_build(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WorkerSettings().version() is None, "an id alone that others set versions nobody"
     assert WorkerSettings(deployment="crawls").version() == ("crawls", "of-the-image")
     assert WorkerSettings(deployment="crawls", build_id="mine").version() == ("crawls", "mine")
+
+
+def test_temporals_worker_controller_names_deployment_and_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One deployment for each role, with the namespace in its name."""
+    monkeypatch.setenv("TEMPORAL_DEPLOYMENT_NAME", "crawls/worker-cluster")
+    with pytest.raises(InvalidRequest, match=r"missing for the deployment 'crawls/worker-cluster'"):
+        WorkerSettings().version()
+    monkeypatch.setenv("TEMPORAL_WORKER_BUILD_ID", "5c10-2144")
+    assert WorkerSettings().version() == ("crawls/worker-cluster", "5c10-2144")
+    assert WorkerSettings(deployment="ours", build_id="mine").version() == ("ours", "mine")
 
 
 def test_a_deployment_without_a_build_is_named() -> None:

@@ -198,7 +198,7 @@ class Stack:
                 processes.end_process(pid, started[name], 5.0)
 
     def _set_aside(self) -> None:
-        """Move the files of the state directory into a folder of it. Raises ``CommandFailed`` if its crawls still run."""
+        """Move the files of the state directory into a folder of it. Raises ``CommandFailed`` if its crawls run."""
         if crawls := processes.of_folder(self.layout.cluster_dir):
             raise CommandFailed(
                 Exit.NOT_IN_THIS_STATE,
