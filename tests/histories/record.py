@@ -2,8 +2,8 @@
 
 Each history is a promise: a run that is at any of its points when a new version is deployed goes on. So a recording is
 never changed or removed; a new form gets a scenario of its own below, and a change that must keep the old ones is made
-with ``workflow.patched``. Without names, what has no recording yet is recorded. ``--again`` replaces a recording: right
-only for one that no released version has made. ``SHA256SUMS`` keeps the promise visible, and a test compares.
+with ``workflow.patched``. Without names, what has no recording yet is recorded. One that no landed build made may
+be removed, with its line, and made again. ``SHA256SUMS`` keeps the promise visible, and a test compares.
 """
 
 from __future__ import annotations
@@ -791,17 +791,16 @@ def write(name: str, histories: list[WorkflowHistory]) -> Iterator[str]:
         yield f"{file.name}: {len(history.events)} events, {len(text):,} bytes"
 
 
-async def main(words: list[str]) -> int:
+async def main(wanted: list[str]) -> int:
     """Record the named scenarios, or those without a recording; the exit code."""
-    again, wanted = "--again" in words, [word for word in words if word != "--again"]
     known = {scenario.__name__: scenario for scenario in SCENARIOS}
     for name in wanted:
         if name not in known:
             print(f"{name}: no such scenario; there are {', '.join(known)}", file=sys.stderr)
             return 2
-        if recordings(name) and not again:
-            print(f"{name}: recorded already, and runs may depend on it; a new form needs a name of its own, and "
-                  "--again is for recordings that were never released", file=sys.stderr)  # fmt: skip
+        if recordings(name):
+            print(f"{name}: recorded already, and runs may depend on it; a new form needs a name of its own",
+                  file=sys.stderr)  # fmt: skip
             return 2
     for name in wanted or [name for name in known if not recordings(name)]:
         await _record(name, known[name])
@@ -817,8 +816,6 @@ async def _record(name: str, scenario: Callable[[Lab], Awaitable[Handle]]) -> No
         with tempfile.TemporaryDirectory() as folder:
             async with laboratory(client, Path(folder), clock=clock) as lab:
                 handle = await scenario(lab)
-                for old in recordings(name):
-                    old.unlink()
                 for line in write(name, await lab.chain(handle)):
                     print(line)
                 promise(recordings(name))
