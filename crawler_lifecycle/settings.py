@@ -114,8 +114,8 @@ class ClusterSettings(_Section):
     """Folder of the shared volume in our own processes."""
     files_url: str | None = None
     """Address s3://bucket/prefix to which crawl pods upload supporting files, instead of a volume."""
-    job_ttl_s: int = Field(default=86_400, ge=86_400)
-    """Seconds that the cluster keeps an ended Job."""
+    job_ttl_s: int = Field(default=3_600, ge=60, le=31_536_000)
+    """Seconds that the cluster keeps an ended Job after its end is on record. Ended Jobs count for a quota."""
     connect_s: float = Field(default=3.0, gt=0, le=30)
     """Most seconds to connect to the Kubernetes API."""
     read_s: float = Field(default=10.0, gt=0, le=60)

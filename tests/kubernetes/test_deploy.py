@@ -404,6 +404,18 @@ def test_a_life_with_each_components_own_rights(demo: Deployed_) -> None:
     until(lambda: demo.cluster.admin.find(f"/api/v1/namespaces/{CRAWLS}/secrets/{name}") is None, "and its Secret", 150)
 
 
+def test_a_job_leaves_soon_after_its_end_is_on_record(demo: Deployed_) -> None:
+    """Ended Jobs count for the quota. Until somebody has recorded the end, nothing of it goes."""
+    run_id, (task,) = demo.task(KWOK_RUN_FOR="200ms")
+    one, name = ref(task, run_id), cluster_name(run_id, 0, 1)
+    looked(demo, "worker-cluster", run_id, one, Phase.ENDED)
+    finalizers = Finalizers(demo.api("worker-cluster"), ttl_s=1)
+    finalizers.release(run_ref(run_id), [one])
+    job, pods = f"/apis/batch/v1/namespaces/{CRAWLS}/jobs/{name}", f"/api/v1/namespaces/{CRAWLS}/pods"
+    until(lambda: demo.cluster.admin.find(job) is None, "the Job is gone", 60)
+    until(lambda: not demo.cluster.admin.get(f"{pods}?labelSelector=job-name%3D{name}")["items"], "so is its pod", 60)
+
+
 def test_force_and_audit_with_their_own_rights(demo: Deployed_) -> None:
     run_id, (first, second) = demo.task(tasks=2, KWOK_STOP_AFTER="4s")
     audit = KubernetesCluster(demo.api("worker-audit"))

@@ -29,7 +29,6 @@ class Rules:
     pull_secrets: Sequence[str] = ()
     volume_claim: str | None = None
     files_url: str | None = None
-    job_ttl_s: int = 86_400
     scheduled_priority_class: str | None = None
     onetime_priority_class: str | None = None
     priority_classes: Mapping[int, str] = field(default_factory=dict)
@@ -154,7 +153,7 @@ def cases() -> dict[str, Case]:
         "plain": Case(crawler(), deployment()),
         "everything": Case(
             *(full, asked, QueuedTask(9_000_000_000, 99_999, {"country": "at"}, attempt=3)),
-            replace(shared, onetime_priority_class="never", job_ttl_s=172_800),
+            replace(shared, onetime_priority_class="never"),
         ),
         "command_on_a_shared_volume": Case(
             crawler("feeds", image=None, stop_signal="SIGINT", kubernetes=PodOptions(project="jobs"), **command),

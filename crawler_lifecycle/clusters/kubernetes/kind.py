@@ -71,7 +71,7 @@ class KubernetesKind(ClusterKind):
     def keeper(self) -> EvidenceKeeper:
         from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 
-        return Finalizers(api_of(self.settings))
+        return Finalizers(api_of(self.settings), ttl_s=self.settings.job_ttl_s)
 
     def volume(self) -> FilesPlace | None:
         from crawler_lifecycle.clusters.volume import VolumePlace

@@ -2,7 +2,8 @@
 
 Each task needs two changes: its Job is marked as settled, and then each of its pods is marked and loses the finalizer
 in one patch. Looks do not select settled objects. With this order, a crash between the two leaves a pod with our
-finalizer, so the work is found again.
+finalizer, so the work is found again. From then on the Job stays for ``job_ttl_s``: ended Jobs count for a quota, and
+fill the store of the cluster.
 
 The task ends with its crawler, even if other parts of the task still exist. They have to end too:
 
@@ -71,9 +72,12 @@ class Finalizers:
     This class implements ``EvidenceKeeper``. Every method raises ``ApiError``.
     """
 
-    def __init__(self, api: Api, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self, api: Api, clock: Callable[[], datetime] = lambda: datetime.now(UTC), *, ttl_s: int = 3_600
+    ) -> None:
         self._api = api
         self._clock = clock
+        self._ttl = {"ttlSecondsAfterFinished": ttl_s}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")
         self._running = _Seldom(RUNNING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Running")))
         self._strays = _Seldom(STRAYS_S, self._list_strays)
@@ -141,7 +145,7 @@ class Finalizers:
 
     def _settle(self, path: str, uid: str, mark: dict[str, str], pods: Sequence[Pod]) -> None:
         """Mark the Job as settled. A Job that was suspended under its pod is changed so that it ends without a pod."""
-        answer = _patched(self._api, path, {"metadata": {"uid": uid, "labels": mark}})
+        answer = _patched(self._api, path, {"metadata": {"uid": uid, "labels": mark}, "spec": self._ttl})
         job = decode(Job, answer) if answer is not None else None
         if job is None or job_is_over(job):
             return

@@ -29,6 +29,8 @@ MANIFEST_MAX = 112 * 1024
 BACKSTOP_S = 3600
 #: Seconds added to the Job's limit, which also counts the wait for capacity. Our own limit does not.
 WAIT_S = 7 * 86_400
+#: Seconds for which an ended Job waits for us to record its end. Afterwards ``job_ttl_s`` counts.
+UNSETTLED_S = 7 * 86_400
 
 #: Annotation: the time when a scheduled run was due.
 DUE_AT = f"{labels.DOMAIN}/due-at"
@@ -82,7 +84,7 @@ def job_for(
             "labels": {**options.labels, **identity, **queue},
             "annotations": {**options.annotations, **annotations, **runner},
         },
-        "spec": {**_rules(deployment, settings), **({"suspend": True} if queue else {}), "template": template},
+        "spec": {**_rules(deployment), **({"suspend": True} if queue else {}), "template": template},
     }
     _check_text(job)
     return job
@@ -101,7 +103,7 @@ def queue_of(deployment: Deployment, crawler: CrawlerDefinition) -> str | None:
     return crawler.kubernetes.queue or deployment.queue
 
 
-def _rules(deployment: Deployment, settings: ClusterSettings) -> dict[str, object]:
+def _rules(deployment: Deployment) -> dict[str, object]:
     """Return the rules for the Job controller. It must never create a second pod.
 
     There is no ``podFailurePolicy``, because it could ignore and replace a pod that the cluster removed; this would not
@@ -112,7 +114,7 @@ def _rules(deployment: Deployment, settings: ClusterSettings) -> dict[str, objec
         "parallelism": 1,
         "backoffLimit": 0,
         "podReplacementPolicy": "Failed",
-        "ttlSecondsAfterFinished": settings.job_ttl_s,
+        "ttlSecondsAfterFinished": UNSETTLED_S,
     }
     longest_s = _longest(deployment)
     if longest_s is not None:

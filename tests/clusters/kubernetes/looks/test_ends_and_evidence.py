@@ -314,7 +314,9 @@ def test_letting_go_is_two_changes_and_leaves_the_looks(world: World) -> None:
     assert (world.calls("PATCH"), world.calls()) == (2, 3)
     assert labels.FINALIZER not in _finalizers(world, 0)
     assert labels.FINALIZER in _finalizers(world, 1)
-    assert labels.SETTLED in world.server.job(world.name(0))["metadata"]["labels"]
+    jobs = [world.server.job(world.name(index)) for index in range(2)]
+    assert labels.SETTLED in jobs[0]["metadata"]["labels"]
+    assert [job["spec"]["ttlSecondsAfterFinished"] for job in jobs] == [3_600, 7 * 86_400]
     assert world.kept() == [(RUN, 1, 1)]
     world.finalizers.release(run_ref(RUN), [world.ref(0)])
     assert world.calls("PATCH") == 2, "once is enough"
