@@ -232,20 +232,20 @@ def seconds(text: str) -> float:
     return days * 86400 + hours * 3600 + minutes * 60 + rest
 
 
-def long_ago(text: str, now: datetime, rule: Retention) -> tuple[float, datetime]:
-    """Return the seconds of ``--older-than``, and the time that is this much before ``now``.
+def long_ago(text: str, now: datetime, rule: Retention, option: str = "--older-than") -> tuple[float, datetime]:
+    """Return the seconds of an option such as ``--older-than``, and the time that is this much before ``now``.
 
     Raises ``CommandFailed``.
     """
     age_s = seconds(text)
     if age_s < rule.least_s:
         least = f"{rule.least_s / 86400:g}d" if rule.least_s >= 86400 else f"{rule.least_s / 3600:g}h"
-        raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too short", rule.why_least, f"give at least {least}")
+        raise CommandFailed(Exit.USAGE, f"{option} {text!r} is too short", rule.why_least, f"give at least {least}")
     try:
         return age_s, storable(now - timedelta(seconds=age_s))
     except (OverflowError, ValueError):
         cure = f"give a duration such as {rule.default_s / 86400:g}d"
-        raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too long", None, cure) from None
+        raise CommandFailed(Exit.USAGE, f"{option} {text!r} is too long", None, cure) from None
 
 
 def time_of(option: str, text: str, now: datetime | None = None) -> str:

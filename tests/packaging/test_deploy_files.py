@@ -141,7 +141,7 @@ def test_what_the_first_installation_leaves_out_are_the_processes() -> None:
 
 def test_production_applies_where_there_is_no_prometheus_operator() -> None:
     (overlay,) = documents(DEPLOY / "overlays/production/kustomization.yaml")
-    assert overlay["components"] == ["image"]
+    assert overlay["components"] == ["../../components/prune", "image"]
     kinds = {one["apiVersion"] for one in resources(DEPLOY / "overlays/production")}
     assert not [version for version in kinds if version.startswith("monitoring.coreos.com/")]
 

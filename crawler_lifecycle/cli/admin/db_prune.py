@@ -32,6 +32,9 @@ LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
 #: Seconds between two lines about the progress.
 PROGRESS_EVERY_S = 10.0
 
+#: The tables of ``--logs-older-than``: nearly all of a run's bytes, and the first that nobody reads any more.
+LARGE = ("task_log", "task_stats")
+
 T = TypeVar("T")
 
 TABLES = (
@@ -45,6 +48,9 @@ TABLES = (
 def prune(
     *,
     older_than: Annotated[str, Parameter(help="age of the runs' end; at least 7d")] = DEFAULT_AGE,
+    logs_older_than: Annotated[
+        str | None, Parameter(help="the same for logs and statistics of tasks; default: as --older-than")
+    ] = None,
     yes: Annotated[bool, Parameter(negative=(), help="do it; without --yes the rows are only counted")] = False,
     url: Annotated[str | None, Parameter(help="the database; default: LIFECYCLE_DATABASE__URL")] = None,
 ) -> None:
@@ -58,11 +64,12 @@ def prune(
     from crawler_lifecycle.domain.retention import DATABASE
 
     age_s, before = long_ago(older_than, output.now(), DATABASE)
+    _, logs_before = long_ago(logs_older_than or older_than, output.now(), DATABASE, "--logs-older-than")
     with closing(_pruner(url or load_settings().database.url)) as pruner:
-        work = _Pruning(pruner, before, yes=yes)
+        work = _Pruning(pruner, before, dict.fromkeys(LARGE, logs_before), yes=yes)
         work.all_tables()
     _show(work, age_s)
-    _summarise(work, older_than)
+    _summarise(work, older_than, logs_older_than)
 
 
 def _pruner(url: str) -> Pruner:
@@ -87,8 +94,9 @@ class _Table:
 class _Pruning:
     """One call of ``crawlctl db prune``."""
 
-    def __init__(self, pruner: Pruner, before: datetime, *, yes: bool) -> None:
+    def __init__(self, pruner: Pruner, before: datetime, of: Mapping[str, datetime], *, yes: bool) -> None:
         self._pruner = pruner
+        self._of = of
         self._printed_at = time.monotonic()
         self.before = before
         self.yes = yes
@@ -109,9 +117,10 @@ class _Pruning:
 
     def _table(self, name: str) -> None:
         after, table, sent = (0, 0), self.tables[name], self.tables["outbox_delivery"]
+        before = self._of.get(name, self.before)
         while True:
             start = after
-            chunk = self._tried(lambda: self._pruner.look(name, self.before, start))  # noqa: B023
+            chunk = self._tried(lambda: self._pruner.look(name, before, start))  # noqa: B023
             table.goes += len(chunk.goes)
             table.stays += chunk.stays
             sent.goes += chunk.sent
@@ -120,7 +129,7 @@ class _Pruning:
                 began = time.monotonic()
                 leaving = chunk.goes
                 for touched, rows in self._tried(
-                    lambda: self._pruner.remove(name, leaving, self.before)  # noqa: B023
+                    lambda: self._pruner.remove(name, leaving, before)  # noqa: B023
                 ).items():
                     self.tables[touched].removed += rows
                 self._rest(time.monotonic() - began)
@@ -181,11 +190,12 @@ def _show(work: _Pruning, age_s: float) -> None:
     )
 
 
-def _summarise(work: _Pruning, older_than: str) -> None:
+def _summarise(work: _Pruning, older_than: str, logs_older_than: str | None) -> None:
     if work.yes:
         say(f"removed {work.removed:,} rows")
         return
     say(f"{work.goes:,} rows would be removed; nothing was changed")
     if work.goes:
         age = "" if older_than == DEFAULT_AGE else f" --older-than {older_than}"
-        say(f"next: crawlctl db prune{age} --yes")
+        logs = f" --logs-older-than {logs_older_than}" if logs_older_than else ""
+        say(f"next: crawlctl db prune{age}{logs} --yes")

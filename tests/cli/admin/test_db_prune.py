@@ -116,6 +116,9 @@ def test_forms(fleet: Fleet, prune: Any) -> None:
     assert prune("-o", "name").out == ""
     assert prune("-o", "name", "--older-than", "7d").out.split() == ["outbox_event", "outbox_delivery", "task_log"]
     assert "next: crawlctl db prune --older-than 10d --yes" in prune("--older-than", "10d").err
+    assert prune("-o", "name", "--older-than", "30d", "--logs-older-than", "7d").out.split() == ["task_log"]
+    told = prune("--older-than", "30d", "--logs-older-than", "7d").err
+    assert "next: crawlctl db prune --older-than 30d --logs-older-than 7d --yes" in told
     assert len(prune("-o", "jsonl").out.splitlines()) >= len(GOES) + len(NEVER)
     assert "next:" not in prune().err
 
@@ -156,6 +159,8 @@ def test_a_wrong_age(fleet: Fleet, prune: Any, text: str, said: str) -> None:
     assert done.code == Exit.USAGE
     assert said in done.err
     assert "run.changed" in fleet.events(old)
+    if text != "soon":
+        assert said.replace("--older", "--logs-older") in prune("--logs-older-than", text).err
 
 
 class TestTrouble:

@@ -161,7 +161,7 @@ class Installation:
         """A copy of the whole of deploy/, in which nothing is changed but what its files ask for."""
         shutil.copytree(DEPLOY, self.deploy)
         overlay = self.deploy / OVERLAY
-        self._take_in(overlay / "kustomization.yaml", "tidy", "prune", "shared-volume")
+        self._take_in(overlay / "kustomization.yaml", "tidy", "shared-volume")
         self._one_of_each(overlay / "kustomization.yaml")
         image = overlay / "image/kustomization.yaml"
         component = yaml.safe_load(image.read_text())
