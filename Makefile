@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-foreign test-upgrade test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kueue test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -18,6 +18,7 @@ help:
 	@echo "make test-more  runs in the laboratory under faults, floods, limits and audits; all that needs a MariaDB or MySQL"
 	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises"
 	@echo "make test-foreign  docs/foreign-crawlers.md: Crawlee, Playwright and browsertrix are installed, crawl, are stopped, killed and go on"
+	@echo "make test-upgrade  an installation of the last landed build (tests/dev/landed.txt) is upgraded, rolled back and upgraded again under load"
 	@echo "make test-page  the page in a real Chromium, on a whole stack: what a person does there"
 	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, curl, jq, unzip, runc, CNI plugins, Graphviz, Chromium"
 	@echo "make test-all   everything, whole matrices and the Kubernetes included; tells where the time went"
@@ -100,6 +101,10 @@ test-embedded: env
 # What npm and pip fetch is 240 MB, so it is fetched for this alone.
 test-foreign: test-deps env
 	@$(PY) -m pytest -q -m "not soak" tests/dev/test_foreign_crawlers.py
+
+# 50 open runs, 5 managers, 5 graphs, 20 schedules; `make test-embedded` plays a tenth of it.
+test-upgrade: env
+	@$(PY) -m pytest -q -m slow tests/dev/test_upgrade.py
 
 # One browser and one stack, which some of the tests kill: one at a time.
 test-page: env

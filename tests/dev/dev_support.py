@@ -95,7 +95,8 @@ class Dev:
     def crawlctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Call ``crawlctl`` against this stack."""
         command = [sys.executable, "-m", "crawler_lifecycle.cli", "--gateway", self.known["gateway"], *words]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.state_dir.parent, timeout=ANSWER_S)
+        env, folder = os.environ | self.env, self.state_dir.parent
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=ANSWER_S)
         assert not check or done.returncode == 0, done.stderr
         return done
 

@@ -175,30 +175,31 @@ class World:
         until(lambda: not self.open_runs(), "the end of earlier runs")
 
     def deploy(self, folder: Path, name: str = "worker", roles: Sequence[str] = (), **settings: str) -> None:
-        """Replace a worker by one of the build in ``folder``, or start another one, and wait until it is ready."""
-        usual = self.stack._supervisor._kept["worker"].part
+        """Replace a part by one of the build in ``folder``, or start another worker, and wait until it is ready."""
+        what = name if name in ("gateway", "scheduler") else "worker"
+        usual = self.stack._supervisor._kept[what].part
         env = environment(usual.env, **settings)
         health = usual.health
-        if name != "worker":
+        if name not in PARTS:
             port, metrics = processes.free_port(), processes.free_port()
             env |= {"LIFECYCLE_WORKER__HEALTH_PORT": str(port), "LIFECYCLE_WORKER__METRICS_PORT": str(metrics)}
             health = f"http://127.0.0.1:{port}/readyz"
         self.undeploy(name)
-        part = Part(name, command("worker", *roles), health, env, cwd=folder, grace_s=25.0)
+        part = Part(name, command(what, *roles), health, env, cwd=folder, grace_s=25.0)
         self.stack._supervisor.start([part])
         self.stack.wait_healthy(name)
 
     def undeploy(self, name: str = "worker") -> None:
         """End a worker as a deployment does, and do not start it again."""
         self.stack._supervisor.stop([name])
-        if name != "worker":  # nobody waits for it to be healthy any more
+        if name not in PARTS:  # nobody waits for it to be healthy any more
             self.stack._supervisor._kept.pop(name, None)
 
-    def crawlctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def crawlctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``crawlctl`` over the gateway of this stack."""
         env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(self.stack.addresses["gateway"])}
-        done = subprocess.run([*command(*words)], capture_output=True, text=True, timeout=120, env=env)
-        assert done.returncode == 0, done.stderr
+        done = subprocess.run([*command(*words)], capture_output=True, text=True, timeout=300, env=env)
+        assert not check or done.returncode == 0, done.stderr
         return done
 
     # --- asking ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,192 @@
+"""The last landed build and this one on one folder: upgraded, mixed, rolled back and upgraded again, under load.
+
+The other build is what git has of it, run by its own ``crawlctl dev``. A file names its commit.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.cli.stack import processes
+from crawler_lifecycle.store import head_version, read_schema
+from tests.dev.dev_support import Dev
+from tests.e2e.world import World, until
+from tests.support.builds import ROOT
+
+LANDED = Path(__file__).with_name("landed.txt").read_text().strip()
+SETTINGS = {
+    "LIFECYCLE_PLANS__MODULES": '["examples.graphs", "examples.managers"]',
+    "LIFECYCLE_RETRIES": '{"max": 0}',
+    "LIFECYCLE_CLUSTER__SLOTS": "64",
+}
+LOOKS = ("--poll-minutes", "0.02,0.03", "-o", "name")
+
+Crawlctl = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def checked_out(commit: str, folder: Path) -> Path:
+    """The sources of a commit, which a shallow clone fetches. Raises ``CalledProcessError`` without them."""
+    git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True)
+    if git(["git", "cat-file", "-e", commit]).returncode:
+        git(["git", "fetch", "--quiet", "--depth", "1", "origin", commit], check=True)
+    packed = git(["git", "archive", commit, "crawler_lifecycle", "examples", "workers"], check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@dataclass
+class Load:
+    """Runs, managers, graphs and schedules, and some more of them in each phase."""
+
+    folder: Path
+    each: int
+    site: str
+    crawlctl: Crawlctl
+    endless: list[str] = field(default_factory=list)
+    managers: list[str] = field(default_factory=list)
+    graphs: list[str] = field(default_factory=list)
+    short: list[str] = field(default_factory=list)
+    phases: int = 0
+
+    def call(self, *words: str) -> str:
+        return self.crawlctl(*words).stdout.strip()
+
+    def pages(self, number: int) -> tuple[str, ...]:
+        return "-a", f"max_pages={number}", "-a", f"site={self.site}"
+
+    def begin(self) -> None:
+        """Begin all that is open until the end."""
+        jobs = self.folder / "jobs.jsonl"
+        lines = [{"max_pages": "2", "site": self.site}, {"max_pages": "3", "delay": "1", "site": self.site}]
+        jobs.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        manager = ("manager", "start", "--crawler", "plain", "--each", str(jobs), "--max-running", "1", "--keep-open")
+        schedule = ("--crawler", "plain", *self.pages(1), "--every-s", "10")
+        for n in range(self.each):
+            self.managers.append(self.call(*manager, "--flow", f"m{n}", "-o", "name"))
+        for n in range(self.each * 4):
+            self.call("schedule", "create", f"s{n}", *schedule)
+        for _ in range(self.each * 10):
+            self.endless.append(self.call("start", "long", *LOOKS))
+
+    def more(self) -> None:
+        """Use everything: short runs to their ends, a stop, a resume, a job for each manager; graphs that go on."""
+        for n in range(self.each):
+            self.short.append(self.call("start", "plain", *self.pages(3), *LOOKS))
+            self.call("manager", "add", self.managers[n], *self.pages(4 + self.phases))
+        self.call("stop", self.endless[self.phases])
+        for run in (*self.short[-self.each :], self.endless[self.phases]):
+            self.crawlctl("wait", run, check=False)
+        self.call("resume", self.endless[self.phases])
+        for n in range(self.each):
+            name = f"g{self.phases}-{n}"
+            self.call("graph", "start", "examples.graphs:titles", "--id", name, "-o", "name", "--", "4", self.site)
+            self.graphs.append(name)
+        self.phases += 1
+
+    def end(self) -> None:
+        """Let everything end."""
+        for n in range(self.each * 4):
+            self.call("schedule", "pause", f"s{n}")
+        for n in range(self.each):
+            self.call("manager", "add", self.managers[n], *self.pages(1), "--seal")
+        self.call("stop", *self.endless)
+        for n in range(self.each):
+            self.call("manager", "wait", self.managers[n])
+        for graph in self.graphs:
+            self.call("graph", "wait", graph)
+
+
+@pytest.mark.parametrize("each", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, each: int
+) -> None:
+    endless = tmp_path / "endless.yaml"
+    endless.write_text("- {name: long, kind: command, command: [sleep, '3600']}\n")
+    for name, value in {**SETTINGS, "LIFECYCLE_MORE_CRAWLERS": str(endless)}.items():
+        monkeypatch.setenv(name, value)
+    landed, state = checked_out(LANDED, tmp_path / "landed"), tmp_path / "work" / "state"
+    former = Dev(state, env={"PYTHONPATH": str(landed)})
+    port = processes.free_port()
+    load = Load(tmp_path, each, f"http://127.0.0.1:{port}", former.crawlctl)
+    url = f"sqlite:///{state / 'lifecycle.db'}"
+    world: World | None = None
+    # The stack's own site ends with each stack, and so would the crawls.
+    command = (sys.executable, "-m", "examples.site", "--port", str(port), "--services", "4", "--host", "127.0.0.1")
+    site = processes.spawn(command, env=os.environ, log=tmp_path / "site.log", cwd=ROOT)
+    try:
+        former.start()
+        load.begin()
+        load.more()
+        assert former.end(signal.SIGTERM) == 0
+
+        world = upgraded(state)
+        load.crawlctl = world.crawlctl
+        assert read_schema(url).version == head_version()
+        # Both builds serve the same queues; the former one's gateway and scheduler are asked meanwhile.
+        world.deploy(landed, "other")
+        for part in ("gateway", "scheduler"):
+            world.deploy(landed, part)
+        load.more()
+        world.stack.stop()
+
+        load.crawlctl = former.crawlctl
+        former.start()
+        load.more()
+        assert former.end(signal.SIGTERM) == 0
+
+        world = upgraded(state)
+        load.crawlctl = world.crawlctl
+        load.more()
+        load.end()
+        prove(world, load)
+    finally:
+        site.kill()
+        site.wait()
+        former.close()
+        if world is not None:
+            world.end()
+
+
+def upgraded(state: Path) -> World:
+    """This build's stack in the folder, as ``crawlctl dev`` starts it."""
+    world = World(state)
+    world.start()
+    return world
+
+
+def prove(world: World, load: Load) -> None:
+    """Everything that was begun is on record with its end, once, whichever build did which part of it."""
+    runs = [row[0] for row in world.query("SELECT run_id FROM run_history ORDER BY run_id")]
+    until(lambda: world.closed(runs), "the end of all runs", 300)
+    for run in load.short:
+        world.prove(int(run), "COMPLETED", "finished")
+    for n, run in enumerate(load.endless):
+        world.prove(int(run), "FAILED", "cancelled", attempt=2 if n < load.phases else 1)
+    crawls = "SELECT outcome FROM run_history WHERE parent = ?"
+    for n in range(load.each):
+        assert world.query(crawls, f"manager/plain/m{n}") == [("finished",)] * (load.phases + 3)
+    for graph in load.graphs:
+        assert world.query("SELECT state FROM graph WHERE graph_key = ?", graph) == [("completed",)]
+        assert world.query(crawls, f"graph/{graph}") == [("finished",)] * 5, "one look, and one crawl for each page"
+        steps = "SELECT max(s.attempt) FROM graph_step s JOIN graph USING (graph_id) WHERE graph_key = ?"
+        assert world.query(steps, graph) == [(1,)]
+    due = world.query("SELECT schedule_id, decision, target_id, count(*) FROM schedule_due GROUP BY 1, 2, 3")
+    started = [row for row in due if row[1] == "started"]
+    assert {row[0] for row in started} == set(range(1, load.each * 4 + 1))
+    assert len(started) == len({row[2] for row in started}), "each due time began a run of its own"
+    begun = len(load.short) + len(load.endless) + load.each * (load.phases + 3) + 5 * len(load.graphs) + len(started)
+    assert len(runs) == begun
+    assert json.loads(world.crawlctl("audit", "-o", "json").stdout)["found"] == {}
