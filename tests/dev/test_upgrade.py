@@ -5,7 +5,6 @@ The other build is what git has of it, run by its own ``crawlctl dev``. A file n
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import os
@@ -38,10 +37,13 @@ Crawlctl = Callable[..., subprocess.CompletedProcess[str]]
 
 def checked_out(commit: str, folder: Path) -> Path:
     """The sources of a commit, which a shallow clone fetches. Raises ``CalledProcessError`` without them."""
-    git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True)
-    if git(["git", "cat-file", "-e", commit]).returncode:
-        git(["git", "fetch", "--quiet", "--depth", "1", "origin", commit], check=True)
-    packed = git(["git", "archive", commit, "crawler_lifecycle", "examples", "workers"], check=True).stdout
+
+    def git(*words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=check)
+
+    if git("cat-file", "-e", commit, check=False).returncode:
+        git("fetch", "--quiet", "--depth", "1", "origin", commit)
+    packed = git("archive", commit, "crawler_lifecycle", "examples", "workers").stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
     return folder

@@ -17,7 +17,7 @@ from crawler_lifecycle.clusters.local.folders import folder as files
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.task import Observation, Phase
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.runner.held import Held
 from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
@@ -171,7 +171,7 @@ def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:
     bench.deploy("import sys; sys.stdout.buffer.write(b'\\xff\\x00' + 'é'.encode() * 20000 + b'end')")
     bench.until(Phase.ENDED)
     [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
-    assert len(details.log_tail.encode()) <= 16 * 1024
+    assert len(details.log_tail.encode()) <= LOG_TAIL_BYTES
     assert "\0" not in details.log_tail
     assert details.log_tail.rstrip().endswith("}")
 

@@ -22,7 +22,7 @@ from crawler_lifecycle.clusters.local.folders import reader as folder_reader
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes import identity
-from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
@@ -319,7 +319,7 @@ def test_a_flood_never_takes_more_than_the_cap(bench: Bench) -> None:
     assert 50 * 2**20 < most <= 101 * 2**20
     assert 50 * 2**20 <= (bench.folder() / "log.1").stat().st_size <= 51 * 2**20, "it is moved aside when it is full"
     [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
-    assert len(details.log_tail or "") == 16 * 1024
+    assert len(details.log_tail or "") == LOG_TAIL_BYTES
     assert "after" in (details.log_tail or "")
 
 

@@ -61,9 +61,9 @@ logger = logging.getLogger(__name__)
 THREADS = 4
 #: The time in which containers next to an ended crawler can end by themselves.
 BESIDE = timedelta(seconds=60)
-#: Seconds between two lists of our running pods, and between two lists of pods without our label. A pause is at least
-#: ``SHARE`` times as long as the list took.
-RUNNING_S, STRAYS_S, SHARE = 30.0, 300.0, 20.0
+#: Seconds between two lists of our waiting pods, our running pods, and pods without our label. A pause is at least
+#: ``SHARE`` times as long as the list took, so that thousands that wait or run cost little.
+WAITING_S, RUNNING_S, STRAYS_S, SHARE = 3.0, 30.0, 300.0, 20.0
 
 
 class Finalizers:
@@ -79,18 +79,20 @@ class Finalizers:
         self._clock = clock
         self._ttl = {"ttlSecondsAfterFinished": ttl_s}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")
+        self._waiting = _Seldom(WAITING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Pending")))
         self._running = _Seldom(RUNNING_S, lambda: self._over(list_pods(api, labels.ours(), "status.phase=Running")))
         self._strays = _Seldom(STRAYS_S, self._list_strays)
 
     def kept(self) -> list[KeptEnd]:
         """Return the tasks whose crawler has ended and whose pod still has our finalizer, in order.
 
-        Each call lists the pods that do not run. Some calls also list running pods, and a few list pods without our
-        label, because a manual edit can remove it. A pod that a suspension deleted is not an end: it is released at
-        once.
+        Each call lists the pods that are over. Some calls also list waiting and running pods, and a few list pods
+        without our label, because a manual edit can remove it. A pod that a suspension deleted is not an end: it is
+        released at once.
         """
-        found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running"))
-        return sorted([*found, *self._running.ends(), *self._strays.ends()], key=lambda end: end.key)
+        found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running,status.phase!=Pending"))
+        seldom = (self._waiting, self._running, self._strays)
+        return sorted([*found, *(end for one in seldom for end in one.ends())], key=lambda end: end.key)
 
     def _list_strays(self) -> list[KeptEnd]:
         """List the pods with our finalizer but without our label. If this fails, the other lists still count."""
@@ -130,7 +132,7 @@ class Finalizers:
         calls = [self._threads.submit(self._release, name_of(run.run_id, task), held) for task, held in over.items()]
         errors = [error for call in calls if (error := call.exception()) is not None]
         tried = {(run.run_id, task.index, task.attempt) for task in tasks}
-        for seldom in (self._running, self._strays):
+        for seldom in (self._waiting, self._running, self._strays):
             seldom.forget(tried)
         if errors:
             raise errors[0]

@@ -16,7 +16,7 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.looks import details
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from tests.clusters.kubernetes.looks.world import RUN, World
 from tests.support.kube_api import (
     Answer,
@@ -439,7 +439,7 @@ def test_what_is_kept_of_a_log_is_its_end(world: World) -> None:
     world.server.pod_prints(world.name(), b"".join(b"%05d" % n + b"x" * 30_000 + b"\n" for n in range(50)))
     [details] = world.cluster.details(run_ref(RUN), [world.ref()])
     assert (details.log_tail or "").endswith("x\n")
-    assert len(details.log_tail or "") == 16 * 1024
+    assert len(details.log_tail or "") == LOG_TAIL_BYTES
     world.server.pod_prints(world.name(), b"last\n")
     [details] = world.cluster.details(run_ref(RUN), [world.ref()])
     assert (details.log_tail or "").endswith("x\nlast\n")
