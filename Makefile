@@ -158,12 +158,12 @@ test-kueue: kube-binaries
 	@$(PY) -m tests.kubernetes.cluster kueue
 	@$(PY) -m pytest -q -m kueue tests/kubernetes/test_kueue.py
 
-# Has it ever lied to us? The same seed is the same plan; RUNS limits how many runs it starts.
+# Has it ever lied to us? The same seed is the same plan; MOST limits how many runs it starts.
 MINUTES ?= 10
 SEED ?= 1
-RUNS ?= 500
+MOST ?= 500
 soak: env
-	@$(PY) -m tools.soak --minutes $(MINUTES) --seed $(SEED) --runs $(RUNS)
+	@$(PY) -m tools.soak --minutes $(MINUTES) --seed $(SEED) --runs $(MOST)
 
 soak-manager: env
 	@$(PY) -m tools.soak.managers --mariadb --seed $(SEED)
